@@ -1,4 +1,4 @@
-"""Requests and replies of a connection without its socket and tasks."""
+"""A connection's request and response stages without a socket and tasks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from kbroker.runtime.time_slices import TimeSlice
 
 from ..brokers import started
 
+# Returns the outcome of the request with the given number (from 1).
 Result = Callable[[int], Outcome[Message]]
-"""Returns the outcome of a request by its number, from 1."""
 
 
 class Ends(NamedTuple):
-    """The two halves of a connection."""
+    """The request stage and the response stage of a connection."""
 
     requests: Requests
     replies: Replies
@@ -35,7 +35,7 @@ class Ends(NamedTuple):
 
 @asynccontextmanager
 async def connection_of(results: Mapping[ApiKey, Result]) -> AsyncIterator[Ends]:
-    """Serve some APIs with planted outcomes, and all others as a broker does."""
+    """Serve the APIs of `results` with planted outcomes and the others as the broker does."""
     async with started() as broker:
         node = broker.node
         peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)

@@ -1,4 +1,4 @@
-"""One connection: answers in order, pipelining, back-pressure, parked answers, acks=0, bad frames."""
+"""Tests of one connection: response order, back-pressure, delayed responses and bad frames."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ APIS = ApiKey.API_VERSIONS
 
 
 def join_request(group: str, member: str = "") -> JoinGroupRequest:
-    """Version 1, which needs no member id of the broker's."""
+    """Return a JoinGroup request of version 1, which needs no member ID from the broker."""
     return JoinGroupRequest(
         group_id=group,
         session_timeout_ms=10_000,
@@ -62,8 +62,8 @@ def join_request(group: str, member: str = "") -> JoinGroupRequest:
 # -- order
 
 
-async def test_answers_come_in_the_order_of_requests(start: Start) -> None:
-    """Slow and quick ones mixed, all sent at once; correlation ids are checked by the client."""
+async def test_pipelined_requests_are_answered_in_order(start: Start) -> None:
+    """Slow and fast requests are mixed. The client checks the correlation IDs."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         data = b""
@@ -77,14 +77,14 @@ async def test_answers_come_in_the_order_of_requests(start: Start) -> None:
             else:
                 data += wire.frame(ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=None))
         await wire.send_bytes(data)
-        answers = [await wire.receive() for _ in range(300)]
-        offsets = [a.responses[0].partition_responses[0].base_offset for a in answers[::3]]
+        responses = [await wire.receive() for _ in range(300)]
+        offsets = [a.responses[0].partition_responses[0].base_offset for a in responses[::3]]
         assert offsets == list(range(100))
         expected = [str(i).encode() for i in range(0, 300, 3)]
         assert values_of(await fetch(wire, topic)) == expected
 
 
-async def test_requests_that_arrive_byte_by_byte(wire: Wire) -> None:
+async def test_requests_arriving_byte_by_byte_are_answered(wire: Wire) -> None:
     data = wire.frame(APIS, 0, request(APIS)) + wire.frame(
         ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=[])
     )
@@ -94,8 +94,8 @@ async def test_requests_that_arrive_byte_by_byte(wire: Wire) -> None:
     assert (await wire.receive()).brokers
 
 
-async def test_a_parked_fetch_holds_later_answers_but_no_later_append(start: Start) -> None:
-    """The append behind a parked fetch of its own connection is done at once."""
+async def test_pending_fetch_delays_later_responses_but_not_later_appends(start: Start) -> None:
+    """An append sent after a pending fetch on the same connection is done immediately."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         idle = await create_topic(wire, "idle")
@@ -113,8 +113,8 @@ async def test_a_parked_fetch_holds_later_answers_but_no_later_append(start: Sta
 # -- back-pressure
 
 
-async def test_a_client_that_never_reads_stops_being_read(start: Start) -> None:
-    """Its unanswered requests are bounded, others are served, and it can go on later."""
+async def test_broker_stops_reading_from_client_that_never_reads(start: Start) -> None:
+    """The unanswered requests are bounded, other clients are served, and the client can resume."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([bytes(500_000)]))
@@ -126,18 +126,18 @@ async def test_a_client_that_never_reads_stops_being_read(start: Start) -> None:
                 scope.deadline = trio.current_time() + 1
                 await wire.stream.send_all(frame)
                 sent += 1
-        assert scope.cancelled_caught, f"{sent} requests were taken without an answer being read"
-        (deaf,) = broker.server.connections
-        # What one read brings comes on top of the bound.
-        assert len(deaf.replies.queue) < REPLIES_MAX + 256 * 1024 // len(frame) + 1
+        assert scope.cancelled_caught, f"the broker accepted {sent} requests with no response read"
+        (stalled,) = broker.server.connections
+        # The requests of one read are added on top of the limit.
+        assert len(stalled.replies.queue) < REPLIES_MAX + 256 * 1024 // len(frame) + 1
         async with connected(broker.endpoint) as other:
             assert await other.works()
         for _ in range(20):
-            answer = await wire.receive()
-            assert values_of(answer.responses[0].partitions[0]) == [bytes(500_000)]
+            response = await wire.receive()
+            assert values_of(response.responses[0].partitions[0]) == [bytes(500_000)]
 
 
-async def test_many_pipelined_requests_beyond_the_bound_are_all_answered(wire: Wire) -> None:
+async def test_pipelined_requests_above_queue_limit_are_all_answered(wire: Wire) -> None:
     count = 5 * REPLIES_MAX
     data = b"".join(wire.frame(APIS, 0, request(APIS)) for _ in range(count))
     async with trio.open_nursery() as nursery:
@@ -146,10 +146,10 @@ async def test_many_pipelined_requests_beyond_the_bound_are_all_answered(wire: W
             await wire.receive()
 
 
-# -- parked answers
+# -- pending responses
 
 
-async def test_a_parked_fetch_wakes_when_records_come(start: Start) -> None:
+async def test_pending_fetch_completes_when_records_arrive(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -160,7 +160,7 @@ async def test_a_parked_fetch_wakes_when_records_come(start: Start) -> None:
             assert (values_of(row), row.high_watermark) == ([b"a"], 1)
 
 
-async def test_a_parked_fetch_waits_for_min_bytes(start: Start) -> None:
+async def test_pending_fetch_waits_for_min_bytes(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         one = batch([bytes(1000)])
@@ -175,7 +175,7 @@ async def test_a_parked_fetch_waits_for_min_bytes(start: Start) -> None:
             assert [len(row.records) for row in rows] == [2 * len(one), len(one)]
 
 
-async def test_a_parked_fetch_ends_at_max_wait(start: Start) -> None:
+async def test_pending_fetch_completes_at_max_wait(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         asked_at = time.perf_counter()
@@ -185,8 +185,8 @@ async def test_a_parked_fetch_ends_at_max_wait(start: Start) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_a_parked_fetch_wakes_when_its_topic_goes(start: Start, version: int) -> None:
-    """With 3, also by id; a new fetch by the id that is gone gets 100."""
+async def test_pending_fetch_fails_when_its_topic_is_deleted(start: Start, version: int) -> None:
+    """The error is 3, also for a fetch by topic ID. A new fetch by the deleted ID gets 100."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -200,8 +200,10 @@ async def test_a_parked_fetch_wakes_when_its_topic_goes(start: Start, version: i
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_a_session_of_a_deleted_topic_gets_3(start: Start, version: int) -> None:
-    """As seen on Kafka: 3 while the topic is gone; made again, 103 by id."""
+async def test_fetch_session_of_deleted_topic_gets_unknown_topic_or_partition(
+    start: Start, version: int
+) -> None:
+    """Kafka returns 3 while the topic is missing, and 103 by ID after it was recreated."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -225,7 +227,7 @@ async def test_a_session_of_a_deleted_topic_gets_3(start: Start, version: int) -
             assert row.error_code == (ErrorCode.INCONSISTENT_TOPIC_ID if version == 13 else 0)
 
 
-async def test_a_client_that_goes_away_frees_its_parked_fetch(start: Start) -> None:
+async def test_disconnected_client_frees_its_pending_fetch(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         replica = broker.node.partitions.named_replica("t", 0)
@@ -236,7 +238,7 @@ async def test_a_client_that_goes_away_frees_its_parked_fetch(start: Start) -> N
         assert len(broker.server.connections) == 1
 
 
-async def test_a_client_that_half_closes_frees_its_parked_fetch(start: Start) -> None:
+async def test_half_closed_client_frees_its_pending_fetch(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -245,7 +247,7 @@ async def test_a_client_that_half_closes_frees_its_parked_fetch(start: Start) ->
             await reader.wait_closed()
 
 
-async def test_answers_that_are_ready_still_reach_a_client_that_half_closed(wire: Wire) -> None:
+async def test_half_closed_client_receives_ready_responses(wire: Wire) -> None:
     data = b"".join(wire.frame(APIS, 0, request(APIS)) for _ in range(50))
     await wire.send_bytes(data)
     await wire.stream.send_eof()
@@ -254,8 +256,8 @@ async def test_answers_that_are_ready_still_reach_a_client_that_half_closed(wire
     await wire.wait_closed()
 
 
-async def test_a_client_that_goes_away_frees_its_parked_join(start: Start) -> None:
-    """A first member joined; a second one waits for it, goes, and must not stay in the group."""
+async def test_disconnected_client_frees_its_pending_join(start: Start) -> None:
+    """A second member disconnects while its join is pending; the group must drop the member."""
     async with start() as broker, connected(broker.endpoint) as wire:
         await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
         joined = await wire.ask(ApiKey.JOIN_GROUP, 1, join_request("g"))
@@ -270,7 +272,7 @@ async def test_a_client_that_goes_away_frees_its_parked_join(start: Start) -> No
         assert (again.error_code, len(again.members)) == (0, 1)
 
 
-async def test_a_fetch_that_is_parked_does_not_hold_other_connections(start: Start) -> None:
+async def test_pending_fetch_does_not_block_other_connections(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -283,7 +285,9 @@ async def test_a_fetch_that_is_parked_does_not_hold_other_connections(start: Sta
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-async def test_acks_0_has_no_answer(broker: Broker, wire: Wire, version: int) -> None:
+async def test_produce_with_acks_0_gets_no_response(
+    broker: Broker, wire: Wire, version: int
+) -> None:
     topic = await create_topic(wire, "t")
     ask = produce_request(topic, batch([b"quiet"]), acks=0)
     await wire.send(ApiKey.PRODUCE, version, ask, answered=False)
@@ -291,7 +295,7 @@ async def test_acks_0_has_no_answer(broker: Broker, wire: Wire, version: int) ->
     assert values_of(await fetch(wire, topic, max_wait_ms=1000)) == [b"quiet"]
 
 
-async def test_acks_0_does_not_delay_later_answers(start: Start) -> None:
+async def test_produce_with_acks_0_does_not_delay_later_responses(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(50):
@@ -301,7 +305,7 @@ async def test_acks_0_does_not_delay_later_answers(start: Start) -> None:
         assert row.base_offset == 50
 
 
-def refused_with_acks_0(topic: Topic) -> dict[str, object]:
+def rejected_with_acks_0(topic: Topic) -> dict[str, object]:
     good, wrong_crc = batch(), bytearray(batch())
     wrong_crc[-1] ^= 1
     return {
@@ -313,12 +317,12 @@ def refused_with_acks_0(topic: Topic) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("case", refused_with_acks_0(Topic("t")))
-async def test_a_refusal_with_acks_0_closes(
+@pytest.mark.parametrize("case", rejected_with_acks_0(Topic("t")))
+async def test_rejected_produce_with_acks_0_closes_connection(
     broker: Broker, wire: Wire, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = await create_topic(wire, "t")
-    ask = refused_with_acks_0(topic)[case]
+    ask = rejected_with_acks_0(topic)[case]
     await wire.send(ApiKey.PRODUCE, 9, ask, answered=False)
     with caplog.at_level(logging.WARNING):
         assert await wire.wait_closed() == b""
@@ -327,8 +331,8 @@ async def test_a_refusal_with_acks_0_closes(
         assert await other.works()
 
 
-async def test_answers_before_a_refusal_still_go_out(wire: Wire) -> None:
-    """The connection is closed behind the last good answer, not before it."""
+async def test_responses_before_a_rejected_produce_are_sent(wire: Wire) -> None:
+    """The connection is closed after the last successful response."""
     topic = await create_topic(wire, "t")
     good = wire.frame(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
     bad = produce_request(Topic("missing"), batch(), acks=0)
@@ -341,21 +345,21 @@ async def test_answers_before_a_refusal_still_go_out(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, -(2**31), 2**31 - 1, 104_857_601, 0x15030300])
-async def test_a_length_that_is_none_closes(
+async def test_invalid_frame_length_closes_connection(
     broker: Broker, wire: Wire, size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         await wire.send_bytes(struct.pack(">i", size))
         assert await wire.wait_closed() == b""
     assert len(caplog.records) == 1
-    # An exception would keep the frames that it came through, and the broker with them.
+    # A stored exception would keep its frames, and thereby the broker, alive.
     assert not any(isinstance(each, Exception) for each in caplog.records[0].args or ())
     assert broker.node.request_memory.used == 0
     async with connected(broker.endpoint) as other:
         assert await other.works()
 
 
-async def test_the_limit_is_a_setting() -> None:
+async def test_socket_request_max_bytes_limits_frames() -> None:
     async with (
         started(socket_request_max_bytes=100_000, queued_max_request_bytes=200_000) as broker,
         connected(broker.endpoint) as wire,
@@ -367,12 +371,12 @@ async def test_the_limit_is_a_setting() -> None:
         await wire.wait_closed()
 
 
+# Bytes of a request; `small_memory` has memory for only one such request.
 LARGE = 900_000
-"""Bytes of a request; of more than one of them there is no room in `small_memory`."""
 
 
 def large_request(size: int = LARGE) -> bytes:
-    """A Metadata request that is long because of what stands behind it."""
+    """Return a Metadata request that is padded with trailing bytes."""
     head = struct.pack(">ihhih", size, ApiKey.METADATA, 1, 1, -1) + bytes(4)
     return head + bytes(size + 4 - len(head))
 
@@ -386,8 +390,8 @@ async def small_memory(**settings: Any) -> AsyncIterator[Broker]:
     assert broker.node.request_memory.used == 0
 
 
-async def test_large_requests_wait_for_room() -> None:
-    """`queued.max.request.bytes`: what has come of requests at the same time is bounded."""
+async def test_large_requests_wait_for_memory() -> None:
+    """`queued.max.request.bytes` limits the bytes of incomplete requests."""
     count = 20
     async with small_memory() as broker, AsyncExitStack() as stack:
         memory = broker.node.request_memory
@@ -407,12 +411,12 @@ async def test_large_requests_wait_for_room() -> None:
             while answered < count:
                 most = max(most, memory.used)
                 await trio.lowlevel.checkpoint()
-        # One goes on beyond the limit, and each was asked only after it had received something.
+        # One request may exceed the limit, and each claim is checked only after a read.
         assert 1_000_000 < most <= 1_000_000 + LARGE + count * RECEIVE_BYTES
 
 
-async def test_what_is_announced_costs_nothing() -> None:
-    """Slow clients that say that much is to come do not keep others from sending."""
+async def test_announced_frame_size_reserves_no_memory() -> None:
+    """Slow clients that announce large requests do not block other clients."""
     async with small_memory() as broker, AsyncExitStack() as stack:
         for _ in range(30):
             slow = await stack.enter_async_context(connected(broker.endpoint))
@@ -422,10 +426,10 @@ async def test_what_is_announced_costs_nothing() -> None:
         assert await wire.receive_frame()
 
 
-async def test_requests_that_do_not_come_on_give_their_memory_to_others(
+async def test_stalled_requests_release_their_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Also where there are many: who wants little does not wait for each of them in turn."""
+    """A small request does not wait for every stalled client in turn."""
     async with (
         small_memory(connection_setup_timeout_ms=10_000) as broker,
         AsyncExitStack() as stack,
@@ -444,8 +448,8 @@ async def test_requests_that_do_not_come_on_give_their_memory_to_others(
 
 
 @pytest.mark.slow
-async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
-    """The time for the first request does not run while there is no room for it."""
+async def test_waiting_for_memory_does_not_count_as_setup_time() -> None:
+    """The deadline for the first request is paused while the broker has no memory for it."""
     async with small_memory(connection_setup_timeout_ms=3000) as broker:
         memory = broker.node.request_memory
         other = Claim(memory, "elsewhere", lambda: None)
@@ -453,7 +457,7 @@ async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
         first = Claim(memory, "elsewhere", lambda: None)
         first.count(500_000, 400_000)
         assert not first.may_continue
-        # All is sent before the connection is closed.
+        # The client sends everything before it closes the connection.
         async with connected(broker.endpoint) as wire, trio.open_nursery() as nursery:
             nursery.start_soon(first.wait)
             await until(lambda: first.may_continue)
@@ -461,14 +465,14 @@ async def test_waiting_for_memory_is_not_the_fault_of_a_client() -> None:
             assert await wire.is_silent(4)
             other.release()
             first.release()
-            # In the same turn of the loop: who is woken has not run yet.
+            # This runs before the woken task does.
             (connection,) = broker.server.connections
             assert not connection.is_overdue(trio.current_time(), 3, 3)
             assert await wire.receive_frame()
 
 
-async def test_who_works_for_long_is_not_too_slow() -> None:
-    """A large request that is complete holds its memory until its work is done."""
+async def test_long_running_handler_is_not_treated_as_slow_client() -> None:
+    """A complete large request keeps its memory until its handler is done."""
     async with small_memory() as broker:
         wake = trio.Event()
 
@@ -486,14 +490,14 @@ async def test_who_works_for_long_is_not_too_slow() -> None:
             await until(lambda: broker.node.request_memory.used > LARGE - RECEIVE_BYTES)
             await slow.send_bytes(large_request()[:-1])
             await other.send_bytes(large_request()[:-1])
-            await slow.wait_closed()  # it is not that nobody is given up
+            await slow.wait_closed()  # proves that slow clients are disconnected
             wake.set()
             assert await working.receive_frame()
 
 
 @pytest.mark.slow
-async def test_who_sends_one_large_request_after_the_other_is_not_too_slow() -> None:
-    """What came of the one before does not count against the next."""
+async def test_client_with_successive_large_requests_is_not_too_slow() -> None:
+    """Bytes of the previous request do not count against the next one."""
     async with small_memory() as broker, AsyncExitStack() as stack:
         for _ in range(3):
             slow = await stack.enter_async_context(connected(broker.endpoint))
@@ -505,14 +509,14 @@ async def test_who_sends_one_large_request_after_the_other_is_not_too_slow() -> 
             assert await wire.receive_frame()
 
 
-async def test_the_first_bytes_of_a_large_request_count_too() -> None:
-    """Those that came in one read with what was before it."""
+async def test_first_bytes_of_large_request_count_as_used_memory() -> None:
+    """These are the bytes that arrive in the same read as the frame length."""
     async with small_memory() as broker, connected(broker.endpoint) as wire:
         await wire.send_bytes(large_request()[:100_000])
         await until(lambda: broker.node.request_memory.used == 100_000 - 4)
 
 
-async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
+async def test_memory_is_released_when_large_request_is_aborted() -> None:
     async with small_memory() as broker:
         async with connected(broker.endpoint) as wire:
             await wire.send_bytes(large_request()[: LARGE // 2])
@@ -520,7 +524,7 @@ async def test_room_is_given_back_when_a_large_request_breaks_off() -> None:
         await until(lambda: broker.node.request_memory.used == 0)
 
 
-async def test_an_error_in_a_handler_ends_its_connection_only(
+async def test_handler_error_closes_only_its_own_connection(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = broker.node
@@ -533,7 +537,7 @@ async def test_an_error_in_a_handler_ends_its_connection_only(
         assert await other.works()
 
 
-async def test_a_connect_and_close_storm(broker: Broker) -> None:
+async def test_broker_survives_connect_and_close_storm(broker: Broker) -> None:
     for _ in range(300):
         stream = await trio.open_tcp_stream(*broker.endpoint)
         async with aclosing(stream):
@@ -543,10 +547,10 @@ async def test_a_connect_and_close_storm(broker: Broker) -> None:
         assert (await metadata(wire, [])).brokers
 
 
-async def test_who_gives_an_answer_sends_it(
+async def test_fsync_sends_produce_responses_without_waking_writer_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ack that waits for the disk goes out with the sync; no task is woken for it."""
+    """A produce response that waits for an fsync is sent by the fsync's completion."""
 
     async def no_writer(_: Connection) -> None:
         raise AssertionError("the writer was woken")
@@ -558,8 +562,8 @@ async def test_who_gives_an_answer_sends_it(
             assert (await produce(wire, topic, batch())).base_offset == offset
 
 
-class Writers(trio.abc.Instrument):
-    """How many connections have a second task."""
+class WriterTaskCounter(trio.abc.Instrument):
+    """A trio instrument that counts the started writer tasks."""
 
     count = 0
 
@@ -567,8 +571,8 @@ class Writers(trio.abc.Instrument):
         self.count += "_write_all" in task.name
 
 
-async def test_who_is_answered_at_once_costs_no_second_task() -> None:
-    writers = Writers()
+async def test_immediate_responses_need_no_writer_task() -> None:
+    writers = WriterTaskCounter()
     trio.lowlevel.add_instrument(writers)
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -586,12 +590,12 @@ async def test_who_is_answered_at_once_costs_no_second_task() -> None:
     assert writers.count == before + 1
 
 
-async def test_an_answer_that_cannot_be_sent_ends_its_own_connection_only(
+async def test_response_encoding_error_closes_only_its_own_connection(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever gives answers to several goes on after the first."""
+    """The fsync that completes several requests continues after the first error."""
     encode = Replies._encode
 
     def fail_for_one(replies: Replies, asked: RequestHeader, response: Any) -> Any:
@@ -613,9 +617,9 @@ async def test_an_answer_that_cannot_be_sent_ends_its_own_connection_only(
             await wire.send(ApiKey.PRODUCE, 9, ask)
             await trio.testing.wait_all_tasks_blocked(0.01)
         await unlucky.wait_closed()
-        answer = await wire.receive()
-        assert not answer.responses[0].partition_responses[0].error_code
+        response = await wire.receive()
+        assert not response.responses[0].partition_responses[0].error_code
         error_log = broker.nodes[0].node.context.error_log
         assert error_log.unhandled_errors == 1
-        error_log.unhandled_errors = 0  # it was meant
+        error_log.unhandled_errors = 0  # the error was planted
     assert "planted" in caplog.text

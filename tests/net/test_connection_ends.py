@@ -1,4 +1,4 @@
-"""Every way in which a connection ends: none logs a traceback, whatever is not sent yet."""
+"""Tests of each way to end a connection: none may log a traceback, even with unsent data."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ..wire import (
 )
 
 LARGE_BYTES = 900_000
+# Number of fetches whose responses exceed all socket buffers.
 FETCHES = 40
-"""Answers of so many fetches fit in no socket's buffers."""
 BAD_FRAME = struct.pack(">ihhi", 10, 3, 9, 1) + b"\xff\xff"
 SEND_SECONDS = 0.5
 ROUNDS, CLIENTS = 6, 20
@@ -38,18 +38,18 @@ End = Callable[[Broker, Wire], Awaitable[None]]
 
 
 async def too_many_elements(broker: Broker, wire: Wire) -> None:
-    """Ask for more topics than a request may have."""
+    """Send a request with more topics than allowed."""
     topics = [MetadataRequest.Topic(name="t")] * 300_000
     await wire.send(ApiKey.METADATA, 9, MetadataRequest(topics=topics))
 
 
-async def frame_that_is_none(broker: Broker, wire: Wire) -> None:
-    """Send what cannot be decoded."""
+async def undecodable_frame(broker: Broker, wire: Wire) -> None:
+    """Send a frame that cannot be decoded."""
     await wire.send_bytes(BAD_FRAME)
 
 
 async def reset(broker: Broker, wire: Wire) -> None:
-    """End the connection with an error that the broker sees."""
+    """Reset the connection, which raises an error in the broker."""
     await wire.reset()
 
 
@@ -81,7 +81,7 @@ async def reset_by_server(broker: Broker, wire: Wire) -> None:
 
 ENDS: list[End] = [
     too_many_elements,
-    frame_that_is_none,
+    undecodable_frame,
     reset,
     too_many_elements_and_reset,
     half_close,
@@ -92,8 +92,8 @@ ENDS: list[End] = [
 ]
 
 
-async def with_unsent_answers(broker: Broker, wire: Wire, topic: Topic) -> None:
-    """Ask for more than the client takes, and wait until the broker cannot send."""
+async def with_unsent_responses(broker: Broker, wire: Wire, topic: Topic) -> None:
+    """Request more than the client reads, and wait until the broker cannot send."""
     for _ in range(FETCHES):
         await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_bytes=4 * LARGE_BYTES))
     (connection,) = broker.nodes[0].server.connections
@@ -101,7 +101,7 @@ async def with_unsent_answers(broker: Broker, wire: Wire, topic: Topic) -> None:
     await trio.testing.wait_all_tasks_blocked(0.02)
 
 
-async def with_parked_fetch(broker: Broker, wire: Wire, topic: Topic) -> None:
+async def with_pending_fetch(broker: Broker, wire: Wire, topic: Topic) -> None:
     await wire.send(ApiKey.FETCH, 12, fetch_request(topic, offset=4, max_wait_ms=600_000))
 
 
@@ -110,7 +110,7 @@ async def with_nothing(broker: Broker, wire: Wire, topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("state", [with_nothing, with_parked_fetch, with_unsent_answers])
+@pytest.mark.parametrize("state", [with_nothing, with_pending_fetch, with_unsent_responses])
 async def test_connection_that_ends_logs_no_traceback(
     caplog: pytest.LogCaptureFixture,
     end: End,
@@ -124,7 +124,7 @@ async def test_connection_that_ends_logs_no_traceback(
         await until(lambda: not broker.nodes[0].server.connections)
         wire = Wire(await trio.open_tcp_stream(*broker.endpoint))
         await state(broker, wire, topic)
-        with trio.move_on_after(SEND_SECONDS):  # a broker that owes much reads no further
+        with trio.move_on_after(SEND_SECONDS):  # a broker with unsent responses stops reading
             await end(broker, wire)
         with suppress(OSError):
             await wire.reset()
@@ -135,13 +135,13 @@ async def test_connection_that_ends_logs_no_traceback(
 
 
 async def _random_client(broker: Broker, topic: Topic, chance: random.Random) -> None:
-    """Send requests in any order, take some of the answers, and end in any way."""
+    """Send random requests, read some of the responses, and end the connection in a random way."""
     async with await trio.open_tcp_stream(*broker.endpoint) as stream:
         wire = Wire(stream)
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             with trio.move_on_after(2 * SEND_SECONDS):
                 for _ in range(chance.randint(1, 6)):
-                    send = chance.choice((_large_fetch, _parked_fetch, _metadata, _too_many))
+                    send = chance.choice((_large_fetch, _pending_fetch, _metadata, _too_many))
                     await send(wire, topic)
                     await trio.sleep(chance.random() * 0.03)
                 if chance.random() < 0.3:
@@ -157,8 +157,8 @@ async def _large_fetch(wire: Wire, topic: Topic) -> None:
     await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_bytes=4 * LARGE_BYTES))
 
 
-async def _parked_fetch(wire: Wire, topic: Topic) -> None:
-    """Nobody sees that a client has gone that owes the taking of much behind this, until it is over."""
+async def _pending_fetch(wire: Wire, topic: Topic) -> None:
+    """Send a delayed fetch; the broker notices the disconnect only after it completes."""
     await wire.send(ApiKey.FETCH, 12, fetch_request(topic, offset=4, max_wait_ms=200))
 
 

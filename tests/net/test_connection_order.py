@@ -1,5 +1,4 @@
-"""Requests of one connection take effect in the order in which they came, and what was read is
-finished, whether or not the client waits for its answer."""
+"""Tests that requests of one connection take effect in order, even if the client disconnects."""
 
 from __future__ import annotations
 
@@ -82,141 +81,161 @@ from ..wire import (
     values_of,
 )
 
+# Resource types of DescribeConfigs and AlterConfigs.
 TOPIC, BROKER = 2, 4
-"""Types of resources."""
 TIMES = 20
 NAME = "tx"
 SHARE_KEY = 2
 
 
-class Ask(NamedTuple):
-    """A request: its key, version and fields."""
+class ApiRequest(NamedTuple):
+    """A request: its API key, version and message."""
 
     key: ApiKey
     version: int
     message: Any
 
 
-class Pair(NamedTuple):
-    """A request that changes something, and one whose answer shows it.
+class ChangeAndQuery(NamedTuple):
+    """A request that changes state, and a query whose response shows the change.
 
-    `seen` says of the second answer whether it does.
+    `is_visible` returns True if the query's response shows the change.
     """
 
-    change: Ask
-    look: Ask
-    seen: Callable[[Any], bool]
+    change: ApiRequest
+    query: ApiRequest
+    is_visible: Callable[[Any], bool]
 
 
-MakePair: TypeAlias = Callable[[Wire], Awaitable[Pair]]
+MakeChange: TypeAlias = Callable[[Wire], Awaitable[ChangeAndQuery]]
 
 
-async def answers(wire: Wire, *asks: Ask) -> list[Any]:
-    """Send requests at once; their answers."""
-    await wire.send_bytes(b"".join(wire.frame(*ask) for ask in asks))
-    return [await wire.receive() for _ in asks]
+async def exchange(wire: Wire, *requests: ApiRequest) -> list[Any]:
+    """Send all requests at once and return their responses."""
+    await wire.send_bytes(b"".join(wire.frame(*each) for each in requests))
+    return [await wire.receive() for _ in requests]
 
 
-# -- what changes something, and what shows it
+# -- changes and the queries that show them
 
 
-def look_at_topics(*names: str) -> Ask:
+def metadata_request(*names: str) -> ApiRequest:
     rows = [MetadataRequest.Topic(name=name) for name in names]
-    return Ask(ApiKey.METADATA, 9, MetadataRequest(topics=rows, allow_auto_topic_creation=False))
+    return ApiRequest(
+        ApiKey.METADATA, 9, MetadataRequest(topics=rows, allow_auto_topic_creation=False)
+    )
 
 
-def creation(*names: str) -> Ask:
+def create_topics_request(*names: str) -> ApiRequest:
     rows = [
         CreateTopicsRequest.Topic(name=name, num_partitions=1, replication_factor=-1)
         for name in names
     ]
-    return Ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=rows))
+    return ApiRequest(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=rows))
 
 
-def look_at_offset(topic: Topic, timestamp: int) -> Ask:
+def list_offsets_request(topic: Topic, timestamp: int) -> ApiRequest:
     row = ListOffsetsRequest.Partition(partition_index=0, timestamp=timestamp)
-    asked = ListOffsetsRequest(
+    message = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsRequest.Topic(name=topic.name, partitions=[row])]
     )
-    return Ask(ApiKey.LIST_OFFSETS, 7, asked)
+    return ApiRequest(ApiKey.LIST_OFFSETS, 7, message)
 
 
-def offset_in(answer: Any) -> int:
-    return int(answer.topics[0].partitions[0].offset)
+def offset_in(response: Any) -> int:
+    return int(response.topics[0].partitions[0].offset)
 
 
-async def topics_are_created(wire: Wire) -> Pair:
-    return Pair(creation("t"), look_at_topics("t"), lambda answer: not answer.topics[0].error_code)
+async def topics_are_created(wire: Wire) -> ChangeAndQuery:
+    return ChangeAndQuery(
+        create_topics_request("t"),
+        metadata_request("t"),
+        lambda response: not response.topics[0].error_code,
+    )
 
 
-async def topics_are_deleted(wire: Wire) -> Pair:
+async def topics_are_deleted(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
-    change = Ask(ApiKey.DELETE_TOPICS, 5, request(ApiKey.DELETE_TOPICS, topic_names=["t"]))
-    return Pair(change, look_at_topics("t"), lambda answer: answer.topics[0].error_code == 3)
+    change = ApiRequest(ApiKey.DELETE_TOPICS, 5, request(ApiKey.DELETE_TOPICS, topic_names=["t"]))
+    return ChangeAndQuery(
+        change, metadata_request("t"), lambda response: response.topics[0].error_code == 3
+    )
 
 
-async def partitions_are_created(wire: Wire) -> Pair:
+async def partitions_are_created(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     row = CreatePartitionsRequest.Topic(name="t", count=5)
-    change = Ask(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=[row]))
-    return Pair(change, look_at_topics("t"), lambda answer: len(answer.topics[0].partitions) == 5)
+    change = ApiRequest(ApiKey.CREATE_PARTITIONS, 3, CreatePartitionsRequest(topics=[row]))
+    return ChangeAndQuery(
+        change, metadata_request("t"), lambda response: len(response.topics[0].partitions) == 5
+    )
 
 
-async def a_topic_is_created_by_metadata(wire: Wire) -> Pair:
+async def topic_is_auto_created_by_metadata(wire: Wire) -> ChangeAndQuery:
     row = MetadataRequest.Topic(name="t")
-    change = Ask(ApiKey.METADATA, 9, MetadataRequest(topics=[row], allow_auto_topic_creation=True))
-    return Pair(change, look_at_topics("t"), lambda answer: not answer.topics[0].error_code)
+    change = ApiRequest(
+        ApiKey.METADATA, 9, MetadataRequest(topics=[row], allow_auto_topic_creation=True)
+    )
+    return ChangeAndQuery(
+        change, metadata_request("t"), lambda response: not response.topics[0].error_code
+    )
 
 
-def deletion_of_records(topic: Topic, offset: int) -> Ask:
+def delete_records_request(topic: Topic, offset: int) -> ApiRequest:
     cls = DeleteRecordsRequest
     row = cls.Partition(partition_index=0, offset=offset)
-    return Ask(
+    return ApiRequest(
         ApiKey.DELETE_RECORDS,
         2,
         cls(topics=[cls.Topic(name=topic.name, partitions=[row])], timeout_ms=10_000),
     )
 
 
-async def records_are_deleted(wire: Wire) -> Pair:
+async def records_are_deleted(wire: Wire) -> ChangeAndQuery:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"x"] * 10))
-    look = look_at_offset(topic, EARLIEST)
-    return Pair(deletion_of_records(topic, 4), look, lambda answer: offset_in(answer) == 4)
+    query = list_offsets_request(topic, EARLIEST)
+    return ChangeAndQuery(
+        delete_records_request(topic, 4), query, lambda response: offset_in(response) == 4
+    )
 
 
-async def records_are_produced(wire: Wire) -> Pair:
+async def records_are_produced(wire: Wire) -> ChangeAndQuery:
     topic = await create_topic(wire, "t")
-    change = Ask(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
-    return Pair(change, look_at_offset(topic, LATEST), lambda answer: offset_in(answer) == 1)
+    change = ApiRequest(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
+    return ChangeAndQuery(
+        change, list_offsets_request(topic, LATEST), lambda response: offset_in(response) == 1
+    )
 
 
-def setting(name: str, value: str) -> Ask:
+def alter_config_request(name: str, value: str) -> ApiRequest:
     cls = IncrementalAlterConfigsRequest
     row = cls.Resource(
         resource_type=TOPIC, resource_name="t", configs=[cls.Config(name=name, value=value)]
     )
-    return Ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, cls(resources=[row]))
+    return ApiRequest(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, cls(resources=[row]))
 
 
-def look_at_setting(name: str) -> Ask:
+def describe_config_request(name: str) -> ApiRequest:
     cls = DescribeConfigsRequest
     row = cls.Resource(resource_type=TOPIC, resource_name="t", configuration_keys=[name])
-    return Ask(ApiKey.DESCRIBE_CONFIGS, 4, cls(resources=[row]))
+    return ApiRequest(ApiKey.DESCRIBE_CONFIGS, 4, cls(resources=[row]))
 
 
-def value_in(answer: Any) -> str:
-    return str(answer.results[0].configs[0].value)
+def value_in(response: Any) -> str:
+    return str(response.results[0].configs[0].value)
 
 
-async def settings_are_changed(wire: Wire) -> Pair:
+async def settings_are_changed(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     name = "max.message.bytes"
-    seen = lambda answer: value_in(answer) == "4321"
-    return Pair(setting(name, "4321"), look_at_setting(name), seen)
+    is_visible = lambda response: value_in(response) == "4321"
+    return ChangeAndQuery(
+        alter_config_request(name, "4321"), describe_config_request(name), is_visible
+    )
 
 
-async def settings_are_replaced(wire: Wire) -> Pair:
+async def settings_are_replaced(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     cls = AlterConfigsRequest
     row = cls.Resource(
@@ -224,61 +243,63 @@ async def settings_are_replaced(wire: Wire) -> Pair:
         resource_name="t",
         configs=[cls.Config(name="max.message.bytes", value="4321")],
     )
-    change = Ask(ApiKey.ALTER_CONFIGS, 2, cls(resources=[row]))
-    look = look_at_setting("max.message.bytes")
-    return Pair(change, look, lambda answer: value_in(answer) == "4321")
+    change = ApiRequest(ApiKey.ALTER_CONFIGS, 2, cls(resources=[row]))
+    query = describe_config_request("max.message.bytes")
+    return ChangeAndQuery(change, query, lambda response: value_in(response) == "4321")
 
 
-async def a_user_is_made(wire: Wire) -> Pair:
+async def user_is_created(wire: Wire) -> ChangeAndQuery:
     row = AlterUserScramCredentialsRequest.Upsertion(
         name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=bytes(32)
     )
-    change = Ask(
+    change = ApiRequest(
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, AlterUserScramCredentialsRequest(upsertions=[row])
     )
-    look = Ask(
+    query = ApiRequest(
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, DescribeUserScramCredentialsRequest(users=None)
     )
-    return Pair(change, look, lambda answer: [each.user for each in answer.results] == ["alice"])
+    return ChangeAndQuery(
+        change, query, lambda response: [each.user for each in response.results] == ["alice"]
+    )
 
 
-async def a_quota_is_set(wire: Wire) -> Pair:
+async def quota_is_set(wire: Wire) -> ChangeAndQuery:
     cls = AlterClientQuotasRequest
     row = cls.Entry(
         entity=[cls.Entity(entity_type="user", entity_name="alice")],
         ops=[cls.Op(key="producer_byte_rate", value=1e6)],
     )
-    change = Ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=[row]))
-    look = Ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest())
-    return Pair(
-        change, look, lambda answer: [each.values[0].value for each in answer.entries] == [1e6]
+    change = ApiRequest(ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=[row]))
+    query = ApiRequest(ApiKey.DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest())
+    return ChangeAndQuery(
+        change, query, lambda response: [each.values[0].value for each in response.entries] == [1e6]
     )
 
 
-async def a_feature_is_finalized(wire: Wire) -> Pair:
+async def feature_is_finalized(wire: Wire) -> ChangeAndQuery:
     row = UpdateFeaturesRequest.Feature(
         feature="transaction.version", max_version_level=1, upgrade_type=2
     )
-    change = Ask(ApiKey.UPDATE_FEATURES, 1, UpdateFeaturesRequest(feature_updates=[row]))
-    look = Ask(
+    change = ApiRequest(ApiKey.UPDATE_FEATURES, 1, UpdateFeaturesRequest(feature_updates=[row]))
+    query = ApiRequest(
         ApiKey.API_VERSIONS,
         3,
         request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1"),
     )
 
-    def seen(answer: Any) -> bool:
-        levels = {each.name: each.max_version_level for each in answer.finalized_features}
+    def is_visible(response: Any) -> bool:
+        levels = {each.name: each.max_version_level for each in response.finalized_features}
         return levels.get("transaction.version") == 1
 
-    return Pair(change, look, seen)
+    return ChangeAndQuery(change, query, is_visible)
 
 
 # -- groups
 
 
-def joining(member: str = "") -> Ask:
-    """Version 1, which needs no member id of the broker's."""
-    asked = JoinGroupRequest(
+def join_group_request(member: str = "") -> ApiRequest:
+    """Return a JoinGroup request of version 1, which needs no member ID from the broker."""
+    message = JoinGroupRequest(
         group_id="g",
         session_timeout_ms=10_000,
         rebalance_timeout_ms=60_000,
@@ -286,72 +307,76 @@ def joining(member: str = "") -> Ask:
         protocol_type="consumer",
         protocols=[JoinGroupRequest.Protocol(name="range", metadata=b"")],
     )
-    return Ask(ApiKey.JOIN_GROUP, 1, asked)
+    return ApiRequest(ApiKey.JOIN_GROUP, 1, message)
 
 
-def look_at_group() -> Ask:
-    return Ask(ApiKey.DESCRIBE_GROUPS, 4, request(ApiKey.DESCRIBE_GROUPS, groups=["g"]))
+def describe_group_request() -> ApiRequest:
+    return ApiRequest(ApiKey.DESCRIBE_GROUPS, 4, request(ApiKey.DESCRIBE_GROUPS, groups=["g"]))
 
 
 async def find_coordinator(wire: Wire) -> None:
-    asked = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
-    await wire.ask(ApiKey.FIND_COORDINATOR, 4, asked)
+    message = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
+    await wire.ask(ApiKey.FIND_COORDINATOR, 4, message)
 
 
-async def joined(wire: Wire) -> Any:
+async def join_group(wire: Wire) -> Any:
     await find_coordinator(wire)
-    answer = await wire.ask(*joining())
-    assert not answer.error_code
-    return answer
+    response = await wire.ask(*join_group_request())
+    assert not response.error_code
+    return response
 
 
-def synchronizing(member: Any) -> Ask:
+def sync_group_request(member: Any) -> ApiRequest:
     row = SyncGroupRequest.Assignment(member_id=member.member_id, assignment=b"all")
-    asked = SyncGroupRequest(
+    message = SyncGroupRequest(
         group_id="g",
         generation_id=member.generation_id,
         member_id=member.member_id,
         assignments=[row],
     )
-    return Ask(ApiKey.SYNC_GROUP, 3, asked)
+    return ApiRequest(ApiKey.SYNC_GROUP, 3, message)
 
 
-async def a_coordinator_is_found(wire: Wire) -> Pair:
-    """The first time, which makes the topic in which it keeps its state."""
-    change = Ask(
+async def first_coordinator_is_found(wire: Wire) -> ChangeAndQuery:
+    """The first FindCoordinator request creates the offsets topic."""
+    change = ApiRequest(
         ApiKey.FIND_COORDINATOR, 4, request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
     )
-    look = look_at_topics("__consumer_offsets")
-    return Pair(change, look, lambda answer: not answer.topics[0].error_code)
+    query = metadata_request("__consumer_offsets")
+    return ChangeAndQuery(change, query, lambda response: not response.topics[0].error_code)
 
 
-async def a_member_joins(wire: Wire) -> Pair:
+async def classic_member_joins(wire: Wire) -> ChangeAndQuery:
     await find_coordinator(wire)
-    return Pair(joining(), look_at_group(), lambda answer: len(answer.groups[0].members) == 1)
+    return ChangeAndQuery(
+        join_group_request(),
+        describe_group_request(),
+        lambda response: len(response.groups[0].members) == 1,
+    )
 
 
-async def a_consumer_joins(wire: Wire) -> Pair:
+async def consumer_group_member_joins(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     await find_coordinator(wire)
-    asked = ConsumerGroupHeartbeatRequest(
+    message = ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id="m",
         rebalance_timeout_ms=60_000,
         subscribed_topic_names=["t"],
         topic_partitions=[],
     )
-    look = Ask(
+    query = ApiRequest(
         ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request(ApiKey.CONSUMER_GROUP_DESCRIBE, group_ids=["g"])
     )
-    change = Ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, asked)
-    return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
+    change = ApiRequest(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, message)
+    return ChangeAndQuery(change, query, lambda response: len(response.groups[0].members) == 1)
 
 
-async def a_member_of_a_streams_group_joins(wire: Wire) -> Pair:
+async def streams_group_member_joins(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     await find_coordinator(wire)
     cls = StreamsGroupHeartbeatRequest
-    asked = cls(
+    message = cls(
         group_id="g",
         member_id="m",
         rebalance_timeout_ms=60_000,
@@ -362,170 +387,182 @@ async def a_member_of_a_streams_group_joins(wire: Wire) -> Pair:
         standby_tasks=[],
         warmup_tasks=[],
     )
-    look = Ask(
+    query = ApiRequest(
         ApiKey.STREAMS_GROUP_DESCRIBE, 0, request(ApiKey.STREAMS_GROUP_DESCRIBE, group_ids=["g"])
     )
-    change = Ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, asked)
-    return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
+    change = ApiRequest(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, message)
+    return ChangeAndQuery(change, query, lambda response: len(response.groups[0].members) == 1)
 
 
-async def a_share_consumer_joins(wire: Wire) -> Pair:
+async def share_group_member_joins(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     await find_coordinator(wire)
-    asked = request(
+    message = request(
         ApiKey.SHARE_GROUP_HEARTBEAT, group_id="g", member_id="m", subscribed_topic_names=["t"]
     )
-    look = Ask(
+    query = ApiRequest(
         ApiKey.SHARE_GROUP_DESCRIBE, 1, request(ApiKey.SHARE_GROUP_DESCRIBE, group_ids=["g"])
     )
-    change = Ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, asked)
-    return Pair(change, look, lambda answer: len(answer.groups[0].members) == 1)
+    change = ApiRequest(ApiKey.SHARE_GROUP_HEARTBEAT, 1, message)
+    return ChangeAndQuery(change, query, lambda response: len(response.groups[0].members) == 1)
 
 
-async def a_group_becomes_stable(wire: Wire) -> Pair:
-    change = synchronizing(await joined(wire))
-    return Pair(change, look_at_group(), lambda answer: answer.groups[0].group_state == "Stable")
+async def group_becomes_stable(wire: Wire) -> ChangeAndQuery:
+    change = sync_group_request(await join_group(wire))
+    return ChangeAndQuery(
+        change,
+        describe_group_request(),
+        lambda response: response.groups[0].group_state == "Stable",
+    )
 
 
-async def a_member_leaves(wire: Wire) -> Pair:
-    member = await joined(wire)
+async def member_leaves(wire: Wire) -> ChangeAndQuery:
+    member = await join_group(wire)
     row = LeaveGroupRequest.Member(member_id=member.member_id)
-    change = Ask(ApiKey.LEAVE_GROUP, 4, LeaveGroupRequest(group_id="g", members=[row]))
-    return Pair(change, look_at_group(), lambda answer: not answer.groups[0].members)
+    change = ApiRequest(ApiKey.LEAVE_GROUP, 4, LeaveGroupRequest(group_id="g", members=[row]))
+    return ChangeAndQuery(
+        change, describe_group_request(), lambda response: not response.groups[0].members
+    )
 
 
-def commit_of(offset: int) -> Ask:
+def commit_request(offset: int) -> ApiRequest:
     cls = OffsetCommitRequest
     row = cls.Topic(
         name="t", partitions=[cls.Partition(partition_index=0, committed_offset=offset)]
     )
-    return Ask(ApiKey.OFFSET_COMMIT, 7, cls(group_id="g", topics=[row]))
+    return ApiRequest(ApiKey.OFFSET_COMMIT, 7, cls(group_id="g", topics=[row]))
 
 
-def look_at_commit() -> Ask:
+def fetch_commit_request() -> ApiRequest:
     row = OffsetFetchRequest.Topic(name="t", partition_indexes=[0])
-    asked = OffsetFetchRequest(group_id="g", topics=[row], require_stable=True)
-    return Ask(ApiKey.OFFSET_FETCH, 7, asked)
+    message = OffsetFetchRequest(group_id="g", topics=[row], require_stable=True)
+    return ApiRequest(ApiKey.OFFSET_FETCH, 7, message)
 
 
-def commit_in(answer: Any) -> Any:
-    return answer.topics[0].partitions[0]
+def commit_in(response: Any) -> Any:
+    return response.topics[0].partitions[0]
 
 
-async def offsets_are_committed(wire: Wire) -> Pair:
+async def offsets_are_committed(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     await find_coordinator(wire)
-    return Pair(
-        commit_of(7), look_at_commit(), lambda answer: commit_in(answer).committed_offset == 7
+    return ChangeAndQuery(
+        commit_request(7),
+        fetch_commit_request(),
+        lambda response: commit_in(response).committed_offset == 7,
     )
 
 
-async def offsets_are_deleted(wire: Wire) -> Pair:
+async def offsets_are_deleted(wire: Wire) -> ChangeAndQuery:
     await offsets_are_committed(wire)
-    await wire.ask(*commit_of(7))
+    await wire.ask(*commit_request(7))
     cls = OffsetDeleteRequest
     row = cls.Topic(name="t", partitions=[cls.Partition(partition_index=0)])
-    change = Ask(ApiKey.OFFSET_DELETE, 0, cls(group_id="g", topics=[row]))
-    return Pair(change, look_at_commit(), lambda answer: commit_in(answer).committed_offset == -1)
+    change = ApiRequest(ApiKey.OFFSET_DELETE, 0, cls(group_id="g", topics=[row]))
+    return ChangeAndQuery(
+        change, fetch_commit_request(), lambda response: commit_in(response).committed_offset == -1
+    )
 
 
-async def groups_are_deleted(wire: Wire) -> Pair:
+async def groups_are_deleted(wire: Wire) -> ChangeAndQuery:
     await offsets_are_committed(wire)
-    await wire.ask(*commit_of(7))
-    change = Ask(ApiKey.DELETE_GROUPS, 2, request(ApiKey.DELETE_GROUPS, groups_names=["g"]))
-    look = Ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
-    return Pair(change, look, lambda answer: not answer.groups)
+    await wire.ask(*commit_request(7))
+    change = ApiRequest(ApiKey.DELETE_GROUPS, 2, request(ApiKey.DELETE_GROUPS, groups_names=["g"]))
+    query = ApiRequest(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
+    return ChangeAndQuery(change, query, lambda response: not response.groups)
 
 
 # -- transactions
 
 
-def look_at_transaction() -> Ask:
-    asked = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=[NAME])
-    return Ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, asked)
+def describe_transaction_request() -> ApiRequest:
+    message = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=[NAME])
+    return ApiRequest(ApiKey.DESCRIBE_TRANSACTIONS, 0, message)
 
 
-def partitions_in(answer: Any) -> set[str]:
-    return {each.topic for each in answer.transaction_states[0].topics}
+def partitions_in(response: Any) -> set[str]:
+    return {each.topic for each in response.transaction_states[0].topics}
 
 
-def starting(name: str = NAME) -> Ask:
-    asked = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
-    return Ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
+def init_producer_id_request(name: str = NAME) -> ApiRequest:
+    message = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
+    return ApiRequest(ApiKey.INIT_PRODUCER_ID, 4, message)
 
 
-async def begin(wire: Wire, name: str = NAME) -> Any:
-    """The producer id and epoch of a transactional id."""
+async def init_producer_id(wire: Wire, name: str = NAME) -> Any:
+    """Initialize a transactional producer and return the response with its ID and epoch."""
     find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=[name], key_type=1)
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
-    answer = await wire.ask(*starting(name))
-    assert not answer.error_code
-    return answer
+    response = await wire.ask(*init_producer_id_request(name))
+    assert not response.error_code
+    return response
 
 
-def adding(producer: Any, topic: str, name: str = NAME) -> Ask:
+def add_partition_request(producer: Any, topic: str, name: str = NAME) -> ApiRequest:
     cls = AddPartitionsToTxnRequest
-    asked = cls(
+    message = cls(
         v3_and_below_transactional_id=name,
         v3_and_below_producer_id=producer.producer_id,
         v3_and_below_producer_epoch=producer.producer_epoch,
         v3_and_below_topics=[cls.Topic(name=topic, partitions=[0])],
     )
-    return Ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, asked)
+    return ApiRequest(ApiKey.ADD_PARTITIONS_TO_TXN, 3, message)
 
 
-def ending(producer: Any, name: str = NAME) -> Ask:
-    asked = request(
+def end_txn_request(producer: Any, name: str = NAME) -> ApiRequest:
+    message = request(
         ApiKey.END_TXN,
         transactional_id=name,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         committed=True,
     )
-    return Ask(ApiKey.END_TXN, 4, asked)
+    return ApiRequest(ApiKey.END_TXN, 4, message)
 
 
-def adding_offsets(producer: Any) -> Ask:
-    asked = request(
+def add_offsets_request(producer: Any) -> ApiRequest:
+    message = request(
         ApiKey.ADD_OFFSETS_TO_TXN,
         transactional_id=NAME,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         group_id="g",
     )
-    return Ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, asked)
+    return ApiRequest(ApiKey.ADD_OFFSETS_TO_TXN, 3, message)
 
 
-async def a_transactional_id_is_made(wire: Wire) -> Pair:
-    await begin(wire, "another")
-    return Pair(
-        starting(),
-        look_at_transaction(),
-        lambda answer: answer.transaction_states[0].transaction_state == "Empty",
+async def transactional_id_is_initialized(wire: Wire) -> ChangeAndQuery:
+    await init_producer_id(wire, "another")
+    return ChangeAndQuery(
+        init_producer_id_request(),
+        describe_transaction_request(),
+        lambda response: response.transaction_states[0].transaction_state == "Empty",
     )
 
 
-async def partitions_join_a_transaction(wire: Wire) -> Pair:
+async def partitions_are_added_to_transaction(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
-    change = adding(await begin(wire), "t")
-    return Pair(change, look_at_transaction(), lambda answer: partitions_in(answer) == {"t"})
+    change = add_partition_request(await init_producer_id(wire), "t")
+    return ChangeAndQuery(
+        change, describe_transaction_request(), lambda response: partitions_in(response) == {"t"}
+    )
 
 
-async def a_group_joins_a_transaction(wire: Wire) -> Pair:
+async def group_is_added_to_transaction(wire: Wire) -> ChangeAndQuery:
     await find_coordinator(wire)
-    change = adding_offsets(await begin(wire))
-    seen = lambda answer: partitions_in(answer) == {"__consumer_offsets"}
-    return Pair(change, look_at_transaction(), seen)
+    change = add_offsets_request(await init_producer_id(wire))
+    is_visible = lambda response: partitions_in(response) == {"__consumer_offsets"}
+    return ChangeAndQuery(change, describe_transaction_request(), is_visible)
 
 
-async def offsets_are_committed_in_a_transaction(wire: Wire) -> Pair:
+async def offsets_are_committed_in_transaction(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     await find_coordinator(wire)
-    producer = await begin(wire)
-    await wire.ask(*adding_offsets(producer))
+    producer = await init_producer_id(wire)
+    await wire.ask(*add_offsets_request(producer))
     cls = TxnOffsetCommitRequest
     row = cls.Topic(name="t", partitions=[cls.Partition(partition_index=0, committed_offset=7)])
-    asked = cls(
+    message = cls(
         transactional_id=NAME,
         group_id="g",
         producer_id=producer.producer_id,
@@ -533,30 +570,30 @@ async def offsets_are_committed_in_a_transaction(wire: Wire) -> Pair:
         topics=[row],
     )
     unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
-    return Pair(
-        Ask(ApiKey.TXN_OFFSET_COMMIT, 3, asked),
-        look_at_commit(),
-        lambda answer: commit_in(answer).error_code == unstable,
+    return ChangeAndQuery(
+        ApiRequest(ApiKey.TXN_OFFSET_COMMIT, 3, message),
+        fetch_commit_request(),
+        lambda response: commit_in(response).error_code == unstable,
     )
 
 
-async def a_transaction_is_ended(wire: Wire) -> Pair:
+async def transaction_is_ended(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
-    producer = await begin(wire)
-    await wire.ask(*adding(producer, "t"))
+    producer = await init_producer_id(wire)
+    await wire.ask(*add_partition_request(producer, "t"))
     ended = ("PrepareCommit", "CompleteCommit")
-    return Pair(
-        ending(producer),
-        look_at_transaction(),
-        lambda answer: answer.transaction_states[0].transaction_state in ended,
+    return ChangeAndQuery(
+        end_txn_request(producer),
+        describe_transaction_request(),
+        lambda response: response.transaction_states[0].transaction_state in ended,
     )
 
 
-async def a_marker_is_written(wire: Wire) -> Pair:
-    """As a coordinator asks for it."""
+async def marker_is_written(wire: Wire) -> ChangeAndQuery:
+    """Send WriteTxnMarkers as a transaction coordinator does."""
     topic = await create_topic(wire, "t")
-    producer = await begin(wire)
-    await wire.ask(*adding(producer, "t"))
+    producer = await init_producer_id(wire)
+    await wire.ask(*add_partition_request(producer, "t"))
     records = sequenced(producer.producer_id, 0, epoch=producer.producer_epoch, transactional=True)
     await produce(wire, topic, records, transactional_id=NAME)
     cls = WriteTxnMarkersRequest
@@ -567,173 +604,187 @@ async def a_marker_is_written(wire: Wire) -> Pair:
         topics=[cls.Topic(name="t", partition_indexes=[0])],
         coordinator_epoch=0,
     )
-    asked = DescribeProducersRequest(
+    message = DescribeProducersRequest(
         topics=[DescribeProducersRequest.Topic(name="t", partition_indexes=[0])]
     )
 
-    def seen(answer: Any) -> bool:
-        (row,) = answer.topics[0].partitions[0].active_producers
+    def is_visible(response: Any) -> bool:
+        (row,) = response.topics[0].partitions[0].active_producers
         return bool(row.current_txn_start_offset == -1)
 
-    change = Ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[marker]))
-    return Pair(change, Ask(ApiKey.DESCRIBE_PRODUCERS, 0, asked), seen)
+    change = ApiRequest(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[marker]))
+    return ChangeAndQuery(change, ApiRequest(ApiKey.DESCRIBE_PRODUCERS, 0, message), is_visible)
 
 
-async def shared_topic(wire: Wire) -> Topic:
-    """A topic whose share partitions have a coordinator."""
+async def create_shared_topic(wire: Wire) -> Topic:
+    """Create a topic whose share partitions have a coordinator."""
     topic = await create_topic(wire, "t")
     name = SharePartitionKey("g", topic.id, 0).name
     found = request(ApiKey.FIND_COORDINATOR, key_type=SHARE_KEY, coordinator_keys=[name])
-    answer = await wire.ask(ApiKey.FIND_COORDINATOR, 6, found)
-    assert not answer.coordinators[0].error_code, answer
+    response = await wire.ask(ApiKey.FIND_COORDINATOR, 6, found)
+    assert not response.coordinators[0].error_code, response
     return topic
 
 
-def share_state(key: ApiKey, topic: Topic, **fields: Any) -> Ask:
+def share_state_request(key: ApiKey, topic: Topic, **fields: Any) -> ApiRequest:
     cls: Any = messages.request_class(key)
     rows = [cls.Topic(topic_id=topic.id, partitions=[cls.Partition(partition=0, **fields)])]
     version = load_apis()[key].versions[-1]
-    return Ask(key, version, request(key, group_id="g", topics=rows))
+    return ApiRequest(key, version, request(key, group_id="g", topics=rows))
 
 
-def summary(topic: Topic) -> Ask:
-    return share_state(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, topic)
+def share_summary_request(topic: Topic) -> ApiRequest:
+    return share_state_request(ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, topic)
 
 
-async def a_share_partition_begins(wire: Wire) -> Pair:
-    topic = await shared_topic(wire)
-    change = share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=7)
-    return Pair(change, summary(topic), lambda answer: share_in(answer).start_offset == 7)
+async def share_partition_is_initialized(wire: Wire) -> ChangeAndQuery:
+    topic = await create_shared_topic(wire)
+    change = share_state_request(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=7)
+    return ChangeAndQuery(
+        change, share_summary_request(topic), lambda response: share_in(response).start_offset == 7
+    )
 
 
-def share_in(answer: Any) -> Any:
-    return answer.results[0].partitions[0]
+def share_in(response: Any) -> Any:
+    return response.results[0].partitions[0]
 
 
-async def begun_share_partition(wire: Wire) -> Topic:
-    topic = await shared_topic(wire)
-    await wire.ask(*share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=7))
+async def init_share_partition(wire: Wire) -> Topic:
+    topic = await create_shared_topic(wire)
+    await wire.ask(*share_state_request(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=7))
     return topic
 
 
-async def a_leader_reads_a_share_partition(wire: Wire) -> Pair:
-    topic = await begun_share_partition(wire)
-    change = share_state(ApiKey.READ_SHARE_GROUP_STATE, topic, leader_epoch=5)
-    return Pair(change, summary(topic), lambda answer: share_in(answer).leader_epoch == 5)
+async def leader_reads_share_partition(wire: Wire) -> ChangeAndQuery:
+    topic = await init_share_partition(wire)
+    change = share_state_request(ApiKey.READ_SHARE_GROUP_STATE, topic, leader_epoch=5)
+    return ChangeAndQuery(
+        change, share_summary_request(topic), lambda response: share_in(response).leader_epoch == 5
+    )
 
 
-async def a_share_partition_changes(wire: Wire) -> Pair:
-    topic = await begun_share_partition(wire)
-    change = share_state(ApiKey.WRITE_SHARE_GROUP_STATE, topic, start_offset=9)
-    return Pair(change, summary(topic), lambda answer: share_in(answer).start_offset == 9)
+async def share_partition_state_is_written(wire: Wire) -> ChangeAndQuery:
+    topic = await init_share_partition(wire)
+    change = share_state_request(ApiKey.WRITE_SHARE_GROUP_STATE, topic, start_offset=9)
+    return ChangeAndQuery(
+        change, share_summary_request(topic), lambda response: share_in(response).start_offset == 9
+    )
 
 
-async def a_share_partition_goes(wire: Wire) -> Pair:
-    topic = await begun_share_partition(wire)
-    change = share_state(ApiKey.DELETE_SHARE_GROUP_STATE, topic)
-    return Pair(change, summary(topic), lambda answer: share_in(answer).start_offset == -1)
+async def share_partition_state_is_deleted(wire: Wire) -> ChangeAndQuery:
+    topic = await init_share_partition(wire)
+    change = share_state_request(ApiKey.DELETE_SHARE_GROUP_STATE, topic)
+    return ChangeAndQuery(
+        change, share_summary_request(topic), lambda response: share_in(response).start_offset == -1
+    )
 
 
-async def given_record(wire: Wire) -> ShareMember:
-    """A member that has a record."""
-    topic = await shared_topic(wire)
-    await wire.ask(*share_state(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=0))
+async def acquire_record(wire: Wire) -> ShareMember:
+    """Return a share group member that has acquired a record."""
+    topic = await create_shared_topic(wire)
+    await wire.ask(*share_state_request(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=0))
     await produce(wire, topic, batch())
     member = ShareMember(wire, topic, group="g")
     assert await member.take() == [(0, 0, 1)]
     return member
 
 
-def is_done_with(count: int) -> Callable[[Any], bool]:
-    return lambda answer: share_in(answer).delivery_complete_count == count
+def has_delivered(count: int) -> Callable[[Any], bool]:
+    return lambda response: share_in(response).delivery_complete_count == count
 
 
-async def a_record_is_acknowledged_with_a_fetch(wire: Wire) -> Pair:
-    member = await given_record(wire)
-    asked = member.fetch_request((), {0: [(0, 0, ACCEPT)]}, max_records=0)
-    return Pair(Ask(ApiKey.SHARE_FETCH, 2, asked), summary(member.topic), is_done_with(1))
+async def record_is_acknowledged_by_share_fetch(wire: Wire) -> ChangeAndQuery:
+    member = await acquire_record(wire)
+    message = member.fetch_request((), {0: [(0, 0, ACCEPT)]}, max_records=0)
+    return ChangeAndQuery(
+        ApiRequest(ApiKey.SHARE_FETCH, 2, message),
+        share_summary_request(member.topic),
+        has_delivered(1),
+    )
 
 
-async def a_record_is_acknowledged(wire: Wire) -> Pair:
-    member = await given_record(wire)
-    change = Ask(ApiKey.SHARE_ACKNOWLEDGE, 2, member.acknowledgement({0: [(0, 0, ACCEPT)]}))
-    return Pair(change, summary(member.topic), is_done_with(1))
+async def record_is_acknowledged(wire: Wire) -> ChangeAndQuery:
+    member = await acquire_record(wire)
+    change = ApiRequest(ApiKey.SHARE_ACKNOWLEDGE, 2, member.acknowledgement({0: [(0, 0, ACCEPT)]}))
+    return ChangeAndQuery(change, share_summary_request(member.topic), has_delivered(1))
 
 
-def share_offsets() -> Ask:
+def share_offsets_request() -> ApiRequest:
     key = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
     cls: Any = messages.request_class(key)
-    return Ask(key, 1, cls(groups=[cls.Group(group_id="g", topics=None)]))
+    return ApiRequest(key, 1, cls(groups=[cls.Group(group_id="g", topics=None)]))
 
 
-async def a_share_group_begins_elsewhere(wire: Wire) -> Pair:
+async def share_group_offsets_are_altered(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     await find_coordinator(wire)
     cls: Any = messages.request_class(ApiKey.ALTER_SHARE_GROUP_OFFSETS)
     topic = cls.Topic(topic_name="t", partitions=[cls.Partition(start_offset=7)])
-    change = Ask(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, cls(group_id="g", topics=[topic]))
-    return Pair(
+    change = ApiRequest(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, cls(group_id="g", topics=[topic]))
+    return ChangeAndQuery(
         change,
-        share_offsets(),
-        lambda answer: any(
-            topic.partitions[0].start_offset == 7 for topic in answer.groups[0].topics
+        share_offsets_request(),
+        lambda response: any(
+            topic.partitions[0].start_offset == 7 for topic in response.groups[0].topics
         ),
     )
 
 
-async def a_share_group_forgets_a_topic(wire: Wire) -> Pair:
-    begun = await a_share_group_begins_elsewhere(wire)
+async def share_group_offsets_are_deleted(wire: Wire) -> ChangeAndQuery:
+    begun = await share_group_offsets_are_altered(wire)
     await wire.ask(*begun.change)
     cls: Any = messages.request_class(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
-    asked = cls(group_id="g", topics=[cls.Topic(topic_name="t")])
-    change = Ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, asked)
-    return Pair(change, share_offsets(), lambda answer: not answer.groups[0].topics)
+    message = cls(group_id="g", topics=[cls.Topic(topic_name="t")])
+    change = ApiRequest(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, message)
+    return ChangeAndQuery(
+        change, share_offsets_request(), lambda response: not response.groups[0].topics
+    )
 
 
-PAIRS: dict[ApiKey, MakePair] = {
+CHANGES: dict[ApiKey, MakeChange] = {
     ApiKey.PRODUCE: records_are_produced,
-    ApiKey.METADATA: a_topic_is_created_by_metadata,
+    ApiKey.METADATA: topic_is_auto_created_by_metadata,
     ApiKey.OFFSET_COMMIT: offsets_are_committed,
-    ApiKey.FIND_COORDINATOR: a_coordinator_is_found,
-    ApiKey.JOIN_GROUP: a_member_joins,
-    ApiKey.LEAVE_GROUP: a_member_leaves,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: a_consumer_joins,
-    ApiKey.STREAMS_GROUP_HEARTBEAT: a_member_of_a_streams_group_joins,
-    ApiKey.SHARE_GROUP_HEARTBEAT: a_share_consumer_joins,
-    ApiKey.SHARE_FETCH: a_record_is_acknowledged_with_a_fetch,
-    ApiKey.SHARE_ACKNOWLEDGE: a_record_is_acknowledged,
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: a_share_group_begins_elsewhere,
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: a_share_group_forgets_a_topic,
-    ApiKey.SYNC_GROUP: a_group_becomes_stable,
+    ApiKey.FIND_COORDINATOR: first_coordinator_is_found,
+    ApiKey.JOIN_GROUP: classic_member_joins,
+    ApiKey.LEAVE_GROUP: member_leaves,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_member_joins,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: streams_group_member_joins,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_group_member_joins,
+    ApiKey.SHARE_FETCH: record_is_acknowledged_by_share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: record_is_acknowledged,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_group_offsets_are_altered,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_group_offsets_are_deleted,
+    ApiKey.SYNC_GROUP: group_becomes_stable,
     ApiKey.CREATE_TOPICS: topics_are_created,
     ApiKey.DELETE_TOPICS: topics_are_deleted,
     ApiKey.DELETE_RECORDS: records_are_deleted,
-    ApiKey.INIT_PRODUCER_ID: a_transactional_id_is_made,
-    ApiKey.ADD_PARTITIONS_TO_TXN: partitions_join_a_transaction,
-    ApiKey.ADD_OFFSETS_TO_TXN: a_group_joins_a_transaction,
-    ApiKey.END_TXN: a_transaction_is_ended,
-    ApiKey.WRITE_TXN_MARKERS: a_marker_is_written,
-    ApiKey.TXN_OFFSET_COMMIT: offsets_are_committed_in_a_transaction,
+    ApiKey.INIT_PRODUCER_ID: transactional_id_is_initialized,
+    ApiKey.ADD_PARTITIONS_TO_TXN: partitions_are_added_to_transaction,
+    ApiKey.ADD_OFFSETS_TO_TXN: group_is_added_to_transaction,
+    ApiKey.END_TXN: transaction_is_ended,
+    ApiKey.WRITE_TXN_MARKERS: marker_is_written,
+    ApiKey.TXN_OFFSET_COMMIT: offsets_are_committed_in_transaction,
     ApiKey.ALTER_CONFIGS: settings_are_replaced,
     ApiKey.CREATE_PARTITIONS: partitions_are_created,
     ApiKey.DELETE_GROUPS: groups_are_deleted,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: settings_are_changed,
     ApiKey.OFFSET_DELETE: offsets_are_deleted,
-    ApiKey.UPDATE_FEATURES: a_feature_is_finalized,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: a_user_is_made,
-    ApiKey.ALTER_CLIENT_QUOTAS: a_quota_is_set,
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: a_share_partition_begins,
-    ApiKey.READ_SHARE_GROUP_STATE: a_leader_reads_a_share_partition,
-    ApiKey.WRITE_SHARE_GROUP_STATE: a_share_partition_changes,
-    ApiKey.DELETE_SHARE_GROUP_STATE: a_share_partition_goes,
+    ApiKey.UPDATE_FEATURES: feature_is_finalized,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: user_is_created,
+    ApiKey.ALTER_CLIENT_QUOTAS: quota_is_set,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: share_partition_is_initialized,
+    ApiKey.READ_SHARE_GROUP_STATE: leader_reads_share_partition,
+    ApiKey.WRITE_SHARE_GROUP_STATE: share_partition_state_is_written,
+    ApiKey.DELETE_SHARE_GROUP_STATE: share_partition_state_is_deleted,
 }
 
 
-# -- what needs several nodes
+# -- changes that need several nodes
 
 
-async def spread_topic(wire: Wire, *replicas: int) -> None:
-    """A topic with one partition on these nodes; the first one leads."""
+async def create_assigned_topic(wire: Wire, *replicas: int) -> None:
+    """Create a topic with one partition on these nodes, of which the first one leads."""
     cls = CreateTopicsRequest
     row = cls.Topic(
         name="t",
@@ -741,45 +792,46 @@ async def spread_topic(wire: Wire, *replicas: int) -> None:
         replication_factor=-1,
         assignments=[cls.Assignment(partition_index=0, broker_ids=list(replicas))],
     )
-    answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=[row]))
-    assert not answer.topics[0].error_code, answer
+    response = await wire.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=[row]))
+    assert not response.topics[0].error_code, response
 
 
-def partition_in(answer: Any) -> Any:
-    return answer.topics[0].partitions[0]
+def partition_in(response: Any) -> Any:
+    return response.topics[0].partitions[0]
 
 
-def reassignment(*replicas: int) -> Ask:
+def reassignment(*replicas: int) -> ApiRequest:
     cls = AlterPartitionReassignmentsRequest
     row = cls.Topic(name="t", partitions=[cls.Partition(replicas=list(replicas))])
-    return Ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, cls(topics=[row]))
+    return ApiRequest(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, cls(topics=[row]))
 
 
-async def a_partition_moves(broker: Broker, wire: Wire) -> Pair:
-    await spread_topic(wire, 1)
-    seen = lambda answer: 2 in partition_in(answer).replica_nodes
-    return Pair(reassignment(2), look_at_topics("t"), seen)
+async def partition_is_reassigned(broker: Broker, wire: Wire) -> ChangeAndQuery:
+    await create_assigned_topic(wire, 1)
+    is_visible = lambda response: 2 in partition_in(response).replica_nodes
+    return ChangeAndQuery(reassignment(2), metadata_request("t"), is_visible)
 
 
-async def a_leader_is_elected(broker: Broker, wire: Wire) -> Pair:
-    await spread_topic(wire, 1, 2)
+async def leader_is_elected(broker: Broker, wire: Wire) -> ChangeAndQuery:
+    await create_assigned_topic(wire, 1, 2)
     await wire.ask(*reassignment(2, 1))
-    asked = request(ApiKey.ELECT_LEADERS, topic_partitions=None)
-    look = look_at_topics("t")
+    message = request(ApiKey.ELECT_LEADERS, topic_partitions=None)
+    query = metadata_request("t")
     await until(lambda: len(broker.node.cluster.topics["t"].partitions[0].isr) == 2)
-    return Pair(
-        Ask(ApiKey.ELECT_LEADERS, 2, asked),
-        look,
-        lambda answer: partition_in(answer).leader_id == 2,
+    return ChangeAndQuery(
+        ApiRequest(ApiKey.ELECT_LEADERS, 2, message),
+        query,
+        lambda response: partition_in(response).leader_id == 2,
     )
 
 
-PAIRS_OF_NODES: dict[ApiKey, Callable[[Broker, Wire], Awaitable[Pair]]] = {
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: a_partition_moves,
-    ApiKey.ELECT_LEADERS: a_leader_is_elected,
+CLUSTER_CHANGES: dict[ApiKey, Callable[[Broker, Wire], Awaitable[ChangeAndQuery]]] = {
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: partition_is_reassigned,
+    ApiKey.ELECT_LEADERS: leader_is_elected,
 }
 
-LOOKS = {
+# APIs that change no state.
+READ_ONLY = {
     ApiKey.FETCH,
     ApiKey.LIST_OFFSETS,
     ApiKey.OFFSET_FETCH,
@@ -808,36 +860,39 @@ LOOKS = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
 }
-"""What changes nothing."""
 
-NOT_SEEN = {
-    ApiKey.HEARTBEAT: "moves a time-out",
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "begins what goes on by itself, and is a plain function",
-    ApiKey.UNREGISTER_BROKER: "is about a node of which nothing tells",
-    ApiKey.ADD_RAFT_VOTER: "is always refused",
-    ApiKey.REMOVE_RAFT_VOTER: "is always refused",
-    ApiKey.CREATE_ACLS: "is refused where everybody may do everything: tests/security/test_access.py",
-    ApiKey.DELETE_ACLS: "is refused where everybody may do everything: tests/security/test_access.py",
-    ApiKey.CREATE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/handlers/test_delegation_tokens.py",
-    ApiKey.RENEW_DELEGATION_TOKEN: "is refused where nobody logs in: tests/handlers/test_delegation_tokens.py",
-    ApiKey.EXPIRE_DELEGATION_TOKEN: "is refused where nobody logs in: tests/handlers/test_delegation_tokens.py",
-    ApiKey.PUSH_TELEMETRY: "gives what no request asks for: tests/node/test_client_metrics.py",
-    ApiKey.SASL_HANDSHAKE: "changes the connection alone",
-    ApiKey.SASL_AUTHENTICATE: "changes the connection alone",
+# APIs whose effect no query of this test shows, with the reason.
+WITHOUT_QUERY = {
+    ApiKey.HEARTBEAT: "extends a timeout",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "starts a background move, and is a plain function",
+    ApiKey.UNREGISTER_BROKER: "concerns a node that no query shows",
+    ApiKey.ADD_RAFT_VOTER: "is always rejected",
+    ApiKey.REMOVE_RAFT_VOTER: "is always rejected",
+    ApiKey.CREATE_ACLS: "is rejected without an authorizer: tests/security/test_access.py",
+    ApiKey.DELETE_ACLS: "is rejected without an authorizer: tests/security/test_access.py",
+    ApiKey.CREATE_DELEGATION_TOKEN: "requires authentication: tests/handlers/test_delegation_tokens.py",
+    ApiKey.RENEW_DELEGATION_TOKEN: "requires authentication: tests/handlers/test_delegation_tokens.py",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "requires authentication: tests/handlers/test_delegation_tokens.py",
+    ApiKey.PUSH_TELEMETRY: "pushes data that no request returns: tests/node/test_client_metrics.py",
+    ApiKey.SASL_HANDSHAKE: "changes only the connection",
+    ApiKey.SASL_AUTHENTICATE: "changes only the connection",
 }
 
 
-def test_every_api_is_looked_at() -> None:
-    """Who adds one says what shows its effect."""
-    assert not LOOKS & {*PAIRS, *PAIRS_OF_NODES, *NOT_SEEN}
-    assert LOOKS | {*PAIRS, *PAIRS_OF_NODES, *NOT_SEEN} == set(load_apis())
+def test_every_api_is_classified() -> None:
+    """A new API must declare which query shows its effect."""
+    assert not READ_ONLY & {*CHANGES, *CLUSTER_CHANGES, *WITHOUT_QUERY}
+    assert READ_ONLY | {*CHANGES, *CLUSTER_CHANGES, *WITHOUT_QUERY} == set(load_apis())
     read_only = {key for key, api in load_apis().items() if api.read_only}
-    assert {ApiKey.METADATA} == read_only - LOOKS
+    assert {ApiKey.METADATA} == read_only - READ_ONLY
 
 
-def test_only_a_long_poll_is_begun_when_its_turn_comes() -> None:
-    """What handlers return says when their work is done: at once, or before the next request is
-    looked at. Only what changes nothing may be left until its answer is due."""
+def test_only_long_polls_defer_their_work() -> None:
+    """A handler's return type tells when its work is done.
+
+    The work is done immediately or before the next request is handled. Only read-only work may
+    be deferred until the response is due.
+    """
     polls = set()
     for key, api in load_apis().items():
         returned = get_type_hints(api.handler)["return"]
@@ -850,160 +905,174 @@ def test_only_a_long_poll_is_begun_when_its_turn_comes() -> None:
     assert polls == {ApiKey.FETCH, ApiKey.SHARE_FETCH}
 
 
-async def takes_effect_before_the_next(wire: Wire, pair: Pair) -> None:
-    assert not pair.seen(await wire.ask(*pair.look)), "it is there already"
-    changed, looked = await answers(wire, pair.change, pair.look)
-    assert pair.seen(looked), f"{changed}\n{looked}"
+async def check_visible_to_next_request(wire: Wire, pair: ChangeAndQuery) -> None:
+    assert not pair.is_visible(await wire.ask(*pair.query)), "visible before the change"
+    changed, described = await exchange(wire, pair.change, pair.query)
+    assert pair.is_visible(described), f"{changed}\n{described}"
 
 
-@pytest.mark.parametrize("key", PAIRS, ids=lambda key: key.name)
-async def test_what_is_asked_next_sees_what_was_asked_before(start: Start, key: ApiKey) -> None:
+@pytest.mark.parametrize("key", CHANGES, ids=lambda key: key.name)
+async def test_change_is_visible_to_next_request(start: Start, key: ApiKey) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
-        await takes_effect_before_the_next(wire, await PAIRS[key](wire))
+        await check_visible_to_next_request(wire, await CHANGES[key](wire))
 
 
-@pytest.mark.parametrize("key", PAIRS_OF_NODES, ids=lambda key: key.name)
-async def test_what_is_asked_next_of_several_nodes_sees_it_too(key: ApiKey) -> None:
+@pytest.mark.parametrize("key", CLUSTER_CHANGES, ids=lambda key: key.name)
+async def test_change_in_cluster_is_visible_to_next_request(key: ApiKey) -> None:
     async with started(nodes=3) as broker, connected(broker.endpoint) as wire:
-        await takes_effect_before_the_next(wire, await PAIRS_OF_NODES[key](broker, wire))
+        await check_visible_to_next_request(wire, await CLUSTER_CHANGES[key](broker, wire))
 
 
-async def test_records_are_gone_before_the_next_request_asks_for_them(start: Start) -> None:
+async def test_deleted_records_are_invisible_to_next_request(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"x"] * TIMES))
-        look = look_at_offset(topic, EARLIEST)
-        asks = [each for i in range(TIMES) for each in (deletion_of_records(topic, i + 1), look)]
-        answered = await answers(wire, *asks)
+        query = list_offsets_request(topic, EARLIEST)
+        requests = [
+            each for i in range(TIMES) for each in (delete_records_request(topic, i + 1), query)
+        ]
+        answered = await exchange(wire, *requests)
         assert [offset_in(each) for each in answered[1::2]] == list(range(1, TIMES + 1))
 
 
-async def test_a_setting_is_there_before_the_next_request_asks_for_it(start: Start) -> None:
+async def test_altered_config_is_visible_to_next_request(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         name, values = "retention.ms", [str(100_000 + i) for i in range(TIMES)]
-        asks = [each for value in values for each in (setting(name, value), look_at_setting(name))]
-        assert [value_in(each) for each in (await answers(wire, *asks))[1::2]] == values
+        requests = [
+            each
+            for value in values
+            for each in (alter_config_request(name, value), describe_config_request(name))
+        ]
+        assert [value_in(each) for each in (await exchange(wire, *requests))[1::2]] == values
 
 
-async def test_what_was_produced_is_there_before_the_next_request_reads(start: Start) -> None:
-    """Also where it is several partitions, of which the last is not the last to be in place."""
+async def test_produced_records_are_visible_to_next_request(start: Start) -> None:
+    """The order must also hold if the append to the last of several partitions completes early."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 3)
-        asks = []
+        requests = []
         for i in range(TIMES):
             for index in (0, 1, 2):
-                asked = produce_request(topic, batch([str(i).encode()]), partition=index)
-                asks.append(Ask(ApiKey.PRODUCE, 9, asked))
-            asks.append(Ask(ApiKey.FETCH, 12, fetch_request(topic, i, partitions=(0, 1, 2))))
-        for i, answer in enumerate((await answers(wire, *asks))[3::4]):
-            assert [values_of(row) for row in answer.responses[0].partitions] == [
+                message = produce_request(topic, batch([str(i).encode()]), partition=index)
+                requests.append(ApiRequest(ApiKey.PRODUCE, 9, message))
+            requests.append(
+                ApiRequest(ApiKey.FETCH, 12, fetch_request(topic, i, partitions=(0, 1, 2)))
+            )
+        for i, response in enumerate((await exchange(wire, *requests))[3::4]):
+            assert [values_of(row) for row in response.responses[0].partitions] == [
                 [str(i).encode()]
             ] * 3
 
 
-async def test_a_long_poll_does_not_hold_up_what_is_asked_next(start: Start) -> None:
+async def test_long_poll_does_not_delay_next_request(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
-        await wire.send(*creation("other"))
+        await wire.send(*create_topics_request("other"))
         await until(lambda: "other" in broker.node.cluster.topics)
 
 
-# -- clients that do not wait
+# -- clients that disconnect early
 
 
 def names(count: int) -> list[str]:
     return [f"t{i:02}" for i in range(count)]
 
 
-def made(broker: Broker) -> list[str]:
+def created_topics(broker: Broker) -> list[str]:
     return sorted(each for each in broker.node.cluster.topics if each.startswith("t"))
 
 
-async def is_left(broker: Broker) -> None:
-    """Wait until the broker is done with its clients."""
+async def clients_are_gone(broker: Broker) -> None:
+    """Wait until the broker has removed all connections."""
     await until(lambda: not broker.server.connections)
 
 
-async def test_one_long_request_of_a_client_that_closes(start: Start) -> None:
+async def test_long_request_of_closing_client_is_finished(start: Start) -> None:
     async with start() as broker:
         async with connected(broker.endpoint) as wire:
-            await wire.send(*creation(*names(50)))
-        await is_left(broker)
-        assert made(broker) == names(50)
+            await wire.send(*create_topics_request(*names(50)))
+        await clients_are_gone(broker)
+        assert created_topics(broker) == names(50)
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["FIN", "RST"])
-async def test_many_requests_of_a_client_that_closes(start: Start, resets: bool) -> None:
+async def test_pipelined_requests_of_closing_client_are_finished(
+    start: Start, resets: bool
+) -> None:
     async with start() as broker:
         async with connected(broker.endpoint) as wire:
-            await wire.send_bytes(b"".join(wire.frame(*creation(name)) for name in names(50)))
-            if resets:  # what was not read by then is lost, in Kafka too
+            await wire.send_bytes(
+                b"".join(wire.frame(*create_topics_request(name)) for name in names(50))
+            )
+            if resets:  # unread data is lost, as in Kafka
                 (connection,) = broker.server.connections
                 await until(lambda: connection.requests)
                 await wire.reset()
-        await is_left(broker)
-        assert made(broker) == names(50)
+        await clients_are_gone(broker)
+        assert created_topics(broker) == names(50)
 
 
-async def test_what_only_looks_is_not_done_for_a_client_that_has_gone() -> None:
-    """Or a few bytes of who takes no answers keep the broker at work for long."""
+async def test_read_only_requests_of_disconnected_client_are_skipped() -> None:
+    """Otherwise a few bytes from a client that reads no responses would cause much work."""
     async with started() as broker:
-        looks = 0
+        queries = 0
 
-        def look(ctx: Any, asked: Any) -> MetadataResponse:
-            nonlocal looks
-            looks += 1
+        def query(ctx: Any, message: Any) -> MetadataResponse:
+            nonlocal queries
+            queries += 1
             return MetadataResponse(cluster_id="x" * 20_000)
 
-        hand_to(broker, ApiKey.METADATA, look)
+        hand_to(broker, ApiKey.METADATA, query)
         async with connected(broker.endpoint) as wire:
-            frame = wire.frame(*look_at_topics("t"), answered=False)
-            await wire.send_bytes(frame * 1000 + wire.frame(*creation("t")))
+            frame = wire.frame(*metadata_request("t"), answered=False)
+            await wire.send_bytes(frame * 1000 + wire.frame(*create_topics_request("t")))
             await until(lambda: broker.server.connections)
             (connection,) = broker.server.connections
             await until(lambda: connection.replies.is_full)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            before = looks
+            before = queries
             await wire.reset()
-        await is_left(broker)
-        assert (looks, made(broker)) == (before, ["t"])
+        await clients_are_gone(broker)
+        assert (queries, created_topics(broker)) == (before, ["t"])
 
 
 @pytest.mark.parametrize("ends", ["close", "reset"])
-async def test_a_request_that_ends_its_own_connection_leaves_what_was_read_behind_it_to_be_done(
+async def test_requests_read_before_handler_closes_connection_are_finished(
     ends: str,
 ) -> None:
-    """Unless whoever ends it does so as if the process were killed."""
+    """A reset drops them, as if the process were killed."""
     async with started() as broker:
 
-        def look(ctx: Any, asked: Any) -> MetadataResponse:
+        def query(ctx: Any, message: Any) -> MetadataResponse:
             (connection,) = broker.server.connections
             getattr(connection, ends)()
             return MetadataResponse()
 
-        hand_to(broker, ApiKey.METADATA, look)
+        hand_to(broker, ApiKey.METADATA, query)
         async with connected(broker.endpoint) as wire:
             await wire.send_bytes(
-                wire.frame(*look_at_topics("t")) + wire.frame(*creation(*names(2)))
+                wire.frame(*metadata_request("t")) + wire.frame(*create_topics_request(*names(2)))
             )
-            await is_left(broker)
-        assert made(broker) == ([] if ends == "reset" else names(2))
+            await clients_are_gone(broker)
+        assert created_topics(broker) == ([] if ends == "reset" else names(2))
 
 
-async def test_a_client_that_half_closes_gets_all_its_answers(start: Start) -> None:
+async def test_half_closed_client_gets_all_responses(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
-        await wire.send_bytes(b"".join(wire.frame(*creation(name)) for name in names(50)))
+        await wire.send_bytes(
+            b"".join(wire.frame(*create_topics_request(name)) for name in names(50))
+        )
         await wire.stream.send_eof()
         for name in names(50):
             assert [each.name for each in (await wire.receive()).topics] == [name]
         await wire.wait_closed()
-        assert made(broker) == names(50)
+        assert created_topics(broker) == names(50)
 
 
 @pytest.mark.parametrize("resets", [False, True], ids=["FIN", "RST"])
-async def test_no_transaction_stays_open_that_its_client_has_ended(
+async def test_transaction_ended_by_disconnected_client_does_not_stay_open(
     start: Start, resets: bool
 ) -> None:
     async with start() as broker:
@@ -1011,25 +1080,25 @@ async def test_no_transaction_stays_open_that_its_client_has_ended(
             await create_topic(wire, "t")
         for i in range(30):
             async with connected(broker.endpoint) as wire:
-                producer = await begin(wire, f"tx{i}")
-                await wire.ask(*adding(producer, "t", f"tx{i}"))
+                producer = await init_producer_id(wire, f"tx{i}")
+                await wire.ask(*add_partition_request(producer, "t", f"tx{i}"))
                 (connection,) = broker.server.connections
                 before = connection.requests.count
-                await wire.send(*ending(producer, f"tx{i}"))
+                await wire.send(*end_txn_request(producer, f"tx{i}"))
                 if resets:
                     await until(lambda: connection.requests.count > before)  # noqa: B023
                     await wire.reset()
-            await is_left(broker)
+            await clients_are_gone(broker)
         states = [each.state.label for _, _, each in broker.node.transactions.known()]
         assert len(states) == 30
         assert set(states) <= {"PrepareCommit", "CompleteCommit"}
 
 
-# -- work that takes its time
+# -- slow handlers
 
 
 class SlowWork:
-    """Stands for CreateTopics: each request waits until it is let go."""
+    """A replacement of the CreateTopics handler that waits until `release` is set."""
 
     def __init__(self, broker: Broker) -> None:
         self.begun = self.done = 0
@@ -1045,25 +1114,27 @@ class SlowWork:
 
 @asynccontextmanager
 async def slow_broker(**settings: Any) -> AsyncIterator[tuple[Broker, SlowWork]]:
-    """Connections that are opened from here on meet slow work."""
+    """Start a broker whose later connections use a slow CreateTopics handler."""
     async with started(**settings) as broker:
         yield broker, SlowWork(broker)
 
 
-async def test_work_is_finished_for_a_client_that_has_gone() -> None:
+async def test_started_requests_of_disconnected_client_are_finished() -> None:
     async with slow_broker() as (broker, work):
         async with connected(broker.endpoint) as wire:
-            await wire.send_bytes(b"".join(wire.frame(*creation("t")) for _ in range(3)))
+            await wire.send_bytes(
+                b"".join(wire.frame(*create_topics_request("t")) for _ in range(3))
+            )
             await until(lambda: work.begun)
             await wire.reset()
         work.release.set()
-        await is_left(broker)
+        await clients_are_gone(broker)
         assert work.done == 3
 
 
-async def test_a_node_that_stops_finishes_its_work() -> None:
+async def test_stopping_node_finishes_its_requests() -> None:
     async with slow_broker(nodes=1) as (broker, work), connected(broker.endpoint) as wire:
-        await wire.send_bytes(b"".join(wire.frame(*creation("t")) for _ in range(3)))
+        await wire.send_bytes(b"".join(wire.frame(*create_topics_request("t")) for _ in range(3)))
         await until(lambda: work.begun)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.nodes[0].stop)
@@ -1074,19 +1145,19 @@ async def test_a_node_that_stops_finishes_its_work() -> None:
             await wire.receive()
 
 
-async def test_a_node_that_stops_does_not_wait_for_ever() -> None:
+async def test_stopping_node_limits_its_wait_for_requests() -> None:
     async with slow_broker(nodes=1) as (broker, work), connected(broker.endpoint) as wire:
-        await wire.send_bytes(b"".join(wire.frame(*creation("t")) for _ in range(3)))
+        await wire.send_bytes(b"".join(wire.frame(*create_topics_request("t")) for _ in range(3)))
         await until(lambda: work.begun)
         with trio.fail_after(20):
             await broker.nodes[0].stop(grace_seconds=0.1)
         assert (work.begun, work.done) == (1, 0)
 
 
-async def test_a_node_that_crashes_does_nothing_more() -> None:
-    """Neither is its work finished nor is any begun."""
+async def test_crashed_node_abandons_its_requests() -> None:
+    """A crash neither finishes the running request nor starts another."""
     async with slow_broker(nodes=1) as (broker, work), connected(broker.endpoint) as wire:
-        await wire.send_bytes(b"".join(wire.frame(*creation("t")) for _ in range(3)))
+        await wire.send_bytes(b"".join(wire.frame(*create_topics_request("t")) for _ in range(3)))
         await until(lambda: work.begun)
         with trio.fail_after(20):
             await broker.nodes[0].crash()
@@ -1096,11 +1167,11 @@ async def test_a_node_that_crashes_does_nothing_more() -> None:
         await wire.wait_closed()
 
 
-async def test_a_node_that_crashes_while_records_are_not_in_place_begins_nothing() -> None:
+async def test_node_crashing_during_append_starts_no_request() -> None:
     async with started(nodes=1) as broker:
         appended: list[Pending[Any]] = []
 
-        def append(ctx: Any, asked: Any) -> Pending[Any]:
+        def append(ctx: Any, message: Any) -> Pending[Any]:
             appended.append(Pending())
             return appended[-1]
 
@@ -1108,22 +1179,22 @@ async def test_a_node_that_crashes_while_records_are_not_in_place_begins_nothing
         work = SlowWork(broker)
         async with connected(broker.endpoint) as wire:
             await wire.send(ApiKey.PRODUCE, 9, produce_request(Topic("t"), batch()))
-            await wire.send(*creation("t"))
+            await wire.send(*create_topics_request("t"))
             await until(lambda: appended)
             await trio.testing.wait_all_tasks_blocked()
             await broker.nodes[0].crash()
             assert not work.begun
 
 
-async def test_a_node_that_crashes_between_two_requests_begins_no_other(
+async def test_node_crashing_between_requests_starts_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They have been read, and handling one takes no wait."""
-    monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 0)  # others have their turn after each
+    """All requests have been read, and their handler never waits."""
+    monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 0)  # yield after each request
     async with started(nodes=1) as broker:
         handled = 0
 
-        def handle(ctx: Any, asked: Any) -> None:
+        def handle(ctx: Any, message: Any) -> None:
             nonlocal handled
             handled += 1
             if handled == 2:
@@ -1131,21 +1202,21 @@ async def test_a_node_that_crashes_between_two_requests_begins_no_other(
 
         hand_to(broker, ApiKey.API_VERSIONS, handle)
         async with trio.open_nursery() as nursery, connected(broker.endpoint) as wire:
-            asked = request(ApiKey.API_VERSIONS)
-            frame = wire.frame(ApiKey.API_VERSIONS, 0, asked, answered=False)
+            message = request(ApiKey.API_VERSIONS)
+            frame = wire.frame(ApiKey.API_VERSIONS, 0, message, answered=False)
             await wire.send_bytes(frame * 100)
             await wire.wait_closed()
         assert handled < 5
 
 
-async def test_work_that_fails_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_handler_closes_only_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     async with (
         slow_broker() as (broker, work),
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
     ):
         work.release = None  # type: ignore[assignment]
-        await wire.send(*creation("t"))
+        await wire.send(*create_topics_request("t"))
         assert await wire.wait_closed() == b""
         assert broker.node.context.error_log.unhandled_errors == 1
         assert "unexpected error" in caplog.text
@@ -1153,11 +1224,11 @@ async def test_work_that_fails_ends_its_connection_only(caplog: pytest.LogCaptur
         assert await other.works()
 
 
-async def test_who_waits_for_its_work_is_not_idle() -> None:
+async def test_connection_with_running_request_is_not_idle() -> None:
     settings = {"connections_max_idle_ms": 100}
     async with slow_broker(**settings) as (broker, work), connected(broker.endpoint) as wire:
-        await wire.send(*creation("t"))
+        await wire.send(*create_topics_request("t"))
         assert await wire.is_silent(3 * REAP_SECONDS)
         work.release.set()
         await wire.receive()
-        assert await wire.wait_closed() == b""  # and then it is
+        assert await wire.wait_closed() == b""  # then the connection is idle

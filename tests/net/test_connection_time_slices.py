@@ -1,4 +1,4 @@
-"""One client does not hold up the others: turns end, and answers that nobody takes are bounded."""
+"""Tests of fairness between connections: time slices, and a limit for unsent responses."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from ..wire import (
 )
 
 PARTITIONS = 3000
+# Default of `connection.max.pending.response.bytes`.
 UNSENT_BYTES = 1 << 20
-"""The default of `connection.max.pending.response.bytes`."""
 ALL = MetadataRequest(topics=None)
 
 
@@ -49,7 +49,7 @@ def owed_bytes(connection: Connection) -> int:
 
 
 async def connection_of(broker: Broker, wire: Wire) -> Connection:
-    """The broker's end, once it has read something."""
+    """Return the broker's end of a connection, once it has read a request."""
     name = wire.stream.socket.getsockname()
     await until(
         lambda: any(
@@ -65,7 +65,7 @@ def _is_end_of(connection: Connection, name: Any) -> bool:
 
 
 async def has_stopped_reading(connection: Connection) -> None:
-    """Wait until it does not take more requests, because its client does not take its answers."""
+    """Wait until the broker stops reading because the client does not read its responses."""
     await until(lambda: connection.replies.is_full)
     before = -1
     while before != connection.requests.count:
@@ -82,7 +82,7 @@ async def broker_of_many(partitions: int = PARTITIONS) -> AsyncIterator[tuple[Br
 
 @asynccontextmanager
 async def flooding(wire: Wire, data: bytes) -> AsyncIterator[None]:
-    """Send while the block runs, as far as the broker takes it."""
+    """Send data while the block runs, as far as the broker reads it."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wire.send_bytes, data)
         yield
@@ -90,7 +90,7 @@ async def flooding(wire: Wire, data: bytes) -> AsyncIterator[None]:
 
 
 async def receive_sizes(wire: Wire, count: int) -> list[int]:
-    """How large the next answers are, which are in order."""
+    """Return the sizes of the next responses and check their order."""
     sizes = []
     for _ in range(count):
         correlation_id, _, _ = wire.asked.popleft()
@@ -100,17 +100,17 @@ async def receive_sizes(wire: Wire, count: int) -> list[int]:
     return sizes
 
 
-# -- answers that nobody takes
+# -- unread responses
 
 
 @pytest.mark.parametrize("count", [500, 2000])
-async def test_answers_that_nobody_takes_stop_the_reader(count: int) -> None:
-    async with broker_of_many() as (broker, other), connected(broker.endpoint) as deaf:
-        answer_bytes = len(await _one_answer(other))
-        data = b"".join(deaf.frame(ApiKey.METADATA, 9, ALL) for _ in range(count))
+async def test_unread_responses_stop_reading_requests(count: int) -> None:
+    async with broker_of_many() as (broker, other), connected(broker.endpoint) as stalled:
+        response_bytes = len(await _one_response(other))
+        data = b"".join(stalled.frame(ApiKey.METADATA, 9, ALL) for _ in range(count))
         with longest_step() as step:
-            await deaf.send_bytes(data)
-            connection = await connection_of(broker, deaf)
+            await stalled.send_bytes(data)
+            connection = await connection_of(broker, stalled)
             most = 0
             while not connection.replies.is_full:
                 assert await other.works()
@@ -118,57 +118,59 @@ async def test_answers_that_nobody_takes_stop_the_reader(count: int) -> None:
             await has_stopped_reading(connection)
             assert await other.works()
         most = max(most, owed_bytes(connection))
-        assert UNSENT_BYTES < most <= UNSENT_BYTES + answer_bytes
+        assert UNSENT_BYTES < most <= UNSENT_BYTES + response_bytes
         assert connection.requests.count < count
         assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
-async def _one_answer(wire: Wire) -> bytes:
+async def _one_response(wire: Wire) -> bytes:
     await wire.send(ApiKey.METADATA, 9, ALL)
     wire.asked.clear()
     return await wire.receive_frame()
 
 
-async def test_who_begins_to_read_gets_every_answer_in_order() -> None:
-    async with broker_of_many(1000) as (broker, _), connected(broker.endpoint) as deaf:
+async def test_client_that_resumes_reading_gets_responses_in_order() -> None:
+    async with broker_of_many(1000) as (broker, _), connected(broker.endpoint) as stalled:
         count = 200
-        await deaf.send_bytes(b"".join(deaf.frame(ApiKey.METADATA, 9, ALL) for _ in range(count)))
-        await has_stopped_reading(await connection_of(broker, deaf))
-        assert len(set(await receive_sizes(deaf, count))) == 1
-        assert await deaf.works()
+        await stalled.send_bytes(
+            b"".join(stalled.frame(ApiKey.METADATA, 9, ALL) for _ in range(count))
+        )
+        await has_stopped_reading(await connection_of(broker, stalled))
+        assert len(set(await receive_sizes(stalled, count))) == 1
+        assert await stalled.works()
 
 
-async def test_the_bound_is_a_setting() -> None:
-    """One of a byte as well: then each answer is taken before the next request is looked at."""
+async def test_pending_response_limit_of_one_byte_works() -> None:
+    """With a limit of 1 byte, each response is sent before the next request is handled."""
     async with (
         started(connection_max_pending_response_bytes=1) as broker,
         connected(broker.endpoint) as wire,
     ):
-        asked = request(ApiKey.API_VERSIONS)
+        message = request(ApiKey.API_VERSIONS)
         await wire.send_bytes(
-            b"".join(wire.frame(ApiKey.API_VERSIONS, 0, asked) for _ in range(500))
+            b"".join(wire.frame(ApiKey.API_VERSIONS, 0, message) for _ in range(500))
         )
         for _ in range(500):
             await wire.receive()
 
 
-async def test_answers_behind_a_long_poll_are_bounded() -> None:
+async def test_responses_queued_after_long_poll_are_bounded() -> None:
     async with broker_of_many() as (broker, other), connected(broker.endpoint) as wire:
         topic = Topic("many")
-        answer_bytes = len(await _one_answer(other))
+        response_bytes = len(await _one_response(other))
         data = wire.frame(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
         data += b"".join(wire.frame(ApiKey.METADATA, 9, ALL) for _ in range(100))
         await wire.send_bytes(data)
         connection = await connection_of(broker, wire)
         await has_stopped_reading(connection)
-        assert UNSENT_BYTES < owed_bytes(connection) <= UNSENT_BYTES + answer_bytes
+        assert UNSENT_BYTES < owed_bytes(connection) <= UNSENT_BYTES + response_bytes
         await produce(other, topic, batch())
         assert (await wire.receive()).responses[0].partitions[0].records
         await receive_sizes(wire, 100)
 
 
-async def test_a_client_that_takes_no_answers_is_idle() -> None:
-    """Nothing is read from it any more, so that its end is not seen either."""
+async def test_client_that_reads_no_responses_becomes_idle() -> None:
+    """The broker has stopped reading, so it does not notice the disconnect."""
     async with started(connections_max_idle_ms=2000) as broker:
         async with connected(broker.endpoint) as wire:
             await create_topic(wire, "many", PARTITIONS)
@@ -182,7 +184,7 @@ ROWS = 5000
 
 
 def produce_of_many_rows() -> ProduceRequest:
-    """To partitions that do not exist, but for the first one: its answer waits for the disk."""
+    """Return a request whose partitions, except for the first one, do not exist."""
     rows = [ProduceRequest.Partition(index=index, records=b"") for index in range(1, ROWS)]
     first = ProduceRequest.Partition(index=0, records=batch())
     topic = ProduceRequest.Topic(name="t", partition_data=[first, *rows])
@@ -190,16 +192,16 @@ def produce_of_many_rows() -> ProduceRequest:
 
 
 @pytest.mark.slow
-async def test_answers_that_are_not_there_yet_count_by_their_rows() -> None:
-    """Each would be a thousand times as large as its bytes in the queue look."""
+async def test_pending_responses_are_counted_by_rows() -> None:
+    """The response is about a thousand times larger than its queue entry."""
     async with started() as broker:
         waiting: list[Pending[Any]] = []
 
-        def park(ctx: Any, asked: Any) -> Pending[Any]:
+        def delay(ctx: Any, message: Any) -> Pending[Any]:
             waiting.append(Pending())
             return waiting[-1]
 
-        hand_to(broker, ApiKey.PRODUCE, park)
+        hand_to(broker, ApiKey.PRODUCE, delay)
         async with connected(broker.endpoint) as wire:
             frame = wire.frame(ApiKey.PRODUCE, 9, produce_of_many_rows(), answered=False)
             async with flooding(wire, frame * 50):
@@ -211,14 +213,14 @@ async def test_answers_that_are_not_there_yet_count_by_their_rows() -> None:
             )
 
 
-# -- turns
+# -- time slices
 
 
 @pytest.mark.slow
-async def test_a_turn_ends_among_many_requests_that_cost_little() -> None:
+async def test_many_cheap_requests_yield_to_others() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        asked = request(ApiKey.API_VERSIONS)
-        data = b"".join(wire.frame(ApiKey.API_VERSIONS, 0, asked) for _ in range(10_000))
+        message = request(ApiKey.API_VERSIONS)
+        data = b"".join(wire.frame(ApiKey.API_VERSIONS, 0, message) for _ in range(10_000))
         with longest_step() as step:
             async with flooding(wire, data):
                 await receive_sizes(wire, 10_000)
@@ -229,20 +231,20 @@ def names(count: int) -> list[MetadataRequest.Topic]:
     return [MetadataRequest.Topic(name=f"topic-{i}") for i in range(count)]
 
 
-async def test_a_turn_ends_within_a_large_request() -> None:
+async def test_large_request_yields_to_others() -> None:
     async with started() as broker:
-        hand_to(broker, ApiKey.METADATA, lambda ctx, asked: MetadataResponse())
+        hand_to(broker, ApiKey.METADATA, lambda ctx, message: MetadataResponse())
         async with connected(broker.endpoint) as wire:
-            asked = MetadataRequest(topics=names(99_000))
-            data = wire.frame(ApiKey.METADATA, 9, asked)
+            message = MetadataRequest(topics=names(99_000))
+            data = wire.frame(ApiKey.METADATA, 9, message)
             with longest_step() as step:
                 await wire.send_bytes(data)
                 await wire.receive()
             assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
-async def passes_of(wire: Wire, monkeypatch: pytest.MonkeyPatch, key: ApiKey, asked: Any) -> int:
-    """How often others had their turn, where each ends as soon as it may."""
+async def yields_of(wire: Wire, monkeypatch: pytest.MonkeyPatch, key: ApiKey, message: Any) -> int:
+    """Return how often a request yields if each time slice ends as soon as possible."""
     waits = 0
     wait = FairQueue.wait
 
@@ -254,11 +256,11 @@ async def passes_of(wire: Wire, monkeypatch: pytest.MonkeyPatch, key: ApiKey, as
     with monkeypatch.context() as patch:
         patch.setattr(FairQueue, "wait", counted)
         patch.setattr("kbroker.runtime.time_slices.TIME_SLICE_SECONDS", 0)
-        await wire.ask(key, 3, asked)
+        await wire.ask(key, 3, message)
     return waits
 
 
-async def test_a_turn_may_end_behind_each_partition_whose_nodes_are_chosen(
+async def test_partition_placement_yields_after_each_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
@@ -269,11 +271,11 @@ async def test_a_turn_may_end_behind_each_partition_whose_nodes_are_chosen(
         grow = CreatePartitionsRequest(
             topics=[CreatePartitionsRequest.Topic(name="t", count=100)], timeout_ms=1000
         )
-        assert await passes_of(wire, monkeypatch, ApiKey.CREATE_TOPICS, create) >= 50
-        assert await passes_of(wire, monkeypatch, ApiKey.CREATE_PARTITIONS, grow) >= 50
+        assert await yields_of(wire, monkeypatch, ApiKey.CREATE_TOPICS, create) >= 50
+        assert await yields_of(wire, monkeypatch, ApiKey.CREATE_PARTITIONS, grow) >= 50
 
 
-async def test_a_topic_grows_once_however_many_ask_for_it_at_the_same_time(
+async def test_concurrent_create_partitions_requests_grow_topic_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kbroker.runtime.time_slices.TIME_SLICE_SECONDS", 0)
@@ -282,8 +284,8 @@ async def test_a_topic_grows_once_however_many_ask_for_it_at_the_same_time(
     codes = []
 
     async def grow(wire: Wire) -> None:
-        answer = await wire.ask(ApiKey.CREATE_PARTITIONS, 3, ask)
-        codes.append(answer.results[0].error_code)
+        response = await wire.ask(ApiKey.CREATE_PARTITIONS, 3, ask)
+        codes.append(response.results[0].error_code)
 
     async with started() as broker, connected(broker.endpoint) as one:
         await create_topic(one, "t", 2)
@@ -295,7 +297,9 @@ async def test_a_topic_grows_once_however_many_ask_for_it_at_the_same_time(
 
 
 @pytest.mark.slow
-async def test_a_request_of_too_many_rows_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+async def test_request_with_too_many_elements_closes_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with started(request_max_elements=5000) as broker, connected(broker.endpoint) as wire:
         await wire.ask(ApiKey.METADATA, 9, MetadataRequest(topics=names(5000)))
         await wire.send(ApiKey.METADATA, 9, MetadataRequest(topics=names(5001)))
@@ -305,42 +309,42 @@ async def test_a_request_of_too_many_rows_is_refused(caplog: pytest.LogCaptureFi
 
 
 @cache
-def long_answer() -> MetadataResponse:
+def long_response() -> MetadataResponse:
     row = MetadataResponse.Topic(name="t", partitions=[MetadataResponse.Partition(isr_nodes=[1])])
     return MetadataResponse(topics=[row] * 200_000)
 
 
-def at_once(ctx: Any, asked: Any) -> Any:
-    return long_answer()
+def immediate(ctx: Any, message: Any) -> Any:
+    return long_response()
 
 
-async def as_a_coroutine(ctx: Any, asked: Any) -> Any:
-    return long_answer()
+async def coroutine(ctx: Any, message: Any) -> Any:
+    return long_response()
 
 
-def pending(ctx: Any, asked: Any) -> Any:
-    return Pending[Any](deadline=trio.current_time() + 0.01, on_timeout=long_answer)
+def pending(ctx: Any, message: Any) -> Any:
+    return Pending[Any](deadline=trio.current_time() + 0.01, on_timeout=long_response)
 
 
-def ready(ctx: Any, asked: Any) -> Any:
-    answer = Pending[Any]()
-    answer.resolve(long_answer())
-    return answer
+def ready(ctx: Any, message: Any) -> Any:
+    response = Pending[Any]()
+    response.resolve(long_response())
+    return response
 
 
-def polled(ctx: Any, asked: Any) -> Any:
+def polled(ctx: Any, message: Any) -> Any:
     async def begin() -> Any:
-        return long_answer()
+        return long_response()
 
     return Waiting(begin)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("handler", [at_once, as_a_coroutine, pending, ready, polled])
-async def test_a_turn_ends_within_a_large_answer(handler: Any) -> None:
-    """However a handler gives it. Who answers at once has as much to say as it was asked for."""
+@pytest.mark.parametrize("handler", [immediate, coroutine, pending, ready, polled])
+async def test_large_response_yields_to_others(handler: Any) -> None:
+    """Responses of every handler type. An immediate response is about as long as its request."""
     async with started() as broker:
-        long_answer()
+        long_response()
         hand_to(broker, ApiKey.METADATA, handler)
         async with connected(broker.endpoint) as wire, connected(broker.endpoint) as other:
             with longest_step() as step:

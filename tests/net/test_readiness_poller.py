@@ -1,4 +1,4 @@
-"""Sockets that are watched together: who is called, and what that costs the others."""
+"""Tests of the poller that watches many sockets: its callbacks and its fairness."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def poller() -> AsyncIterator[ReadinessPoller]:
 
 
 class Client:
-    """One end of a connection, and what its other end has received, which waits for `enough` bytes."""
+    """A socket pair, and the data that its watched end received until it has `enough` bytes."""
 
     def __init__(self, poller: ReadinessPoller, enough: int = 1 << 30) -> None:
         self.ours, self.theirs = socket.socketpair()
@@ -65,7 +65,7 @@ def clients(poller: ReadinessPoller, count: int, enough: int = 1 << 30) -> Itera
             each.close()
 
 
-async def test_who_waits_is_called_for_each_that_comes_and_goes_on_when_it_says_so(
+async def test_waiting_task_resumes_when_callback_returns_true(
     poller: ReadinessPoller,
 ) -> None:
     with clients(poller, 1, enough=2) as (client,):
@@ -81,29 +81,29 @@ async def test_who_waits_is_called_for_each_that_comes_and_goes_on_when_it_says_
         assert client.calls == 2
 
 
-async def test_who_is_busy_is_not_told_again_and_again_and_loses_nothing(
+async def test_busy_task_is_notified_once_and_loses_no_data(
     poller: ReadinessPoller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
-    came = ReadinessPoller._on_readable
+    notified: list[int] = []
+    on_readable = ReadinessPoller._on_readable
 
     def counted(self: ReadinessPoller, descriptor: int) -> None:
-        told.append(descriptor)
-        came(self, descriptor)
+        notified.append(descriptor)
+        on_readable(self, descriptor)
 
     monkeypatch.setattr(ReadinessPoller, "_on_readable", counted)
     with clients(poller, 1, enough=1) as (client,):
         client.ours.send(b"a")
         await client.wait()
         client.ours.send(b"b")
-        told.clear()
+        notified.clear()
         await wait_all_tasks_blocked(0.05)
-        assert len(told) == 1
+        assert len(notified) == 1
         await client.wait()
         assert client.got == b"ab"
 
 
-async def test_what_it_raises_is_raised_where_it_is_waited_for(poller: ReadinessPoller) -> None:
+async def test_callback_exception_is_raised_in_waiting_task(poller: ReadinessPoller) -> None:
     with clients(poller, 2, enough=1) as (client, other):
 
         def fail() -> bool:
@@ -118,24 +118,28 @@ async def test_what_it_raises_is_raised_where_it_is_waited_for(poller: Readiness
         assert client.got == other.got == b"a"
 
 
-async def test_who_waits_hears_that_its_connection_was_closed_here(poller: ReadinessPoller) -> None:
+async def test_waiting_task_fails_when_its_socket_is_closed_locally(
+    poller: ReadinessPoller,
+) -> None:
     with clients(poller, 1) as (client,):
-        heard = []
+        failed = []
 
         async def wait() -> None:
             with pytest.raises(trio.ClosedResourceError):
                 await client.wait()
-            heard.append(True)
+            failed.append(True)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await wait_all_tasks_blocked()
             poller.leave(client.theirs)
-        assert heard
+        assert failed
 
 
-async def test_one_that_ends_its_own_connection_ends_nobody_elses(poller: ReadinessPoller) -> None:
-    """What has come of its descriptor, which somebody new may have by then, is not theirs."""
+async def test_closing_a_socket_in_its_callback_affects_no_other_socket(
+    poller: ReadinessPoller,
+) -> None:
+    """A new socket may reuse the descriptor; it must not get events of the closed one."""
     with clients(poller, 2, enough=1) as (client, other):
         scope = trio.CancelScope()
 
@@ -156,10 +160,10 @@ async def test_one_that_ends_its_own_connection_ends_nobody_elses(poller: Readin
             assert (other.got, new.got) == (b"b", b"c")
 
 
-async def test_those_who_have_asked_at_the_same_time_are_answered_behind_all_of_them(
+async def test_simultaneous_requests_are_all_read_before_responses_are_sent(
     poller: ReadinessPoller,
 ) -> None:
-    """So that a client which goes to sleep in between is woken once."""
+    """A client that sleeps between its requests is then woken only once."""
     done: list[str] = []
 
     def note(what: str, client: Client) -> bool:
@@ -181,15 +185,17 @@ async def test_those_who_have_asked_at_the_same_time_are_answered_behind_all_of_
     assert done == ["take"] * 5 + ["answer"] * 5
 
 
-async def test_who_is_to_go_on_after_its_answer_does_so(poller: ReadinessPoller) -> None:
+async def test_waiting_task_resumes_when_response_callback_returns_true(
+    poller: ReadinessPoller,
+) -> None:
     with clients(poller, 1) as (client,):
         client.ours.send(b"a")
         await poller.until(client.theirs, client.take, lambda: True)
         assert client.got == b"a"
 
 
-class Passes(trio.abc.Instrument):
-    """How often the event loop has looked for what is next."""
+class Iterations(trio.abc.Instrument):
+    """A trio instrument that counts event-loop iterations."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -198,10 +204,10 @@ class Passes(trio.abc.Instrument):
         self.count += 1
 
 
-async def test_many_that_come_at_once_leave_the_event_loop_to_others(
+async def test_simultaneous_slow_callbacks_run_in_separate_iterations(
     poller: ReadinessPoller,
 ) -> None:
-    passes = Passes()
+    iterations = Iterations()
     seen: list[int] = []
 
     def take(client: Client) -> bool:
@@ -209,7 +215,7 @@ async def test_many_that_come_at_once_leave_the_event_loop_to_others(
         ends_at = trio.current_time() + POLL_SECONDS_MAX
         while trio.current_time() <= ends_at:
             pass
-        seen.append(passes.count)
+        seen.append(iterations.count)
         return False
 
     with clients(poller, 20) as made:
@@ -217,18 +223,18 @@ async def test_many_that_come_at_once_leave_the_event_loop_to_others(
             for each in made:
                 nursery.start_soon(poller.until, each.theirs, partial(take, each), send_nothing)
             await wait_all_tasks_blocked()
-            trio.lowlevel.add_instrument(passes)
+            trio.lowlevel.add_instrument(iterations)
             for each in made:
                 each.ours.send(b"a")
             await wait_all_tasks_blocked(0.01)
-            trio.lowlevel.remove_instrument(passes)
+            trio.lowlevel.remove_instrument(iterations)
             nursery.cancel_scope.cancel()
     assert len(seen) == len(made)
-    assert len(set(seen)) == len(made), "each had a pass of its own"
+    assert len(set(seen)) == len(made), "callbacks share an event-loop iteration"
 
 
 class Steps(trio.abc.Instrument):
-    """How often tasks of a name go on."""
+    """A trio instrument that counts the steps of tasks with a certain name."""
 
     def __init__(self, name: str) -> None:
         self.count = 0
@@ -238,7 +244,7 @@ class Steps(trio.abc.Instrument):
         self.count += task.name.endswith(self._name)
 
 
-async def test_a_request_that_waits_for_nothing_takes_no_turn_of_its_own(broker: Broker) -> None:
+async def test_request_that_does_not_wait_needs_no_task_step(broker: Broker) -> None:
     async with connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "orders")
         for _ in range(2):

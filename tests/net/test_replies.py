@@ -26,7 +26,7 @@ def response() -> Message:
     return as_message(HeartbeatResponse())
 
 
-async def look() -> Message:
+async def begin() -> Message:
     return response()
 
 
@@ -34,7 +34,7 @@ def outcome_of(kind: str) -> Outcome[Message]:
     if kind == PENDING:
         return Pending[Message]()
     if kind == WAITING:
-        return Waiting(look)
+        return Waiting(begin)
     return response() if kind == READY else None
 
 
@@ -180,7 +180,7 @@ async def test_appends_lists_pending_produce_replies() -> None:
         assert replies.pending_produces() == [first]
 
 
-async def test_long_poll_alone_is_no_work() -> None:
+async def test_pending_long_poll_does_not_count_as_work() -> None:
     async with connection_of({}) as (_, replies):
         replies.add(header(0, ApiKey.FETCH), Waiting(trio.sleep_forever), None, 0.0)
         assert not replies.has_work

@@ -58,7 +58,7 @@ async def test_requests_in_chunks_of_any_size_get_replies_in_order(size: int) ->
         (frame(ApiKey.LIST_GROUPS, 5, ListGroupsRequest(), "test", 1)[:4] + b"\0\x10\x7f\0", None),
     ],
 )
-async def test_bytes_that_are_no_request_raise_or_wait(
+async def test_malformed_or_incomplete_bytes_raise_or_wait(
     data: bytes, error: type[Exception] | None
 ) -> None:
     async with connection_of({}) as (requests, replies):
@@ -126,7 +126,7 @@ async def test_other_request_waits_until_records_before_it_are_appended() -> Non
         assert correlation_ids(replies.take_ready()) == [1, 2]
 
 
-async def test_request_that_only_looks_is_skipped_for_closed_client() -> None:
+async def test_read_only_request_is_skipped_for_closed_client() -> None:
     beats: list[int] = []
 
     def count(number: int) -> Message:

@@ -1,4 +1,4 @@
-"""Listeners, limits, several brokers in one process, and the graceful stop."""
+"""Tests of listeners, connection limits, several brokers in one process, and the graceful stop."""
 
 from __future__ import annotations
 
@@ -59,20 +59,22 @@ from ..wire import (
 # -- listeners
 
 
-async def test_a_loopback_listener_is_there_in_both_families() -> None:
-    """And each client is told the address that it dialled."""
+async def test_loopback_listener_accepts_ipv4_and_ipv6() -> None:
+    """Each client receives the address that it connected to."""
     async with started() as broker:
         for host in ("127.0.0.1", "::1"):
             async with connected((host, broker.endpoint.port)) as wire:
-                answer = await metadata(wire, [])
-                assert [(b.host, b.port) for b in answer.brokers] == [(host, broker.endpoint.port)]
+                response = await metadata(wire, [])
+                assert [(b.host, b.port) for b in response.brokers] == [
+                    (host, broker.endpoint.port)
+                ]
                 found = await wire.ask(
                     ApiKey.FIND_COORDINATOR, 3, request(ApiKey.FIND_COORDINATOR, key="g")
                 )
                 assert (found.host, found.port) == (host, broker.endpoint.port)
 
 
-async def test_a_fixed_address_is_advertised() -> None:
+async def test_configured_address_is_advertised() -> None:
     listener = Listener("PLAINTEXT", "127.0.0.1", 0, advertised=Endpoint("kafka.example", 19092))
     async with (
         open_broker(BrokerConfig.load(), data_dir=None, listeners=[listener]) as broker,
@@ -82,7 +84,7 @@ async def test_a_fixed_address_is_advertised() -> None:
         assert (row.host, row.port) == ("kafka.example", 19092)
 
 
-async def test_several_listeners_tell_their_own_address() -> None:
+async def test_each_listener_advertises_its_own_address() -> None:
     listeners = [Listener("A", "127.0.0.1", 0), Listener("B", "127.0.0.1", 0)]
     async with open_broker(BrokerConfig.load(), data_dir=None, listeners=listeners) as broker:
         ports = [endpoint.port for _, endpoint in broker.server.endpoints()]
@@ -93,48 +95,48 @@ async def test_several_listeners_tell_their_own_address() -> None:
                 assert row.port == port
 
 
-async def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
+async def test_error_for_used_port_names_port_and_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=rf"port {port} .*--port 0"):
             await bind_all([Listener("PLAINTEXT", "127.0.0.1", port)])
 
 
-async def test_a_port_that_needs_rights_is_no_matter_of_the_host(
+async def test_error_for_privileged_port_suggests_higher_port(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Root, who runs tests, has them."""
+    """The error is simulated: tests may run as root, who can bind every port."""
 
-    async def refuse(*_: object, **__: object) -> None:
+    async def deny(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(trio.socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(trio.socket, "getaddrinfo", deny)
     with pytest.raises(CannotListen, match=r"port 80 .* above 1023 with --port") as caught:
         await bind_all([Listener("PLAINTEXT", "127.0.0.1", 80)])
     assert "--host" not in str(caught.value)
 
 
-async def test_a_broker_that_cannot_listen_leaves_no_data_directory_behind(tmp_path: Path) -> None:
+async def test_broker_that_cannot_listen_creates_no_data_directory(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listener = Listener("PLAINTEXT", "127.0.0.1", taken.getsockname()[1])
         with pytest.raises(CannotListen):
             async with open_broker(
                 BrokerConfig.load(), data_dir=str(tmp_path / "data"), listeners=[listener]
             ):
-                raise AssertionError("it did not listen")
+                raise AssertionError("the broker started on a used port")
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "warnings"),
     [
         (OSError(errno.EMFILE, "Too many open files"), 1),
         (ConnectionAbortedError(errno.ECONNABORTED, "aborted"), 0),
         (BlockingIOError(errno.EAGAIN, "try again"), 0),
     ],
 )
-async def test_who_cannot_be_let_in_once_is_let_in_later(
-    error: OSError, told: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_failed_accept_is_retried(
+    error: OSError, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [error] * 3
     accept = socket.socket.accept
@@ -149,14 +151,14 @@ async def test_who_cannot_be_let_in_once_is_let_in_later(
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await wire.works()
     assert not failures
-    assert caplog.text.count("cannot accept connections: [Errno 24]") == told, "once is enough"
+    assert caplog.text.count("cannot accept connections: [Errno 24]") == warnings
 
 
 # -- several brokers
 
 
-async def test_twenty_brokers_in_one_process_know_nothing_of_each_other(tmp_path: Path) -> None:
-    """The same topic, group and partition everywhere, other data in each; half of them on disk."""
+async def test_twenty_brokers_in_one_process_are_isolated(tmp_path: Path) -> None:
+    """All have the same topic, group and partition, but different data; half of them use disks."""
     async with contextlib.AsyncExitStack() as stack:
         brokers = []
         for i in range(20):
@@ -172,9 +174,9 @@ async def test_twenty_brokers_in_one_process_know_nothing_of_each_other(tmp_path
             row = await fetch(wire, Topic("topic"))
             assert values_of(row) == [b"%d of %d" % (n, i) for n in range(i + 1)]
             assert await committed(wire, "group", "topic") == i
-        answers = [await metadata(wire) for wire in wires]
-        assert len({answer.cluster_id for answer in answers}) == 20
-        names = [sorted(t.name for t in answer.topics) for answer in answers]
+        responses = [await metadata(wire) for wire in wires]
+        assert len({response.cluster_id for response in responses}) == 20
+        names = [sorted(t.name for t in response.topics) for response in responses]
         assert names == [["__consumer_offsets", "topic"]] * 20
 
 
@@ -186,16 +188,18 @@ async def commit(wire: Wire, group: str, topic: str, offset: int) -> None:
     asked = OffsetCommitRequest(
         group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=rows
     )
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, asked)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, asked)
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 async def committed(wire: Wire, group: str, topic: str) -> int:
-    """The committed offset of partition 0."""
+    """Return the committed offset of partition 0."""
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=group))
     rows = [OffsetFetchRequest.Topic(name=topic, partition_indexes=[0])]
-    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, OffsetFetchRequest(group_id=group, topics=rows))
-    row = answer.topics[0].partitions[0]
+    response = await wire.ask(
+        ApiKey.OFFSET_FETCH, 5, OffsetFetchRequest(group_id=group, topics=rows)
+    )
+    row = response.topics[0].partitions[0]
     assert row.error_code == 0
     return int(row.committed_offset)
 
@@ -203,7 +207,7 @@ async def committed(wire: Wire, group: str, topic: str) -> int:
 # -- limits
 
 
-async def test_max_connections() -> None:
+async def test_connections_above_max_connections_are_closed() -> None:
     async with started(max_connections=3) as broker:
         async with contextlib.AsyncExitStack() as stack:
             wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(3)]
@@ -218,7 +222,7 @@ async def test_max_connections() -> None:
             assert await wire.works()
 
 
-async def test_max_connections_per_ip_counts_each_address_for_itself() -> None:
+async def test_max_connections_per_ip_counts_addresses_separately() -> None:
     async with (
         started(max_connections_per_ip=1) as broker,
         connected(broker.endpoint) as four,
@@ -232,7 +236,7 @@ async def test_max_connections_per_ip_counts_each_address_for_itself() -> None:
         assert await four.works()
 
 
-async def test_max_connections_per_ip_overrides() -> None:
+async def test_max_connections_per_ip_overrides_apply() -> None:
     properties = {"max.connections.per.ip.overrides": "127.0.0.1:2"}
     config = BrokerConfig.load(options={"max.connections.per.ip": "0", **properties})
     async with open_broker(config, data_dir=None, listeners=[LOOPBACK]) as broker:
@@ -245,8 +249,8 @@ async def test_max_connections_per_ip_overrides() -> None:
                 await c.wait_closed()
 
 
-async def test_max_connection_creation_rate_holds_back() -> None:
-    """A second's worth at once, then so many a second; nobody is refused."""
+async def test_max_connection_creation_rate_delays_connections() -> None:
+    """One second's worth is accepted at once, the rest at the rate; none is rejected."""
     async with started(max_connection_creation_rate=10) as broker:
         began_at = time.perf_counter()
         for _ in range(20):
@@ -255,20 +259,20 @@ async def test_max_connection_creation_rate_holds_back() -> None:
         assert time.perf_counter() - began_at > 0.8
 
 
-async def test_connections_that_are_held_back_count() -> None:
-    """A burst of connections must not slip past the other limits while it waits for its turn."""
+async def test_delayed_connections_count_towards_limits() -> None:
+    """A burst of connections must not bypass the other limits while it is delayed."""
     async with (
         started(max_connection_creation_rate=1, max_connections_per_ip=30) as broker,
         contextlib.AsyncExitStack() as stack,
     ):
         wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(32)]
         for wire in wires[30:]:
-            await wire.wait_closed(20)  # its turn would come after thirty seconds
+            await wire.wait_closed(20)  # the rate would accept it after thirty seconds
         for wire in wires[:3]:
             assert await wire.works()
 
 
-async def test_a_first_request_is_due_in_time() -> None:
+async def test_connection_without_timely_first_request_is_closed() -> None:
     async with (
         started(connection_setup_timeout_ms=1000) as broker,
         connected(broker.endpoint) as wire,
@@ -280,7 +284,7 @@ async def test_a_first_request_is_due_in_time() -> None:
         assert await wire.works()
 
 
-async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
+async def test_only_idle_connections_are_closed() -> None:
     async with (
         started(connections_max_idle_ms=1500) as broker,
         connected(broker.endpoint) as busy,
@@ -295,7 +299,7 @@ async def test_an_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
         assert await busy.works()
 
 
-async def test_idle_connections_stay_when_nothing_says_how_long(
+async def test_idle_connections_stay_open_without_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kbroker.net.server.REAP_SECONDS", 0.02)
@@ -306,27 +310,27 @@ async def test_idle_connections_stay_when_nothing_says_how_long(
 
 
 @pytest.mark.slow
-async def test_a_parked_fetch_is_not_idle() -> None:
+async def test_connection_with_pending_fetch_does_not_time_out() -> None:
     async with started(connections_max_idle_ms=1000) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         row = await fetch(wire, topic, max_wait_ms=2500)
         assert row.error_code == 0
-        # Nor is who has just been answered, however long it took.
+        # The idle time starts with the response, however long the fetch took.
         assert await wire.is_silent(0.75)
         assert await wire.works()
 
 
-async def test_many_clients_may_come_at_once() -> None:
-    """Who finds no room among those that wait to be accepted waits for its system: a second or more."""
+async def test_accept_queue_holds_many_simultaneous_clients() -> None:
+    """If the accept queue is full, the client's kernel retries only after a second or more."""
     async with started() as broker:
         with contextlib.ExitStack() as stack:
-            for _ in range(100):  # in the broker's thread, so that it accepts none meanwhile
+            for _ in range(100):  # in the broker's thread, so that it cannot accept in the meantime
                 stack.enter_context(socket.create_connection(broker.endpoint, timeout=0.9))
             await until(lambda: len(broker.server.connections) == 100)
 
 
-async def test_clients_that_reset_their_connection_at_once_do_no_harm() -> None:
-    """A socket may be gone before it is looked at for the first time."""
+async def test_immediately_reset_connections_do_not_break_accepting() -> None:
+    """A socket may be reset before the broker reads from it for the first time."""
 
     def storm(endpoint: tuple[str, int]) -> None:
         for _ in range(45):
@@ -345,21 +349,21 @@ async def test_clients_that_reset_their_connection_at_once_do_no_harm() -> None:
 # -- the graceful stop
 
 
-async def test_a_stop_answers_what_is_parked(start: Start, tmp_path: Path) -> None:
+async def test_stop_completes_pending_fetch(start: Start, tmp_path: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with start() as broker:
             wire = await stack.enter_async_context(connected(broker.endpoint))
             topic = await create_topic(wire, "t")
             await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
             assert await wire.is_silent(0.05)
-        # Whoever uses up the time of grace is cut off without an answer.
+        # A client that exceeds the grace period would get no response.
         row = (await wire.receive()).responses[0].partitions[0]
         assert row.error_code == 0
         await wire.wait_closed()
 
 
-async def test_a_stop_answers_produces_that_wait_for_the_disk(tmp_path: Path) -> None:
-    """They were appended; what the answers say is still there after the restart."""
+async def test_stop_answers_produce_requests_waiting_for_fsync(tmp_path: Path) -> None:
+    """The acknowledged records must still exist after the restart."""
     async with contextlib.AsyncExitStack() as stack:
         async with started(tmp_path) as broker:
             wire = await stack.enter_async_context(connected(broker.endpoint))
@@ -372,8 +376,8 @@ async def test_a_stop_answers_produces_that_wait_for_the_disk(tmp_path: Path) ->
             await until(
                 lambda: broker.node.partitions.named_replica("t", 0).log.log_end_offset == 100
             )
-        answers = [await wire.receive() for _ in range(100)]
-        rows = [answer.responses[0].partition_responses[0] for answer in answers]
+        responses = [await wire.receive() for _ in range(100)]
+        rows = [response.responses[0].partition_responses[0] for response in responses]
         assert [(row.error_code, row.base_offset) for row in rows] == [(0, i) for i in range(100)]
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert broker.node.partitions.logs.clean
@@ -381,7 +385,7 @@ async def test_a_stop_answers_produces_that_wait_for_the_disk(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_a_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
+async def test_stop_does_not_wait_for_client_that_reads_nothing() -> None:
     async with contextlib.AsyncExitStack() as stack:
         async with started() as broker:
             wire = await stack.enter_async_context(connected(broker.endpoint))
@@ -394,15 +398,15 @@ async def test_a_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
         assert time.perf_counter() - began_at < 60
 
 
-async def test_no_one_gets_in_while_it_stops() -> None:
+async def test_stopped_broker_refuses_connections() -> None:
     async with started() as broker:
         endpoint = broker.endpoint
     with pytest.raises(OSError, match="connect"):
         await trio.open_tcp_stream(*endpoint)
 
 
-async def test_who_comes_in_from_inside_is_refused_when_the_tasks_are_cancelled() -> None:
-    """As they are when a broker loses its power."""
+async def test_in_process_connection_is_refused_after_cancellation() -> None:
+    """A simulated power loss cancels the tasks."""
     async with started() as broker:
         bound = await bind_all([Listener("PLAINTEXT", "127.0.0.1", 0)])
         listen_all(bound, backlog=1)
@@ -428,7 +432,7 @@ async def test_who_comes_in_from_inside_is_refused_when_the_tasks_are_cancelled(
         close_all(bound)
 
 
-async def test_a_json_log_line_per_event(caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_are_logged_as_json_lines(caplog: pytest.LogCaptureFixture) -> None:
     from kbroker.runtime.log_output import JsonFormatter
 
     with caplog.at_level(logging.INFO):
@@ -439,8 +443,8 @@ async def test_a_json_log_line_per_event(caplog: pytest.LogCaptureFixture) -> No
     assert {"time", "level", "logger", "message"} <= set(lines[0])
 
 
-async def test_latest_offset_is_answered_while_others_write(start: Start) -> None:
-    """Spark asks for it all the time, beside writers."""
+async def test_latest_offset_grows_during_concurrent_writes(start: Start) -> None:
+    """Spark sends such requests continuously."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         async with connected(broker.endpoint) as reader:
@@ -453,7 +457,7 @@ async def test_latest_offset_is_answered_while_others_write(start: Start) -> Non
             assert (await list_offset(reader, topic, LATEST)).offset == 30
 
 
-async def test_a_start_that_fails_leaves_no_listener_behind(
+async def test_failed_start_closes_listeners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fails(node: Node) -> None:
@@ -479,15 +483,15 @@ async def test_a_start_that_fails_leaves_no_listener_behind(
 # -- free ports
 
 
-async def test_a_free_port_is_one_that_no_client_is_given() -> None:
-    """It stays free while its broker is down."""
+async def test_free_port_is_outside_the_ephemeral_range() -> None:
+    """Otherwise a client could use the port while its broker is down."""
     async with started() as broker, connected(broker.endpoint) as wire:
         port, client_port = broker.endpoint[1], wire.stream.socket.getsockname()[1]
-    if pick_free_port():  # else this system gives nearly all ports to clients
+    if pick_free_port():  # otherwise the ephemeral range covers nearly all ports
         assert FIRST_PORT <= port < min(client_port, LAST_PORT)
 
 
-async def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_used_port_is_not_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as first, started() as second:
         taken = [first.endpoint[1], second.endpoint[1]]
         free = free_ports(1)
@@ -498,8 +502,8 @@ async def test_a_port_that_somebody_has_is_not_free(monkeypatch: pytest.MonkeyPa
             assert await wire.works()
 
 
-async def test_two_that_draw_the_same_port_do_not_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linux lets several bind it as long as none of them listens, if they say that they share."""
+async def test_two_listeners_never_share_a_picked_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SO_REUSEPORT, Linux lets several sockets bind a port until one of them listens."""
     ports = iter([free := free_ports(2), free, free + 1])
     monkeypatch.setattr("kbroker.net.server.pick_free_port", lambda: next(ports))
     listener = Listener("PLAINTEXT", "127.0.0.1", 0)

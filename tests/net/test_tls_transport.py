@@ -1,4 +1,4 @@
-"""The transport of TLS by itself: what it sends and when, and how it puts together what comes."""
+"""Tests of the TLS transport without sockets: when it sends, and how it reads partial records."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..security.certificates import Authority
 from ..security.test_stores import setting
 
 
-class Line:
-    """Stands for a socket: what comes is given to it, and what is sent is kept."""
+class FakeSocket:
+    """An in-memory replacement of a socket: a queue of incoming data and a list of sent data."""
 
     has_more = False
 
     def __init__(self) -> None:
-        self.coming: deque[bytes] = deque()
+        self.incoming: deque[bytes] = deque()
         self.sent: list[bytes] = []
         self.is_closed = False
         self.acknowledged = 0
@@ -37,12 +37,12 @@ class Line:
         self.acknowledged += 1
         return self.can_acknowledge
 
-    async def until(self, take: Step, answer: Step = send_nothing) -> None:
+    async def until(self, take: Step, respond: Step = send_nothing) -> None:
         await trio.lowlevel.checkpoint()
-        while not self.coming or not (take() or answer()):
+        while not self.incoming or not (take() or respond()):
             await trio.lowlevel.checkpoint()
 
-    def watch(self, take: Step, answer: Step, on_done: OnDone) -> bool:
+    def watch(self, take: Step, respond: Step, on_done: OnDone) -> bool:
         return False
 
     def wake(self) -> bool:
@@ -52,7 +52,7 @@ class Line:
         return self.is_closed
 
     def receive_now(self, size: int) -> bytes | None:
-        return self.coming.popleft() if self.coming else None
+        return self.incoming.popleft() if self.incoming else None
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
         raise NotImplementedError
@@ -72,36 +72,36 @@ class Line:
 
 
 class Pair:
-    """A client of OpenSSL's, and the server's transport, with nothing but buffers between them."""
+    """An OpenSSL client and the server's transport, connected by memory buffers."""
 
     def __init__(
         self,
         authority: Authority,
         version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
         session: ssl.SSLSession | None = None,
-        trusts: ssl.SSLContext | None = None,
+        client_context: ssl.SSLContext | None = None,
         server: ssl.SSLContext | None = None,
     ) -> None:
         self.server = server or server_context(setting(ssl_keystore_location=authority.pem("own")))
-        self.trusts = trusts or authority.context()
-        self.trusts.maximum_version = version
-        self.line = Line()
-        self.transport = TlsTransport(self.line, self.server)
+        self.client_context = client_context or authority.context()
+        self.client_context.maximum_version = version
+        self.socket = FakeSocket()
+        self.transport = TlsTransport(self.socket, self.server)
         self._to_client, self._to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.client = self.trusts.wrap_bio(
+        self.client = self.client_context.wrap_bio(
             self._to_client, self._to_server, server_hostname="localhost", session=session
         )
         self._seen = 0
 
-    def take(self) -> None:
-        """Let the client have what was sent to it."""
-        self._to_client.write(b"".join(self.line.sent[self._seen :]))
-        self._seen = len(self.line.sent)
+    def deliver_to_client(self) -> None:
+        """Deliver the sent data to the client."""
+        self._to_client.write(b"".join(self.socket.sent[self._seen :]))
+        self._seen = len(self.socket.sent)
 
-    def give(self) -> None:
-        """Let the server have what the client has sent."""
+    def deliver_to_server(self) -> None:
+        """Deliver the client's data to the server."""
         if self._to_server.pending:
-            self.line.coming.append(self._to_server.read())
+            self.socket.incoming.append(self._to_server.read())
 
     async def handshake(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -113,17 +113,17 @@ class Pair:
             try:
                 self.client.do_handshake()
             except ssl.SSLWantReadError:
-                self.give()
-                while self._seen == len(self.line.sent):
+                self.deliver_to_server()
+                while self._seen == len(self.socket.sent):
                     await trio.lowlevel.checkpoint()
-                self.take()
+                self.deliver_to_client()
             else:
-                self.give()
+                self.deliver_to_server()
                 return
 
 
-def asking(authority: Authority, client_auth: str) -> ssl.SSLContext:
-    """The context of a listener that asks clients for certificates."""
+def context_with_client_auth(authority: Authority, client_auth: str) -> ssl.SSLContext:
+    """Return the TLS context of a listener that requests client certificates."""
     return server_context(
         setting(
             ssl_keystore_location=authority.pem("own"),
@@ -135,29 +135,32 @@ def asking(authority: Authority, client_auth: str) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("client_auth", ["required", "requested"])
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_expired_client_certificate_does_not_come_in_by_a_resumed_session(
+async def test_expired_client_certificate_cannot_resume_session(
     authority: Authority,
     version: ssl.TLSVersion,
     client_auth: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = asking(authority, client_auth)
-    trusts = authority.context(authority.pem("client"))
-    first = Pair(authority, version, trusts=trusts, server=server)
+    server = context_with_client_auth(authority, client_auth)
+    client_context = authority.context(authority.pem("client"))
+    first = Pair(authority, version, client_context=client_context, server=server)
     await first.handshake()
     first.transport.send_now([b"answer"])
-    first.take()
+    first.deliver_to_client()
     assert first.client.read(100) == b"answer"
     assert first.transport.certificate is not None
     session = first.client.session
     assert session is not None
     assert not session.has_ticket
-    later = ssl.cert_time_to_seconds("Jan  2 00:00:00 3000 GMT")  # trustme's end with that year
+    # trustme certificates expire at the end of the year 2999.
+    later = ssl.cert_time_to_seconds("Jan  2 00:00:00 3000 GMT")
     monkeypatch.setattr("kbroker.net.tls_transport.time.time", lambda: later)
-    expired = Pair(authority, version, session=session, trusts=trusts, server=server)
+    expired = Pair(
+        authority, version, session=session, client_context=client_context, server=server
+    )
     if version is ssl.TLSVersion.TLSv1_3:
         await expired.handshake()
-        assert not expired.client.session_reused, "OpenSSL has verified the certificate again"
+        assert not expired.client.session_reused, "OpenSSL must verify the certificate again"
     else:
         with pytest.raises(ExceptionGroup) as caught:
             await expired.handshake()
@@ -165,128 +168,130 @@ async def test_expired_client_certificate_does_not_come_in_by_a_resumed_session(
         assert caught.group_contains(ssl.SSLError, match="certificate has expired")
 
 
-async def test_tickets_go_out_with_the_first_answer(authority: Authority) -> None:
+async def test_session_tickets_are_sent_with_first_response(authority: Authority) -> None:
     pair = Pair(authority)
     await pair.handshake()
-    assert len(pair.line.sent) == 1, "what the client has to know, and nothing more"
+    assert len(pair.socket.sent) == 1, "only the handshake is sent"
     pair.transport.send_now([b"answer"])
-    assert len(pair.line.sent) == 2
-    pair.take()
+    assert len(pair.socket.sent) == 2
+    pair.deliver_to_client()
     assert pair.client.read(100) == b"answer"
     session = pair.client.session
     assert session is not None
     assert session.has_ticket
-    again = Pair(authority, session=session, trusts=pair.trusts, server=pair.server)
+    again = Pair(authority, session=session, client_context=pair.client_context, server=pair.server)
     await again.handshake()
     assert again.client.session_reused
 
 
-async def test_a_client_that_keeps_its_request_back_until_it_has_heard_hears_at_once(
+async def test_end_of_handshake_is_acknowledged_immediately(
     authority: Authority,
 ) -> None:
-    """Nagle's algorithm: its request is a small piece behind another one, the end of the handshake."""
+    """Nagle's algorithm delays a small request until the end of the handshake is acknowledged."""
     pair = Pair(authority)
     await pair.handshake()
-    assert pair.line.acknowledged == 1
-    assert len(pair.line.sent) == 1
+    assert pair.socket.acknowledged == 1
+    assert len(pair.socket.sent) == 1
     pair = Pair(authority)
-    pair.line.can_acknowledge = False
+    pair.socket.can_acknowledge = False
     await pair.handshake()
-    assert len(pair.line.sent) == 2, "the tickets say so"
+    assert len(pair.socket.sent) == 2, "the session tickets act as the acknowledgement"
 
 
-async def test_an_older_version_waits_for_the_end_of_the_handshake(authority: Authority) -> None:
+async def test_tls_1_2_handshake_completes(authority: Authority) -> None:
     pair = Pair(authority, ssl.TLSVersion.TLSv1_2)
     await pair.handshake()
     assert pair.client.version() == "TLSv1.2"
     pair.client.write(b"request")
-    pair.give()
+    pair.deliver_to_server()
     assert await receive(pair.transport, 100) == b"request"
 
 
-async def test_a_request_that_comes_with_the_end_of_the_handshake_is_there(
+async def test_request_sent_with_end_of_handshake_is_received(
     authority: Authority,
 ) -> None:
     pair = Pair(authority)
 
-    async def ask() -> None:
+    async def send_together() -> None:
         await pair._shake_client()
         pair.client.write(b"request")
-        first = pair.line.coming.pop()
-        pair.give()
-        pair.line.coming.append(first + pair.line.coming.pop())
+        first = pair.socket.incoming.pop()
+        pair.deliver_to_server()
+        pair.socket.incoming.append(first + pair.socket.incoming.pop())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
+        nursery.start_soon(send_together)
         await pair.transport.handshake(StepThrottle())
     assert await receive(pair.transport, 100) == b"request"
 
 
-async def test_who_is_refused_hears_why(authority: Authority) -> None:
+async def test_client_with_rejected_tls_version_gets_alert(authority: Authority) -> None:
     pair = Pair(authority)
     pair.server.minimum_version = ssl.TLSVersion.TLSv1_3
     old = Pair(authority, ssl.TLSVersion.TLSv1_2, server=pair.server)
     with pytest.raises(ssl.SSLWantReadError):
         old.client.do_handshake()
-    old.give()
+    old.deliver_to_server()
     with pytest.raises(ssl.SSLError):
         await old.transport.handshake(StepThrottle())
-    old.take()
+    old.deliver_to_client()
     with pytest.raises(ssl.SSLError, match="PROTOCOL_VERSION"):
         old.client.do_handshake()
 
 
-async def test_who_closes_without_a_word_is_sent_none(authority: Authority) -> None:
+async def test_close_after_end_of_stream_sends_nothing(authority: Authority) -> None:
     pair = Pair(authority)
     await pair.handshake()
-    sent = len(pair.line.sent)
-    pair.line.coming.append(b"")
+    sent = len(pair.socket.sent)
+    pair.socket.incoming.append(b"")
     assert await receive(pair.transport, 100) == b""
     pair.transport.close()
-    assert pair.line.is_closed
-    assert len(pair.line.sent) == sent
+    assert pair.socket.is_closed
+    assert len(pair.socket.sent) == sent
 
 
-@pytest.mark.parametrize("says_so", [False, True])
-async def test_who_may_listen_hears_of_the_end(authority: Authority, *, says_so: bool) -> None:
-    """Whether it has said itself that nothing more comes, or the broker closes first."""
+@pytest.mark.parametrize("client_closes", [False, True])
+async def test_close_sends_close_notify(authority: Authority, *, client_closes: bool) -> None:
+    """The client sends close_notify, or the broker closes first."""
     pair = Pair(authority)
     await pair.handshake()
-    if says_so:
+    if client_closes:
         with pytest.raises(ssl.SSLWantReadError):
             pair.client.unwrap()
-        pair.give()
+        pair.deliver_to_server()
         assert await receive(pair.transport, 100) == b""
     pair.transport.close()
-    pair.take()
-    if says_so:
+    pair.deliver_to_client()
+    if client_closes:
         pair.client.unwrap()
     else:
-        assert pair.client.read(1) == b"", "and not an error: nothing is missing"
+        assert pair.client.read(1) == b"", "an end of stream, not an error"
 
 
 SIZES = (1, 100, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 3 * RECORD_BYTES)
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_all_that_comes_is_read_however_it_is_cut(authority: Authority, seed: int) -> None:
-    """Records of all sizes, which come in parts, a part or several at a time, to reads of all sizes."""
+async def test_records_in_arbitrary_fragments_are_read_completely(
+    authority: Authority, seed: int
+) -> None:
+    """Records, fragments and reads have random sizes."""
     pair = Pair(authority)
     await pair.handshake()
     numbers = random.Random(seed)
-    told = b""
+    sent = b""
     for _ in range(20):
         each = numbers.randbytes(numbers.choice(SIZES))
         pair.client.write(each)
-        told += each
-    pair.give()
-    sealed = pair.line.coming.pop()
-    while sealed:
+        sent += each
+    pair.deliver_to_server()
+    encrypted = pair.socket.incoming.pop()
+    while encrypted:
         size = numbers.choice((1, 5, 1000, RECORD_BYTES, 5 * RECORD_BYTES))
-        pair.line.coming.append(sealed[:size])
-        sealed = sealed[size:]
+        pair.socket.incoming.append(encrypted[:size])
+        encrypted = encrypted[size:]
     got = b""
-    while len(got) < len(told):
+    while len(got) < len(sent):
         size = numbers.choice(SIZES)
         if numbers.random() < 0.5:
             some = await receive(pair.transport, size)
@@ -295,6 +300,6 @@ async def test_all_that_comes_is_read_however_it_is_cut(authority: Authority, se
             some = bytes(buffer[: await receive_into(pair.transport, memoryview(buffer))])
         assert 0 < len(some) <= size
         got += some
-    assert got == told
-    pair.line.coming.append(b"")
+    assert got == sent
+    pair.socket.incoming.append(b"")
     assert not await receive_into(pair.transport, memoryview(bytearray(1)))

@@ -1,4 +1,4 @@
-"""The plain transport: order, what a full socket leaves over, stored ranges, a file that is short."""
+"""Tests of the plain transport: order, full sockets, stored ranges, and truncated files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = bytes(range(256)) * (3 * SENDFILE_BYTES // 256)
 
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[PlainTransport, trio.SocketStream]]:
-    """A transport and the other end of its connection."""
+    """Yield a transport and the client end of its connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         client = await trio.open_tcp_stream(*listening.getsockname())
         connected, _ = listening.accept()
@@ -72,17 +72,17 @@ async def test_buffers_and_stored_ranges_arrive_in_order(
         assert await receive(client, len(wanted)) == wanted
 
 
-async def test_small_parts_leave_as_one_piece(
+async def test_small_parts_are_sent_together(
     pair: tuple[PlainTransport, trio.SocketStream], file: File
 ) -> None:
-    """A fetch of a few records wakes its client once, not for head, records and tail."""
+    """A fetch of a few records wakes its client once instead of three times."""
     transport, client = pair
     file.append([b"records"])
     assert transport.send_now([b"head", file.range(0, 7), b"tail"]) == []
     assert await client.receive_some() == b"headrecordstail"
 
 
-async def test_a_full_socket_leaves_the_rest(
+async def test_send_to_full_socket_returns_unsent_parts(
     pair: tuple[PlainTransport, trio.SocketStream], file: File
 ) -> None:
     transport, client = pair
@@ -91,14 +91,14 @@ async def test_a_full_socket_leaves_the_rest(
     left = transport.send_now(parts)
     assert sum(map(len, left)) < sum(map(len, parts))
     assert left
-    left = transport.send_now(left)  # returns at once
+    left = transport.send_now(left)  # must not block
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send_all, transport, left)
         assert await receive(client, 9 * len(LARGE)) == LARGE * 9
 
 
 @pytest.mark.parametrize("size", [100, len(LARGE)])
-async def test_a_file_that_is_shorter_than_promised_ends_the_connection(
+async def test_send_of_truncated_file_raises_os_error(
     pair: tuple[PlainTransport, trio.SocketStream], tmp_path: Path, size: int
 ) -> None:
     transport, client = pair
@@ -113,7 +113,7 @@ async def test_a_file_that_is_shorter_than_promised_ends_the_connection(
         nursery.cancel_scope.cancel()
 
 
-async def test_receives_and_sees_the_end(
+async def test_transport_receives_data_and_end_of_stream(
     pair: tuple[PlainTransport, trio.SocketStream],
 ) -> None:
     transport, client = pair
@@ -127,7 +127,7 @@ async def test_receives_and_sees_the_end(
     assert await receive_into(transport, memoryview(buffer)) == 0
 
 
-async def test_sending_to_nobody_raises(
+async def test_send_to_closed_client_raises_os_error(
     pair: tuple[PlainTransport, trio.SocketStream],
 ) -> None:
     transport, client = pair

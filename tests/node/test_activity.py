@@ -1,4 +1,4 @@
-"""What is counted of each client, in bounded memory."""
+"""Tests of the activity counters per client, which use bounded memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def peer() -> Peer:
     return Peer("10.0.0.1", Endpoint("localhost", 9092), "PLAINTEXT", None)
 
 
-def test_of_many_clients_those_are_forgotten_that_asked_for_nothing_for_the_longest() -> None:
+def test_least_recently_active_clients_are_dropped() -> None:
     activity = Activity(lambda: 5)
     for number in range(CLIENTS_MAX + 10):
         activity.count_request(peer(), f"client-{number}", ApiKey.METADATA)
@@ -24,13 +24,13 @@ def test_of_many_clients_those_are_forgotten_that_asked_for_nothing_for_the_long
     assert len(activity.events) == EVENTS_MAX
 
 
-def test_errors_are_counted_by_row_and_told_once_in_a_row() -> None:
-    activity, who = Activity(lambda: 5), peer()
+def test_errors_are_counted_per_row_and_repeated_events_are_merged() -> None:
+    activity, client = Activity(lambda: 5), peer()
     cls = MetadataResponse
     rows = [cls.Topic(name=name, error_code=code) for name, code in (("a", 3), ("b", 3), ("c", 0))]
-    activity.count_request(who, "shop", ApiKey.METADATA)
+    activity.count_request(client, "shop", ApiKey.METADATA)
     for _ in range(3):
-        activity.count_response(who, "shop", ApiKey.METADATA, cls(topics=rows))
+        activity.count_response(client, "shop", ApiKey.METADATA, cls(topics=rows))
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert activity.clients["shop"].errors == {(ApiKey.METADATA, code): 6}
     last = activity.events[-1]
@@ -38,10 +38,10 @@ def test_errors_are_counted_by_row_and_told_once_in_a_row() -> None:
     assert [each.times for each in activity.since(last.number - 1)] == [3]
 
 
-def test_names_have_an_end() -> None:
-    activity, who = Activity(lambda: 5), peer()
-    activity.count_request(who, "x" * 10_000, ApiKey.METADATA)
-    activity.count_disconnect(who, "refused", "y" * 10_000)
+def test_long_client_names_are_truncated() -> None:
+    activity, client = Activity(lambda: 5), peer()
+    activity.count_request(client, "x" * 10_000, ApiKey.METADATA)
+    activity.count_disconnect(client, "refused", "y" * 10_000)
     (name,) = activity.clients
     assert len(name) == NAME_MAX
     assert len(activity.events[-1].text) < 2 * NAME_MAX

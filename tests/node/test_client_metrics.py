@@ -1,4 +1,4 @@
-"""Metrics that clients push, and limits of what a node keeps."""
+"""Tests of the metrics that clients push, and of the limits of stored metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..wire import connected
         ("client_software_version=2.*", False),
     ],
 )
-async def test_only_those_are_asked_that_fit(match: str, fits: bool) -> None:
+async def test_subscription_applies_only_to_matching_clients(match: str, fits: bool) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         software = {"client_software_name": "kafka-x", "client_software_version": "1.2.3"}
         await wire.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest(**software))
@@ -41,13 +41,13 @@ async def test_only_those_are_asked_that_fit(match: str, fits: bool) -> None:
         assert (await ask(wire)).requested_metrics == (["m"] if fits else [])
 
 
-async def test_patterns_are_those_of_re2() -> None:
+async def test_subscription_patterns_use_re2_syntax() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         bad = await subscribe(wire, "s", match="client_id=(a)\\1")
         assert bad == ErrorCode.INVALID_CONFIG
 
 
-async def test_the_newest_metrics_of_each_client_are_kept() -> None:
+async def test_newest_metrics_of_each_client_are_kept() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await subscribe(wire, "s", metrics="*", interval_ms="100")
         first, second = await ask(wire), await ask(wire)
@@ -59,26 +59,31 @@ async def test_the_newest_metrics_of_each_client_are_kept() -> None:
         assert kept == same == [Metric("producer.rate", {}, 2.5)]
         assert labels["client_instance_id"] == str(first.client_instance_id)
         assert labels["client_id"] == "test"
-        assert await push(wire, first) == ErrorCode.INVALID_REQUEST  # it was over
+        assert await push(wire, first) == ErrorCode.INVALID_REQUEST  # the instance has terminated
 
 
 @pytest.mark.parametrize("codec", client_metrics.ACCEPTED)
-async def test_bombs_are_refused(codec: Codec) -> None:
-    """CVE-2026-111073."""
+async def test_decompression_bombs_are_rejected(codec: Codec) -> None:
+    """See CVE-2026-111073."""
     async with started() as broker, connected(broker.endpoint) as wire:
         await subscribe(wire, "s", metrics="*")
         bomb = compress(codec, bytes(client_metrics.INFLATED_BYTES_MAX + 1))
         assert len(bomb) < 1_048_576
-        asked = await ask(wire)
-        assert await push(wire, asked, bomb, compression_type=codec) == ErrorCode.INVALID_RECORD
-        asked = await ask(wire)
+        subscription = await ask(wire)
+        assert (
+            await push(wire, subscription, bomb, compression_type=codec) == ErrorCode.INVALID_RECORD
+        )
+        subscription = await ask(wire)
         broken = b"broken"
-        assert await push(wire, asked, broken, compression_type=codec) == ErrorCode.INVALID_RECORD
+        assert (
+            await push(wire, subscription, broken, compression_type=codec)
+            == ErrorCode.INVALID_RECORD
+        )
         assert latest(broker) == []
 
 
 class RecordingWork(HeavyWork):
-    """Heavy work that keeps the clients to which it is charged."""
+    """A HeavyWork that records the clients to which work is charged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,11 +105,11 @@ async def test_decompression_is_charged_to_the_client() -> None:
                     assert code == ErrorCode.INVALID_RECORD
     assert len(work.clients) == 4
     assert len(set(work.clients)) == 2, "one account for each connection"
-    assert len({each.identity for each in work.clients}) == 1, "of one client"
+    assert len({each.identity for each in work.clients}) == 1, "accounts of one client"
     assert all(each.seconds > 0 for each in work.clients)
 
 
-async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stored_metrics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_metrics, "INSTANCES_MAX", 5)
     monkeypatch.setattr(client_metrics, "KEPT_BYTES_MAX", 3 * len(DATA))
     async with started() as broker, connected(broker.endpoint) as wire:

@@ -1,4 +1,4 @@
-"""Logins with delegation tokens."""
+"""Tests of authentication with delegation tokens."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ from ..wire import ConnectionClosed, batch, connected, create_topic, produce, re
 
 
 @pytest.mark.parametrize("mechanism", ScramMechanism)
-async def test_a_login_by_a_token_is_one_of_its_owner(mechanism: ScramMechanism) -> None:
+async def test_token_authenticates_as_its_owner(mechanism: ScramMechanism) -> None:
     async with guarded() as broker, user(broker, "alice") as alice:
         token = await create(alice)
         assert await logs_in(broker, token, mechanism)
         async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
-            answer = await show_token(
+            response = await show_token(
                 wire, token.token_id, password_of(bytes(token.hmac)), mechanism
             )
-            assert answer.error_code == 0
-            assert DAY - 60_000 < answer.session_lifetime_ms <= DAY
+            assert response.error_code == 0
+            assert DAY - 60_000 < response.session_lifetime_ms <= DAY
             topic = await create_topic(wire, "t")
             assert (await produce(wire, topic, batch([b"a"]))).error_code == 0
             peers = [each.peer for each in broker.server.connections]
             assert {str(each.client.principal) for each in peers} == {"User:alice"}
 
 
-async def test_another_key_makes_all_tokens_void(tmp_path: Path) -> None:
+async def test_tokens_are_invalid_under_another_secret_key(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with guarded(data_dir=data) as broker, user(broker, "alice") as alice:
         token = await create(alice)
@@ -84,10 +84,10 @@ async def test_another_key_makes_all_tokens_void(tmp_path: Path) -> None:
         assert await logs_in(broker, token)
 
 
-async def test_as_much_is_worked_for_a_token_that_is_not_there(
+async def test_unknown_token_costs_as_much_work_as_known_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The time of an answer tells nothing: what takes it is the HMAC, and what SCRAM always does."""
+    """Response times reveal nothing: the costs are the HMAC and the usual work of SCRAM."""
     inner = DelegationKey.hmac
     counted: list[str] = []
 
@@ -107,27 +107,27 @@ async def test_as_much_is_worked_for_a_token_that_is_not_there(
             assert counted == [token_id]
 
 
-async def test_a_login_that_was_heard_does_not_work_again() -> None:
-    """Its messages belong to another exchange."""
+async def test_replayed_authentication_fails() -> None:
+    """The recorded messages belong to another SCRAM exchange."""
     async with guarded() as broker, user(broker, "alice") as alice:
         token = await create(alice)
         client = ScramClient(SHA_256, token.token_id, password_of(bytes(token.hmac)), is_token=True)
-        heard = [client.first()]
+        recorded = [client.first()]
         endpoint = broker.nodes[0].endpoints()["INSIDE"]
         async with connected(endpoint) as wire:
             await handshake(wire, SHA_256)
-            first = await authenticate(wire, heard[0])
-            heard.append(client.final(bytes(first.auth_bytes)))
-            assert not (await authenticate(wire, heard[1])).error_code
+            first = await authenticate(wire, recorded[0])
+            recorded.append(client.final(bytes(first.auth_bytes)))
+            assert not (await authenticate(wire, recorded[1])).error_code
         async with connected(endpoint) as wire:
             await handshake(wire, SHA_256)
-            assert not (await authenticate(wire, heard[0])).error_code
-            refusal = await authenticate(wire, heard[1])
-            assert refusal.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert not (await authenticate(wire, recorded[0])).error_code
+            rejection = await authenticate(wire, recorded[1])
+            assert rejection.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-@pytest.mark.parametrize("end", ["its time", "its owner"])
-async def test_a_token_may_end_amidst_a_login(end: str) -> None:
+@pytest.mark.parametrize("end", ["expired", "deleted"])
+async def test_token_that_ends_during_authentication_is_rejected(end: str) -> None:
     time = Time()
     async with guarded(clock=time) as broker, user(broker, "alice") as alice:
         token = await create(alice)
@@ -135,7 +135,7 @@ async def test_a_token_may_end_amidst_a_login(end: str) -> None:
         async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
             await handshake(wire, SHA_256)
             first = await authenticate(wire, client.first())
-            if end == "its time":
+            if end == "expired":
                 time.added_ms += DAY
             else:
                 assert (await expire(alice, bytes(token.hmac))).error_code == 0
@@ -145,8 +145,8 @@ async def test_a_token_may_end_amidst_a_login(end: str) -> None:
                 await create_topic(wire, "t")
 
 
-async def test_a_session_ends_with_its_token() -> None:
-    """Though it may last for much longer; another login needs a token that is still good (KIP-368)."""
+async def test_session_ends_with_its_token() -> None:
+    """The token expires before the session; re-authentication needs a valid token (KIP-368)."""
     async with (
         guarded("connections.max.reauth.ms=3600000") as broker,
         user(broker, "alice") as alice,
@@ -154,8 +154,8 @@ async def test_a_session_ends_with_its_token() -> None:
         token = await create(alice, lifetime_ms=1500)
         async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
             password = password_of(bytes(token.hmac))
-            answer = await show_token(wire, token.token_id, password)
-            assert 0 < answer.session_lifetime_ms <= 1500
+            response = await show_token(wire, token.token_id, password)
+            assert 0 < response.session_lifetime_ms <= 1500
             await create_topic(wire, "t")
             await trio.sleep(1.6)
             assert (await show_token(wire, token.token_id, password)).error_code
@@ -169,31 +169,31 @@ async def test_a_session_ends_with_its_token() -> None:
                 await create_topic(wire, "u")
 
 
-async def test_a_session_is_no_longer_than_other_logins() -> None:
+async def test_token_session_is_limited_by_max_reauth() -> None:
     async with (
         guarded("connections.max.reauth.ms=60000") as broker,
         user(broker, "alice") as alice,
     ):
         token = await create(alice)
         async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
-            answer = await show_token(wire, token.token_id, password_of(bytes(token.hmac)))
-            assert 0 < answer.session_lifetime_ms <= 60_000
+            response = await show_token(wire, token.token_id, password_of(bytes(token.hmac)))
+            assert 0 < response.session_lifetime_ms <= 60_000
 
 
-async def test_another_login_is_by_the_same_user() -> None:
+async def test_reauthentication_cannot_change_user() -> None:
     async with guarded() as broker, user(broker, "alice") as alice, user(broker, "bob") as bob:
         mine, other = await create(alice), await create(bob)
         async with bearer(broker, mine) as wire:
             await trio.sleep(1.1)
-            refusal = await show_token(wire, other.token_id, password_of(bytes(other.hmac)))
-            assert refusal.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            assert "Cannot change principals" in refusal.error_message
+            rejection = await show_token(wire, other.token_id, password_of(bytes(other.hmac)))
+            assert rejection.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert "Cannot change principals" in rejection.error_message
 
 
-async def test_a_token_outlives_its_owners_password() -> None:
-    """As in Kafka, which does not know all users: it ends by itself, or its owner or a renewer ends it.
+async def test_token_remains_valid_after_owner_is_deleted() -> None:
+    """Kafka does the same, since it does not know all users.
 
-    What the owner may not do any more, it cannot authenticate as anybody do.
+    The token expires, or its owner or a renewer ends it. It never grants more than the owner's ACLs.
     """
     async with with_acls() as (broker, admin, _, _):
         row = upsertion("dave")
@@ -204,8 +204,8 @@ async def test_a_token_outlives_its_owners_password() -> None:
         token = await create(admin, "admin", owner=dave)
         topics = new(AclResourceType.TOPIC, AclOperation.ALL, principal="User:dave")
         await grant(admin, topics)
-        gone = cls.Deletion(name="dave", mechanism=1)
-        assert not (await admin.ask(key, 0, cls(deletions=[gone]))).results[0].error_code
+        deleted = cls.Deletion(name="dave", mechanism=1)
+        assert not (await admin.ask(key, 0, cls(deletions=[deleted]))).results[0].error_code
         async with bearer(broker, token) as wire:
             await create_topic(wire, "t")
         assert await ids(admin, "dave") == [token.token_id]
@@ -213,8 +213,8 @@ async def test_a_token_outlives_its_owners_password() -> None:
         assert not await logs_in(broker, token)
 
 
-async def test_no_secret_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not in logs, not in what is kept, not in settings that anybody asks for."""
+async def test_secrets_are_not_exposed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Secrets appear neither in logs nor in stored metadata nor in described settings."""
     caplog.set_level(logging.DEBUG)
     data = tmp_path / "data"
     async with guarded(data_dir=data) as broker, user(broker, "alice") as alice:
@@ -225,8 +225,8 @@ async def test_no_secret_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         await describe(alice)
         cls = type(request(ApiKey.DESCRIBE_CONFIGS))
         ask = cls(resources=[cls.Resource(resource_type=4, resource_name="1")])
-        (told,) = (await alice.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)).results
-        (row,) = (each for each in told.configs if each.name == "delegation.token.secret.key")
+        (described,) = (await alice.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)).results
+        (row,) = (each for each in described.configs if each.name == "delegation.token.secret.key")
         assert (row.value, row.is_sensitive, row.read_only) == (None, True, True)
         shown = repr([token, broker.node.cluster.delegation_tokens.get(token.token_id)])
     kept = (data / METADATA_JOURNAL).read_text()
@@ -240,7 +240,7 @@ async def test_no_secret_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert secret not in shown
 
 
-async def test_only_the_right_hmac_lets_in() -> None:
+async def test_only_the_correct_hmac_is_accepted() -> None:
     async with guarded() as broker, user(broker, "alice") as alice:
         token, other = await create(alice), await create(alice)
         right = bytes(token.hmac)
@@ -259,8 +259,8 @@ async def test_only_the_right_hmac_lets_in() -> None:
         assert (await renew(alice, b"")).error_code == NOT_FOUND
 
 
-async def test_a_token_is_no_user_and_a_user_no_token() -> None:
-    """The extension decides in which of the two a name is looked up."""
+async def test_token_and_user_namespaces_are_separate() -> None:
+    """The tokenauth extension decides where a name is looked up."""
     async with guarded() as broker, user(broker, "alice") as alice:
         token = await create(alice)
         row = upsertion("dave")
@@ -282,8 +282,8 @@ async def test_a_token_is_no_user_and_a_user_no_token() -> None:
                     await client.metadata([])
 
 
-async def test_an_unknown_token_looks_like_a_wrong_password() -> None:
-    """Step by step, in shape, and from every node; so does one that has ended."""
+async def test_unknown_token_is_indistinguishable_from_wrong_password() -> None:
+    """The exchange has the same shape on every node, also for an expired token."""
     time = Time()
     async with guarded(clock=time, nodes=2) as broker, user(broker, "alice") as alice:
         many = upsertion("dave", iterations=8192, salt=bytes(40))
@@ -291,7 +291,7 @@ async def test_an_unknown_token_looks_like_a_wrong_password() -> None:
         await alice.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, ask)
         known, over = await create(alice), await create(alice, lifetime_ms=1000)
         time.added_ms += 2000
-        told = []
+        exchanges = []
         for token_id in (known.token_id, over.token_id, "f0a9b5d2-0000-4000-8000-000000000000"):
             for node in broker.nodes:
                 async with connected(node.endpoints()["INSIDE"]) as wire:
@@ -303,12 +303,12 @@ async def test_an_unknown_token_looks_like_a_wrong_password() -> None:
                     )
                     last = await authenticate(wire, client.final(bytes(first.auth_bytes)))
                     shape = parts["i"], len(base64.b64decode(parts["s"]))
-                    told.append((shape, last.error_code, last.error_message))
+                    exchanges.append((shape, last.error_code, last.error_message))
                     salt = parts["s"]
             async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
                 await handshake(wire, SHA_256)
                 first = await authenticate(wire, f"n,,n={token_id},r=abc,tokenauth=true".encode())
                 assert f"s={salt}," in bytes(first.auth_bytes).decode()
-        assert set(told) == {
-            (("4096", 16), ErrorCode.SASL_AUTHENTICATION_FAILED, told[0][2]),
+        assert set(exchanges) == {
+            (("4096", 16), ErrorCode.SASL_AUTHENTICATION_FAILED, exchanges[0][2]),
         }

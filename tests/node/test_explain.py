@@ -1,4 +1,4 @@
-"""Groups and partitions of a node say why they are as they are."""
+"""Tests of the explanations of groups, partitions and transactions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..wire import Wire, batch, create_topic, delete_topic, produce, until
 AT = 1_700_000_000_000
 
 
-def said(explanation: Explanation) -> list[str]:
+def history_of(explanation: Explanation) -> list[str]:
     return [line.text for line in explanation.past]
 
 
@@ -34,7 +34,7 @@ def changes(*events: Event) -> list[str]:
     return [line.text for line in group_lines(events)]
 
 
-def test_a_rebalance_and_its_cause() -> None:
+def test_rebalance_is_explained_with_its_cause() -> None:
     texts = changes(
         Event(AT, "g", "leader B assigned 2 members", 6, "Stable"),
         Event(AT, "g", "member A missed heartbeats", 6, "PreparingRebalance", AT - 6_000),
@@ -48,7 +48,7 @@ def test_a_rebalance_and_its_cause() -> None:
     ]
 
 
-def test_an_explanation_is_text_in_order_of_time() -> None:
+def test_explanation_lists_events_by_time() -> None:
     explanation = Explanation("it stands", [Line(AT + 5, "second")]).with_events(
         [Line(AT, "first")]
     )
@@ -58,7 +58,7 @@ def test_an_explanation_is_text_in_order_of_time() -> None:
     assert lines[2] == f"  {clock_time(AT)}.005 second"
 
 
-async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wire) -> None:
+async def test_group_lifecycle_is_explained(broker: Broker, wire: Wire) -> None:
     member = Member(wire)
     joined = await member.join()
     await member.sync(joined)
@@ -72,7 +72,7 @@ async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wi
     await wire.ask(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=["g"]))
     explanation = explain_group(broker.node, "g")
     assert explanation.now == "group g does not exist"
-    assert said(explanation) == [
+    assert history_of(explanation) == [
         f"rebalance 1 because member {member.id} joined",
         "1 members joined; CompletingRebalance, generation 1",
         f"leader {member.id} assigned 1 members; Stable, generation 1",
@@ -82,26 +82,26 @@ async def test_a_group_from_its_first_member_to_its_end(broker: Broker, wire: Wi
     ]
 
 
-async def test_a_group_before_any_group(broker: Broker) -> None:
+async def test_group_without_coordinator_is_explained(broker: Broker) -> None:
     status = explain_group(broker.node, "g").now
     assert status == "group g has no coordinator here: NOT_COORDINATOR"
 
 
-async def test_a_partition_is_made_served_and_deleted(broker: Broker, wire: Wire) -> None:
+async def test_partition_lifecycle_is_explained(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "orders", 2)
     explanation = explain_partition(broker.node, "orders", 1)
     assert explanation.now == "partition orders-1 is online: node 1 leads in epoch 0, in sync: 1"
-    (created,) = said(explanation)
+    (created,) = history_of(explanation)
     assert re.fullmatch("topic orders created: CreateTopics by .+", created)
     beyond = explain_partition(broker.node, "orders", 2).now
     assert beyond == "partition orders-2 does not exist: topic orders has 2 partitions"
     await delete_topic(wire, "orders")
     explanation = explain_partition(broker.node, "orders", 1)
     assert explanation.now == "partition orders-1 does not exist: topic orders does not exist"
-    assert said(explanation)[1].startswith("topic orders deleted: DeleteTopics by ")
+    assert history_of(explanation)[1].startswith("topic orders deleted: DeleteTopics by ")
 
 
-async def test_a_partition_that_went_offline(broker: Broker, wire: Wire) -> None:
+async def test_offline_partition_is_explained(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "orders", 1)
     await produce(wire, topic, batch())
     log = broker.node.partitions.logs.get("orders", 0)
@@ -110,17 +110,19 @@ async def test_a_partition_that_went_offline(broker: Broker, wire: Wire) -> None
     log.fail("and once more")
     explanation = explain_partition(broker.node, "orders", 0)
     assert explanation.now == "partition orders-0 is offline on node 1: the disk is gone"
-    assert said(explanation)[-1] == "offline because the disk is gone"
+    assert history_of(explanation)[-1] == "offline because the disk is gone"
 
 
-async def test_a_partition_whose_log_was_closed_did_not_fail(broker: Broker, wire: Wire) -> None:
+async def test_closed_log_is_not_explained_as_failure(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "orders", 1)
     await produce(wire, topic, batch())
     await delete_topic(wire, "orders")
-    assert not [text for text in said(explain_partition(broker.node, "orders", 0)) if "off" in text]
+    assert not [
+        text for text in history_of(explain_partition(broker.node, "orders", 0)) if "off" in text
+    ]
 
 
-async def test_a_leader_that_is_missing(broker: Broker, wire: Wire) -> None:
+async def test_missing_leader_is_explained(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "orders", 1)
     topic = broker.node.cluster.topics["orders"]
     before = topic.partitions[0]
@@ -131,10 +133,10 @@ async def test_a_leader_that_is_missing(broker: Broker, wire: Wire) -> None:
     assert explanation.now == (
         "partition orders-0 has no leader: none of its replicas [1] is running; start one"
     )
-    assert "lost its leader, node 1: node 1 stopped" in said(explanation)
+    assert "lost its leader, node 1: node 1 stopped" in history_of(explanation)
 
 
-def test_a_leader_that_moves() -> None:
+def test_leader_change_is_described() -> None:
     before = Partition(0, [1, 2], [1, 2], 1, 4)
     after = Partition(0, [1, 2], [2], 2, 5)
     assert describe_change(PartitionChange(None, before, after)) == (  # type: ignore[arg-type]
@@ -142,20 +144,20 @@ def test_a_leader_that_moves() -> None:
     )
 
 
-async def test_a_restart_and_a_changed_setting_are_changes(broker: Broker, wire: Wire) -> None:
+async def test_restart_and_config_change_are_explained(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "orders", 1)
     topic = broker.node.cluster.topics["orders"]
     await broker.node.cluster.alter_topic_configs(topic, {"retention.ms": "1"}, cause="an order")
     await broker.node.membership.register({})
     await broker.node.membership.become_ready()
     await broker.node.controller.settle()
-    assert said(explain_partition(broker.node, "orders", 0))[1:] == [
+    assert history_of(explain_partition(broker.node, "orders", 0))[1:] == [
         "topic orders changed: an order",
         "topic orders changed: node 1 started",
     ]
 
 
-async def test_a_transactional_id_from_nothing_to_its_end(broker: Broker, wire: Wire) -> None:
+async def test_transaction_lifecycle_is_explained(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "orders")
     ended = f"transactional id {NAME} is CompleteCommit: "
     nothing = f"transactional id {NAME} does not exist"
@@ -174,7 +176,7 @@ async def test_a_transactional_id_from_nothing_to_its_end(broker: Broker, wire: 
     )
     await writer.commit()
     await until(lambda: ended in explain_transaction(broker.node, NAME).now)
-    assert said(explain_transaction(broker.node, NAME)) == [
+    assert history_of(explain_transaction(broker.node, NAME)) == [
         f"a producer was initialized; Empty, producer {writer.id}, epoch 0",
         f"a transaction began; Ongoing, producer {writer.id}, epoch 0",
         f"producer committed the transaction; PrepareCommit, producer {writer.id}, epoch 1",

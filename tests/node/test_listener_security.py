@@ -1,4 +1,4 @@
-"""Settings of TLS and of logins that clients change while a node runs (KIP-226)."""
+"""Tests of dynamic changes of TLS and SASL settings (KIP-226)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ USERS = "listener.name.inside.scram-sha-256.sasl.jaas.config"
 async def started(
     authority: Authority, data_dir: Path | None = None, nodes: int = 1
 ) -> AsyncIterator[Broker]:
-    """A broker with an open listener, one with TLS and one with logins."""
+    """Start a broker with a plaintext listener, a TLS listener and a SASL listener."""
     options = [
         "listeners=OPEN://127.0.0.1:0,SAFE://127.0.0.1:0,INSIDE://127.0.0.1:0",
         "listener.security.protocol.map=OPEN:PLAINTEXT,SAFE:SSL,INSIDE:SASL_PLAINTEXT",
@@ -55,7 +55,7 @@ async def started(
 
 
 def scram(**users: str) -> str:
-    """A login module with these passwords."""
+    """Return a JAAS login module with these users and passwords."""
     options = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     return f"org.apache.kafka.common.security.scram.ScramLoginModule required {options};"
 
@@ -65,7 +65,7 @@ def at(broker: Broker, listener: str, node: int = 1) -> Endpoint:
 
 
 async def change(broker: Broker, values: dict[str, str], node: int = 1) -> str | None:
-    """Give a node settings; returns what it says against them."""
+    """Change the settings of a node, and return the error message or None."""
     cls = IncrementalAlterConfigsRequest
     rows = [
         cls.Config(name=name, config_operation=Operation.SET, value=value)
@@ -76,13 +76,13 @@ async def change(broker: Broker, values: dict[str, str], node: int = 1) -> str |
     )
     ask = cls(resources=[resource])
     async with connected(at(broker, "OPEN", node)) as wire:
-        (told,) = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
-    assert told.error_code in (0, ErrorCode.INVALID_REQUEST)
-    return str(told.error_message) if told.error_code else None
+        (result,) = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
+    assert result.error_code in (0, ErrorCode.INVALID_REQUEST)
+    return str(result.error_message) if result.error_code else None
 
 
 async def is_trusted(broker: Broker, authority: Authority, node: int = 1) -> bool:
-    """Whether a new client takes what the listener with TLS shows."""
+    """Return True if a new client trusts the certificate of the TLS listener."""
     try:
         async with encrypted(at(broker, "SAFE", node), authority.context()) as wire:
             return await wire.works()
@@ -90,10 +90,10 @@ async def is_trusted(broker: Broker, authority: Authority, node: int = 1) -> boo
         return False
 
 
-async def gets_in(
+async def can_authenticate(
     broker: Broker, name: str, password: str, mechanism: str = "SCRAM-SHA-256"
 ) -> bool:
-    """Whether somebody may log in."""
+    """Return True if a client can authenticate."""
     security = Security(None, Credentials(mechanism, name, password))
     try:
         async with open_cluster([at(broker, "INSIDE")], direct=True, security=security) as client:
@@ -103,7 +103,7 @@ async def gets_in(
     return True
 
 
-async def test_another_certificate(authority: Authority) -> None:
+async def test_new_certificate_applies_to_new_connections(authority: Authority) -> None:
     other = Authority(authority.directory, "other")
     async with started(authority) as broker:
         assert await is_trusted(broker, authority)
@@ -114,19 +114,19 @@ async def test_another_certificate(authority: Authority) -> None:
             assert await before.works()
 
 
-async def test_other_users(authority: Authority) -> None:
+async def test_changed_users_replace_previous_users(authority: Authority) -> None:
     async with started(authority) as broker:
-        assert await gets_in(broker, "alice", "pencil")
+        assert await can_authenticate(broker, "alice", "pencil")
         for users in ({"bob": "brush"}, {"bob": "crayon"}, {}, {"carol": "chalk"}):
             assert await change(broker, {USERS: scram(**users)}) is None
-            assert not await gets_in(broker, "alice", "pencil")
+            assert not await can_authenticate(broker, "alice", "pencil")
             for name in ("bob", "carol"):
-                assert await gets_in(broker, name, "brush") is (users.get(name) == "brush")
-                assert await gets_in(broker, name, users.get(name, "-")) is (name in users)
+                assert await can_authenticate(broker, name, "brush") is (users.get(name) == "brush")
+                assert await can_authenticate(broker, name, users.get(name, "-")) is (name in users)
 
 
 async def accepts(broker: Broker, context: ssl.SSLContext) -> bool:
-    """Whether the listener with TLS goes on with such a client."""
+    """Return True if the TLS listener accepts a client with this context."""
     try:
         async with encrypted(at(broker, "SAFE"), context) as wire:
             return await wire.works()
@@ -134,8 +134,8 @@ async def accepts(broker: Broker, context: ssl.SSLContext) -> bool:
         return False
 
 
-async def safely(broker: Broker, values: dict[str, str]) -> None:
-    """Give the listener with TLS these settings at once."""
+async def change_tls_listener(broker: Broker, values: dict[str, str]) -> None:
+    """Change settings of the TLS listener in one request."""
     assert (
         await change(broker, {f"listener.name.safe.{name}": values[name] for name in values})
         is None
@@ -143,85 +143,91 @@ async def safely(broker: Broker, values: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("store", ["ssl.truststore.location", "ssl.truststore.certificates"])
-async def test_clients_have_to_show_certificates(store: str, authority: Authority) -> None:
+async def test_client_certificates_can_be_required_at_runtime(
+    store: str, authority: Authority
+) -> None:
     is_text = store.endswith("certificates")
     trusted = authority.trusted.read_text() if is_text else str(authority.trusted)
     async with started(authority) as broker:
-        await safely(broker, {"ssl.client.auth": "required", store: trusted})
+        await change_tls_listener(broker, {"ssl.client.auth": "required", store: trusted})
         assert not await accepts(broker, authority.context())
         assert await accepts(broker, authority.context(authority.pem("alice")))
 
 
-async def test_versions_that_are_spoken(authority: Authority) -> None:
+async def test_enabled_protocols_can_be_changed(authority: Authority) -> None:
     context = authority.context()
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     async with started(authority) as broker:
         assert await accepts(broker, context)
-        await safely(broker, {"ssl.enabled.protocols": "TLSv1.2"})
+        await change_tls_listener(broker, {"ssl.enabled.protocols": "TLSv1.2"})
         assert not await accepts(broker, context)
 
 
-async def test_cipher_suites_that_are_spoken(authority: Authority) -> None:
-    """One of TLS 1.2 alone lets nobody in who speaks nothing older than 1.3."""
+async def test_cipher_suites_can_be_changed(authority: Authority) -> None:
+    """A suite for TLS 1.2 only excludes clients that require TLS 1.3."""
     context = authority.context()
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     async with started(authority) as broker:
         assert await accepts(broker, context)
-        await safely(broker, {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"})
+        await change_tls_listener(
+            broker, {"ssl.cipher.suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}
+        )
         assert not await accepts(broker, context)
         assert await accepts(broker, authority.context())
 
 
-async def test_a_key_as_text(authority: Authority) -> None:
+async def test_keystore_can_be_given_as_pem_text(authority: Authority) -> None:
     other = Authority(authority.directory, "other")
     chain, key = other.texts()
     names = "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location"
     async with started(authority) as broker:
-        await safely(broker, dict(zip(names, (chain, key, ""), strict=True)))
+        await change_tls_listener(broker, dict(zip(names, (chain, key, ""), strict=True)))
         assert await is_trusted(broker, other)
 
 
-async def test_stores_with_passwords(authority: Authority) -> None:
-    """As keytool makes them."""
+async def test_password_protected_stores_are_accepted(authority: Authority) -> None:
+    """The stores have the format that keytool creates."""
     other = Authority(authority.directory, "other")
     both = str(other.pkcs12("server"))
     async with started(authority) as broker:
         names = "ssl.keystore.location", "ssl.truststore.location"
         passwords = "ssl.keystore.password", "ssl.truststore.password"
-        await safely(broker, dict.fromkeys(names, both) | dict.fromkeys(passwords, PASSWORD))
+        await change_tls_listener(
+            broker, dict.fromkeys(names, both) | dict.fromkeys(passwords, PASSWORD)
+        )
         assert await is_trusted(broker, other)
 
 
-async def test_a_key_with_a_password(authority: Authority) -> None:
+async def test_encrypted_key_is_accepted(authority: Authority) -> None:
     other = Authority(authority.directory, "other")
     async with started(authority) as broker:
-        await safely(
+        await change_tls_listener(
             broker,
             {"ssl.keystore.location": str(other.locked("new")), "ssl.key.password": PASSWORD},
         )
         assert await is_trusted(broker, other)
 
 
-async def test_whether_nodes_look_at_names(authority: Authority) -> None:
+async def test_endpoint_identification_can_be_disabled(authority: Authority) -> None:
     async with started(authority) as broker:
         security = broker.nodes[0].listeners[1].security
         assert security is not None
         assert security.certificates is not None
         assert security.certificates.peer_client_context().check_hostname
-        await safely(broker, {"ssl.endpoint.identification.algorithm": ""})
+        await change_tls_listener(broker, {"ssl.endpoint.identification.algorithm": ""})
         assert not security.certificates.peer_client_context().check_hostname
 
 
-async def test_mechanisms_and_users_of_all_listeners(authority: Authority) -> None:
-    """Without the prefix of one."""
+async def test_unprefixed_sasl_settings_can_be_changed(authority: Authority) -> None:
+    """Settings without a listener prefix apply to all listeners."""
     async with started(authority) as broker:
         own = {"sasl.enabled.mechanisms": "SCRAM-SHA-512", "sasl.jaas.config": scram(bob="brush")}
         assert await change(broker, own) is None
-        assert not await gets_in(broker, "alice", "pencil")
-        assert await gets_in(broker, "bob", "brush", mechanism="SCRAM-SHA-512")
+        assert not await can_authenticate(broker, "alice", "pencil")
+        assert await can_authenticate(broker, "bob", "brush", mechanism="SCRAM-SHA-512")
 
 
-async def test_a_node_has_settings_of_its_own(authority: Authority) -> None:
+async def test_changed_settings_apply_only_to_their_node(authority: Authority) -> None:
     other = Authority(authority.directory, "other")
     async with started(authority, nodes=2) as broker:
         assert await change(broker, {KEYSTORE: str(other.pem("new"))}, node=2) is None
@@ -229,21 +235,21 @@ async def test_a_node_has_settings_of_its_own(authority: Authority) -> None:
         assert await is_trusted(broker, authority, node=1)
 
 
-async def test_changes_last(authority: Authority, tmp_path: Path) -> None:
+async def test_changed_settings_survive_restart(authority: Authority, tmp_path: Path) -> None:
     other = Authority(authority.directory, "other")
     async with started(authority, tmp_path / "data") as broker:
         assert await change(broker, {KEYSTORE: str(other.pem("new"))}) is None
         assert await change(broker, {USERS: scram(bob="brush")}) is None
     async with started(authority, tmp_path / "data") as broker:
         assert await is_trusted(broker, other)
-        assert await gets_in(broker, "bob", "brush")
-        assert not await gets_in(broker, "alice", "pencil")
+        assert await can_authenticate(broker, "bob", "brush")
+        assert not await can_authenticate(broker, "alice", "pencil")
 
 
-async def test_what_is_kept_and_cannot_be_used_any_more(
+async def test_stored_settings_that_became_unusable_are_ignored(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The node starts with what it was started with, and says so."""
+    """The node starts with its configured settings and logs a warning."""
     new = Authority(authority.directory, "other").pem("new")
     async with started(authority, tmp_path / "data") as broker:
         assert await change(broker, {KEYSTORE: str(new)}) is None
@@ -268,31 +274,31 @@ async def test_what_is_kept_and_cannot_be_used_any_more(
         ("listener.name.inside.sasl.enabled.mechanisms", "GSSAPI", "valid: PLAIN"),
     ],
 )
-async def test_what_cannot_be_used_is_refused(
+async def test_unusable_settings_are_rejected(
     name: str, value: str, message: str, authority: Authority
 ) -> None:
     async with started(authority) as broker:
-        said = await change(broker, {name: value})
-        assert said is not None
-        assert message in said
+        error = await change(broker, {name: value})
+        assert error is not None
+        assert message in error
         assert await is_trusted(broker, authority)
-        assert await gets_in(broker, "alice", "pencil")
+        assert await can_authenticate(broker, "alice", "pencil")
 
 
-async def test_a_file_that_never_comes_is_not_waited_for(authority: Authority) -> None:
+async def test_named_pipe_as_keystore_is_rejected(authority: Authority) -> None:
     os.mkfifo(authority.directory / "pipe")
     async with started(authority) as broker:
-        said = await change(broker, {KEYSTORE: str(authority.directory / "pipe")})
-        assert said is not None
-        assert "is not a regular file" in said
+        error = await change(broker, {KEYSTORE: str(authority.directory / "pipe")})
+        assert error is not None
+        assert "is not a regular file" in error
 
 
-async def test_no_secret_is_logged_or_told(
+async def test_secrets_are_neither_logged_nor_returned(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "kbroker")
     async with started(authority) as broker:
         for value in (scram(bob="s3cret"), 'NoModule required user_bob="s3cret";', "s3cret"):
-            said = await change(broker, {USERS: value})
-            assert "s3cret" not in (said or "")
+            error = await change(broker, {USERS: value})
+            assert "s3cret" not in (error or "")
     assert "s3cret" not in caplog.text

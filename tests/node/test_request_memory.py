@@ -1,4 +1,4 @@
-"""Memory for large requests, shared between clients."""
+"""Tests of the memory for large requests, which all clients share."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kbroker.node.request_memory import SHARE_BEYOND, Claim, RequestMemory
 
 
 class Claims:
-    """Requests that are received, without connections around them."""
+    """Claims of requests in a RequestMemory, without connections."""
 
     def __init__(self, limit: int = 1000) -> None:
         self.memory = RequestMemory(limit)
-        self.given_up: list[str] = []
+        self.aborted: list[str] = []
 
     def new(self, held: int, left: int, host: str = "a") -> Claim:
-        claim = Claim(self.memory, host, lambda: self.given_up.append(host))
+        claim = Claim(self.memory, host, lambda: self.aborted.append(host))
         claim.count(held, left)
         return claim
 
 
-async def test_those_who_wait_go_on_one_after_the_other(
+async def test_waiting_claims_continue_one_at_a_time(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Who comes from an address that holds less goes first, else who has waited longer."""
+    """A claim of an address that holds less memory continues first, then the oldest claim."""
     claims = Claims()
     holder = claims.new(1200, 500)
     waiting = [claims.new(100, left, host) for left, host in ((900, "a"), (500, "a"), (900, "b"))]
@@ -42,10 +42,10 @@ async def test_those_who_wait_go_on_one_after_the_other(
     assert waiting[1].may_continue
 
 
-async def test_those_of_whom_little_is_missing_go_on(
+async def test_nearly_complete_claims_continue(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Up to a share of the limit; the one that goes on in any case does not count."""
+    """They may use a share of the limit; the claim that always continues does not count."""
     claims = Claims()
     claims.new(1200, 500)
     few = int(1000 * SHARE_BEYOND) // 2
@@ -57,17 +57,17 @@ async def test_those_of_whom_little_is_missing_go_on(
     nursery.cancel_scope.cancel()
 
 
-async def test_one_address_gets_a_share_while_others_want_some(
+async def test_address_is_limited_while_others_claim_memory(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     claims = Claims()
-    assert claims.new(900, 500).may_continue  # it is alone
+    assert claims.new(900, 500).may_continue  # no other address has claims
     assert claims.new(50, 500, "b").may_continue
     assert not claims.new(10, 500).may_continue
     assert claims.new(10, 500, "c").may_continue
 
 
-async def test_only_those_are_given_up_that_could_have_come_on(
+async def test_only_stalled_claims_that_may_continue_are_aborted(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     limit = 1 << 20
@@ -81,8 +81,8 @@ async def test_only_those_are_given_up_that_could_have_come_on(
     for i in range(1, 22):
         await trio.sleep(0.1)
         quick.count(100 + i * 10_000, limit)
-    # The first one was let go without room, and then it is its own fault.
-    assert claims.given_up == ["slow", "first"]
+    # The first claim was allowed to continue without free memory, and then it stalled.
+    assert claims.aborted == ["slow", "first"]
     await trio.sleep(2)
-    assert set(claims.given_up) == {"slow", "first", "quick"}  # which came to a stop
+    assert set(claims.aborted) == {"slow", "first", "quick"}  # "quick" has stalled
     nursery.cancel_scope.cancel()

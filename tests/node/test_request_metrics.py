@@ -1,4 +1,4 @@
-"""What a node counts of its requests."""
+"""Tests of the request counters of a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbroker.protocol.messages.metadata import MetadataResponse
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_errors_are_counted_in_an_answer_and_in_its_rows() -> None:
+def test_errors_are_counted_in_response_and_its_rows() -> None:
     counted = RequestMetrics()
     counted.count_errors(ApiKey.HEARTBEAT, HeartbeatResponse())
     counted.count_errors(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=UNKNOWN))
@@ -32,14 +32,14 @@ def test_errors_are_counted_in_an_answer_and_in_its_rows() -> None:
     }
 
 
-def test_rows_of_long_answers_are_looked_at_up_to_a_number() -> None:
+def test_counted_rows_of_long_responses_are_bounded() -> None:
     counted = RequestMetrics()
     topics = [MetadataResponse.Topic(error_code=UNKNOWN) for _ in range(2 * ROWS_COUNTED_MAX)]
     counted.count_errors(ApiKey.METADATA, MetadataResponse(topics=topics))
     assert counted.errors == {(ApiKey.METADATA, UNKNOWN): ROWS_COUNTED_MAX}
 
 
-def test_rows_that_a_handler_has_counted_are_not_counted_again() -> None:
+def test_rows_counted_by_handler_are_not_counted_twice() -> None:
     counted = RequestMetrics()
     row = FetchResponse.Partition(error_code=UNKNOWN)
     topic = FetchResponse.Topic(partitions=[row])
@@ -47,7 +47,7 @@ def test_rows_that_a_handler_has_counted_are_not_counted_again() -> None:
     assert counted.errors == {(ApiKey.FETCH, 70): 1}
 
 
-def test_topics_with_refused_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_with_rejected_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_metrics, "TOPICS_MAX", 2)
     counted = RequestMetrics()
     for topic in ("a", "b", "c", "a", "d"):

@@ -1,4 +1,4 @@
-"""Share sessions: epochs, what ends them, and how much they remember."""
+"""Tests of share sessions: epochs, removal, and limits."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ LIMIT = ErrorCode.SHARE_SESSION_LIMIT_REACHED
 
 
 class Client:
-    """A connection."""
+    """A replacement of a connection that calls its close callbacks."""
 
     def __init__(self) -> None:
-        self.farewells: list[Callable[[], None]] = []
+        self.close_callbacks: list[Callable[[], None]] = []
 
-    def on_close(self, do: Callable[[], None]) -> None:
-        self.farewells.append(do)
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self.close_callbacks.append(callback)
 
-    def leave(self) -> None:
-        for do in self.farewells:
-            do()
+    def close(self) -> None:
+        for callback in self.close_callbacks:
+            callback()
 
 
-class Heard:
-    """Sessions, and what was heard of their ends."""
+class SessionRecorder:
+    """Share sessions that record which sessions ended and which groups became empty."""
 
     def __init__(self, sessions_max: int = 10) -> None:
         self.ended: list[str] = []
@@ -49,80 +49,80 @@ def targets(count: int, first: int = 0) -> list[ShareTarget]:
     return [ShareTarget((TOPIC, first + number), is_known=True) for number in range(count)]
 
 
-def refused(do: Callable[[], object]) -> ErrorCode:
-    with pytest.raises(KafkaError) as refusal:
-        do()
-    return refusal.value.code
+def error_of(callback: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(KafkaError) as raised:
+        callback()
+    return raised.value.code
 
 
-def test_epochs_go_up() -> None:
-    heard = Heard()
-    session = heard.open("a", Client())
+def test_session_epoch_increases_per_request() -> None:
+    recorder = SessionRecorder()
+    session = recorder.open("a", Client())
     assert session.epoch == 1
-    assert heard.sessions.advance("g", "a", 1) is session
+    assert recorder.sessions.advance("g", "a", 1) is session
     assert session.epoch == 2
-    wrong = refused(lambda: heard.sessions.advance("g", "a", 1))
+    wrong = error_of(lambda: recorder.sessions.advance("g", "a", 1))
     assert wrong == ErrorCode.INVALID_SHARE_SESSION_EPOCH
     session.epoch = EPOCH_MAX
-    heard.sessions.advance("g", "a", EPOCH_MAX)
+    recorder.sessions.advance("g", "a", EPOCH_MAX)
     assert session.epoch == 1
 
 
-def test_a_connection_ends_its_sessions() -> None:
-    heard, client, other = Heard(), Client(), Client()
-    heard.open("a", client)
-    heard.open("b", other)
-    client.leave()
-    assert (heard.ended, heard.empty) == (["a"], [])
-    other.leave()
-    assert (heard.ended, heard.empty) == (["a", "b"], ["g"])
-    assert heard.sessions.partitions == 0
+def test_closed_connection_ends_its_sessions() -> None:
+    recorder, client, other = SessionRecorder(), Client(), Client()
+    recorder.open("a", client)
+    recorder.open("b", other)
+    client.close()
+    assert (recorder.ended, recorder.empty) == (["a"], [])
+    other.close()
+    assert (recorder.ended, recorder.empty) == (["a", "b"], ["g"])
+    assert recorder.sessions.partitions == 0
 
 
-def test_a_session_that_was_replaced_has_no_end() -> None:
-    heard, client, other = Heard(), Client(), Client()
-    before = heard.open("a", client)
-    heard.open("a", other)
-    client.leave()
-    assert not heard.sessions.is_current(before)
-    assert (heard.ended, heard.empty) == ([], [])
-    assert len(heard.sessions) == 1
+def test_replaced_session_reports_no_end() -> None:
+    recorder, client, other = SessionRecorder(), Client(), Client()
+    before = recorder.open("a", client)
+    recorder.open("a", other)
+    client.close()
+    assert not recorder.sessions.is_current(before)
+    assert (recorder.ended, recorder.empty) == ([], [])
+    assert len(recorder.sessions) == 1
 
 
-def test_a_group_is_forgotten_with_the_connection_of_its_last_session() -> None:
-    heard, client = Heard(), Client()
-    heard.sessions.end(heard.open("a", client))
-    assert heard.empty == []
-    client.leave()
-    assert (heard.ended, heard.empty) == ([], ["g"])
+def test_empty_group_is_reported_when_connection_closes() -> None:
+    recorder, client = SessionRecorder(), Client()
+    recorder.sessions.end(recorder.open("a", client))
+    assert recorder.empty == []
+    client.close()
+    assert (recorder.ended, recorder.empty) == ([], ["g"])
 
 
-def test_not_of_any_number_of_groups_that_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_groups_per_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_sessions, "GROUPS_MAX", 2)
-    heard, client = Heard(), Client()
+    recorder, client = SessionRecorder(), Client()
     for group in "xyz":
-        heard.sessions.end(heard.open("a", client, group=group))
-    assert heard.empty == ["z"]
-    client.leave()
-    assert heard.empty == ["z", "x", "y"]
+        recorder.sessions.end(recorder.open("a", client, group=group))
+    assert recorder.empty == ["z"]
+    client.close()
+    assert recorder.empty == ["z", "x", "y"]
 
 
-def test_only_so_many_sessions() -> None:
-    heard, client = Heard(1), Client()
-    heard.open("a", client)
-    assert refused(lambda: heard.open("b", client)) == LIMIT
-    heard.open("a", client)
-    assert len(heard.sessions) == 1
+def test_sessions_above_limit_are_rejected() -> None:
+    recorder, client = SessionRecorder(1), Client()
+    recorder.open("a", client)
+    assert error_of(lambda: recorder.open("b", client)) == LIMIT
+    recorder.open("a", client)
+    assert len(recorder.sessions) == 1
 
 
-def test_only_so_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_above_limit_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_sessions, "PARTITIONS_PER_SLOT", 5)
-    heard, client = Heard(2), Client()
-    heard.open("a", client, 6)
-    assert refused(lambda: heard.open("b", client, 5)) == LIMIT
-    assert len(heard.sessions) == 1
-    assert refused(lambda: heard.sessions.advance("g", "a", 1, targets(5, 6))) == LIMIT
-    gone = [(TOPIC, number) for number in range(3)]
-    heard.sessions.advance("g", "a", 1, [], gone)
-    assert heard.sessions.partitions == 3
-    heard.open("b", client, 5)
+    recorder, client = SessionRecorder(2), Client()
+    recorder.open("a", client, 6)
+    assert error_of(lambda: recorder.open("b", client, 5)) == LIMIT
+    assert len(recorder.sessions) == 1
+    assert error_of(lambda: recorder.sessions.advance("g", "a", 1, targets(5, 6))) == LIMIT
+    forgotten = [(TOPIC, number) for number in range(3)]
+    recorder.sessions.advance("g", "a", 1, [], forgotten)
+    assert recorder.sessions.partitions == 3
+    recorder.open("b", client, 5)

@@ -1,4 +1,4 @@
-"""What many clients ask alike is answered from one answer."""
+"""Tests of responses that are encoded once and shared by many clients."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ ALL = MetadataRequest(topics=None)
 RESPONSE: Any = MetadataResponse
 
 
-class Making:
-    """Answers that take some pauses to make, and how many were made."""
+class SlowResponses:
+    """Shared responses whose creation takes several steps, and counters of the creations."""
 
     def __init__(self) -> None:
         self.changes = 0
-        self.begun = 0
-        self.made = 0
-        self.in_mid_work: Callable[[], None] = lambda: None
+        self.started_count = 0
+        self.completed = 0
+        self.during_work: Callable[[], None] = lambda: None
         self.responses = SharedResponses(lambda: self.changes)
 
     def make(self) -> Generator[None, None, Encoded]:
-        self.begun += 1
-        number = self.begun
+        self.started_count += 1
+        number = self.started_count
         for _ in range(3):
             yield
-            self.in_mid_work()
-        self.made += 1
+            self.during_work()
+        self.completed += 1
         return Encoded(RESPONSE, 9, b"%d" % number)
 
     async def ask(self, key: str = "all") -> bytes:
@@ -50,94 +50,94 @@ class Making:
 
 
 @pytest.fixture
-def making(monkeypatch: pytest.MonkeyPatch) -> Making:
-    """Answers for which every turn is too short."""
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowResponses:
+    """Return responses whose creation yields after each step."""
     monkeypatch.setattr("kbroker.runtime.time_slices.TIME_SLICE_SECONDS", -1)
-    return Making()
+    return SlowResponses()
 
 
-async def ask_at_once(making: Making, clients: int) -> list[bytes]:
-    heard: list[bytes] = []
+async def ask_concurrently(slow: SlowResponses, clients: int) -> list[bytes]:
+    received: list[bytes] = []
 
     async def ask() -> None:
-        heard.append(await making.ask())
+        received.append(await slow.ask())
 
     async with trio.open_nursery() as nursery:
         for _ in range(clients):
             nursery.start_soon(ask)
-    return heard
+    return received
 
 
-async def test_it_is_made_once_until_something_changes(making: Making) -> None:
-    assert [await making.ask() for _ in range(3)] == [b"1"] * 3
-    making.changes += 1
-    assert [await making.ask() for _ in range(3)] == [b"2"] * 3
-    assert await making.ask("others") == b"3"
-    assert making.made == 3
+async def test_response_is_created_once_until_a_change(slow: SlowResponses) -> None:
+    assert [await slow.ask() for _ in range(3)] == [b"1"] * 3
+    slow.changes += 1
+    assert [await slow.ask() for _ in range(3)] == [b"2"] * 3
+    assert await slow.ask("others") == b"3"
+    assert slow.completed == 3
 
 
-async def test_who_asks_while_it_is_made_waits_for_it(making: Making) -> None:
-    assert await ask_at_once(making, 10) == [b"1"] * 10
-    assert making.begun == 1
+async def test_concurrent_requests_wait_for_one_response(slow: SlowResponses) -> None:
+    assert await ask_concurrently(slow, 10) == [b"1"] * 10
+    assert slow.started_count == 1
 
 
-async def test_what_changes_meanwhile_is_told_to_who_asks_later(making: Making) -> None:
-    heard: list[bytes] = []
+async def test_requests_after_a_change_get_a_new_response(slow: SlowResponses) -> None:
+    received: list[bytes] = []
 
     async def ask() -> None:
-        heard.append(await making.ask())
+        received.append(await slow.ask())
 
     async with trio.open_nursery() as nursery:
 
         def change_and_ask_again() -> None:
-            making.in_mid_work = lambda: None
-            making.changes += 1
+            slow.during_work = lambda: None
+            slow.changes += 1
             for _ in range(5):
                 nursery.start_soon(ask)
 
-        making.in_mid_work = change_and_ask_again
-        assert await making.ask() == b"1"
-    assert heard == [b"2"] * 5
-    assert await making.ask() == b"2"
-    assert making.begun == 2
+        slow.during_work = change_and_ask_again
+        assert await slow.ask() == b"1"
+    assert received == [b"2"] * 5
+    assert await slow.ask() == b"2"
+    assert slow.started_count == 2
 
 
-async def test_where_all_changes_all_the_time_nobody_waits_for_ever(making: Making) -> None:
+async def test_constant_changes_do_not_block_requests(slow: SlowResponses) -> None:
     def change() -> None:
-        making.changes += 1
+        slow.changes += 1
 
-    making.in_mid_work = change
-    heard = await ask_at_once(making, 10)
-    assert len(heard) == 10
-    assert making.begun <= 2
-    await making.ask()
-    assert making.begun <= 3
+    slow.during_work = change
+    received = await ask_concurrently(slow, 10)
+    assert len(received) == 10
+    assert slow.started_count <= 2
+    await slow.ask()
+    assert slow.started_count <= 3
 
 
-async def test_who_gives_up_making_it_leaves_it_to_others(making: Making) -> None:
+async def test_cancelled_creation_is_taken_over_by_waiters(slow: SlowResponses) -> None:
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
 
-            def give_up() -> None:
-                making.in_mid_work = lambda: None
-                nursery.start_soon(ask_at_once, making, 5)
+            def cancel() -> None:
+                slow.during_work = lambda: None
+                nursery.start_soon(ask_concurrently, slow, 5)
                 scope.cancel()
 
-            making.in_mid_work = give_up
-            await making.ask()
+            slow.during_work = cancel
+            await slow.ask()
     assert scope.cancelled_caught
-    assert (making.begun, making.made) == (2, 1)
-    assert await making.ask() == b"2"
+    assert (slow.started_count, slow.completed) == (2, 1)
+    assert await slow.ask() == b"2"
 
 
-async def test_few_are_kept(making: Making) -> None:
+async def test_cached_responses_are_bounded(slow: SlowResponses) -> None:
     for number in range(10 * RESPONSES_MAX):
-        await making.ask(str(number))
-    assert len(making.responses._cached) == RESPONSES_MAX
-    assert await making.ask("79") == b"80"
+        await slow.ask(str(number))
+    assert len(slow.responses._cached) == RESPONSES_MAX
+    assert await slow.ask("79") == b"80"
 
 
-def test_a_message_for_many_is_encoded_as_for_one() -> None:
+def test_shared_encoding_equals_normal_encoding() -> None:
     message = MetadataResponse(cluster_id="c", controller_id=3)
     work = encode_for_many(message, 9)
     try:
@@ -153,7 +153,7 @@ def names(response: Any) -> list[str]:
     return [topic.name for topic in response.topics]
 
 
-async def test_clients_hear_of_each_change_and_of_their_own_addresses() -> None:
+async def test_shared_metadata_reflects_changes_and_client_addresses() -> None:
     async with (
         open_broker(
             BrokerConfig(), data_dir=None, listeners=[Listener("PLAINTEXT", "0.0.0.0", 0)]
@@ -172,7 +172,7 @@ async def test_clients_hear_of_each_change_and_of_their_own_addresses() -> None:
         assert names(old) == ["a", "b"]
 
 
-async def test_many_clients_get_one_answer_of_many_partitions() -> None:
+async def test_many_clients_share_one_large_response() -> None:
     async with started() as broker, AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(20)]
         await create_topic(clients[0], "many", 3000)

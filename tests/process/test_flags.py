@@ -1,4 +1,4 @@
-"""Flags, environment and file put together."""
+"""Tests of the precedence of flags, environment variables and the configuration file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.process.flags import SettingFlags, load_settings
 from kbroker.process.listeners import configured_listeners
 
 
-def test_the_order_of_places(tmp_path: Path) -> None:
+def test_setting_sources_have_precedence(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     names = ("log.retention.ms", "num.partitions", "log.segment.bytes", "message.max.bytes")
     file.write_text("".join(f"{name}=4000000\n" for name in names))
@@ -25,7 +25,7 @@ def test_the_order_of_places(tmp_path: Path) -> None:
     assert origins == ["option", "environment", "KAFKA_* environment", str(file)]
 
 
-def test_kafka_variables_are_left_alone_unless_asked_for() -> None:
+def test_kafka_variables_are_ignored_by_default() -> None:
     config = load_settings(
         SettingFlags(), {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_CREATE_TOPICS": ":"}
     )
@@ -41,12 +41,12 @@ def test_kafka_variables_are_left_alone_unless_asked_for() -> None:
         (SettingFlags(host="x", port=5), "A://x:5,B://:2"),
     ],
 )
-def test_flags_stand_for_the_first_listener(flags: SettingFlags, listeners: str) -> None:
+def test_host_and_port_flags_override_first_listener(flags: SettingFlags, listeners: str) -> None:
     flags.overrides = {"listeners": "A://h:1,B://:2"}
     assert ",".join(load_settings(flags, {}).all_listeners) == listeners
 
 
-def test_an_advertised_address_stands_beside_those_of_other_listeners() -> None:
+def test_advertise_flag_changes_only_first_listener() -> None:
     settings = {"listeners": "A://h:1,B://:2", "advertised.listeners": "A://old:1,B://b:2"}
     config = load_settings(SettingFlags(advertise="[::1]:9", overrides=settings), {})
     assert config.all_advertised_listeners == ("A://[::1]:9", "B://b:2")
@@ -54,7 +54,7 @@ def test_an_advertised_address_stands_beside_those_of_other_listeners() -> None:
         load_settings(SettingFlags(advertise="nonsense"), {})
 
 
-def test_the_machine_of_a_container_has_a_listener_like_the_first_one() -> None:
+def test_host_port_flag_adds_listener_for_container_host() -> None:
     settings = {
         "listeners": "IN://:9092",
         "advertised.listeners": "IN://kafka:9092",
@@ -68,8 +68,8 @@ def test_the_machine_of_a_container_has_a_listener_like_the_first_one() -> None:
     assert config.origin("listeners") == "--host-port"
 
 
-def test_the_listener_of_the_first_node_keeps_what_its_clients_are_told() -> None:
-    """That is the address that each came by, where nothing else is said."""
+def test_host_port_flag_keeps_first_advertised_address() -> None:
+    """Without an advertised address, clients get the address that they connected to."""
     first, host = configured_listeners(load_settings(SettingFlags(host_port=29092), {}))
     assert (first.port, first.advertised, host.advertised) == (
         9092,
@@ -78,18 +78,18 @@ def test_the_listener_of_the_first_node_keeps_what_its_clients_are_told() -> Non
     )
 
 
-def test_a_listener_of_that_name_is_not_taken_over() -> None:
+def test_host_port_flag_rejects_existing_listener_name() -> None:
     settings = {"listeners": "HOST://:1", "listener.security.protocol.map": "HOST:PLAINTEXT"}
     with pytest.raises(ConfigError, match="listeners already contains HOST; omit --host-port"):
         load_settings(SettingFlags(host_port=2, overrides=settings), {})
 
 
-def test_the_data_directory_is_a_setting() -> None:
+def test_data_dir_flag_sets_log_dirs() -> None:
     config = load_settings(SettingFlags(data_dir="/x"), {})
     assert (config.log_dirs, config.origin("log.dirs")) == (("/x",), "--data-dir")
 
 
 @pytest.mark.parametrize("name", ["log.dir", "log.dirs"])
-def test_two_places_for_data_are_refused(name: str) -> None:
+def test_data_dir_flag_conflicts_with_log_dirs(name: str) -> None:
     with pytest.raises(ConfigError, match="omit one"):
         load_settings(SettingFlags(data_dir="/x", overrides={name: "/y"}), {})

@@ -1,4 +1,4 @@
-"""Nodes that show each other who they are, and what they may do then."""
+"""Tests of the authentication and authorization between nodes."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ TWO_LISTENERS = (
 MODULE = {"PLAIN": "Plain", "SCRAM-SHA-256": "Scram", "SCRAM-SHA-512": "Scram"}
 
 
-def login(mechanism: str, password: str = "hush") -> list[str]:
-    """Settings by which nodes log in at each other as `node`."""
+def sasl_settings(mechanism: str, password: str = "hush") -> list[str]:
+    """Return settings with which nodes authenticate to each other as `node`."""
     own = f'username="node" password="{password}" user_node="hush"'
-    place = f"listener.name.in.{mechanism.lower()}."
+    prefix = f"listener.name.in.{mechanism.lower()}."
     return [
         "listener.security.protocol.map=OPEN:PLAINTEXT,IN:SASL_PLAINTEXT",
         f"sasl.enabled.mechanisms={mechanism}",
         f"sasl.mechanism.inter.broker.protocol={mechanism}",
-        f"{place}sasl.jaas.config=a.{MODULE[mechanism]}LoginModule required {own};",
+        f"{prefix}sasl.jaas.config=a.{MODULE[mechanism]}LoginModule required {own};",
     ]
 
 
 @asynccontextmanager
 async def cluster(*settings: str, users: str) -> AsyncIterator[Broker]:
-    """Three nodes with ACLs that let only `users` do anything."""
+    """Start three nodes with ACLs enforced and with `users` as super users."""
     config = BrokerConfig.load(
         options=[*TWO_LISTENERS, f"super.users={users}", *settings], strict=True
     )
@@ -62,7 +62,7 @@ async def create(wire: Wire) -> None:
 
 
 async def replicate(broker: Broker) -> None:
-    """Write what all nodes have to have, and read it."""
+    """Write a record that all nodes replicate, and read it."""
     async with connected(broker.endpoint) as wire:
         await create(wire)
         partition = broker.node.cluster.topics["t"].partitions[0]
@@ -74,13 +74,13 @@ async def replicate(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MODULE)
-async def test_nodes_log_in_at_each_other(mechanism: str) -> None:
+async def test_nodes_authenticate_to_each_other(mechanism: str) -> None:
     users = "User:ANONYMOUS;User:node"
-    async with cluster(*login(mechanism), users=users) as broker:
+    async with cluster(*sasl_settings(mechanism), users=users) as broker:
         await replicate(broker)
 
 
-async def test_nodes_log_in_by_tokens(authority: Authority) -> None:
+async def test_nodes_authenticate_with_bearer_tokens(authority: Authority) -> None:
     keys, token = authority.directory / "keys.json", authority.directory / "token"
     keys.write_bytes(key_set(key_for("ES256")))
     token.write_text(token_for("node"))
@@ -97,7 +97,7 @@ async def test_nodes_log_in_by_tokens(authority: Authority) -> None:
         await replicate(broker)
 
 
-async def test_nodes_are_known_by_their_certificates(authority: Authority) -> None:
+async def test_nodes_authenticate_with_certificates(authority: Authority) -> None:
     settings = [
         "listener.security.protocol.map=OPEN:PLAINTEXT,IN:SSL",
         f"ssl.keystore.location={authority.pem('node')}",
@@ -120,13 +120,13 @@ async def test_nodes_are_known_by_their_certificates(authority: Authority) -> No
         ),
     ],
 )
-async def test_a_node_that_does_not_come_in_follows_nobody(
+async def test_rejected_node_logs_reason_and_does_not_replicate(
     users: str, password: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with (
         cluster(
-            *login("SCRAM-SHA-256", password), "replica.lag.time.max.ms=500", users=users
+            *sasl_settings("SCRAM-SHA-256", password), "replica.lag.time.max.ms=500", users=users
         ) as broker,
         connected(broker.endpoint) as wire,
     ):
@@ -135,9 +135,9 @@ async def test_a_node_that_does_not_come_in_follows_nobody(
     assert "hush" not in caplog.text
 
 
-async def test_another_password_rules_while_nodes_run() -> None:
-    """First nodes are told of the new one, then they use it, as with Kafka."""
-    settings = login("SCRAM-SHA-256")
+async def test_inter_broker_password_can_be_changed_at_runtime() -> None:
+    """As with Kafka, nodes first learn the new password, then they use it."""
+    settings = sasl_settings("SCRAM-SHA-256")
     name = "listener.name.in.scram-sha-256.sasl.jaas.config"
     async with cluster(*settings, users="User:ANONYMOUS;User:node") as broker:
         jaas = 'a.ScramLoginModule required username="two" password="new" user_two="new";'
@@ -152,8 +152,8 @@ async def test_another_password_rules_while_nodes_run() -> None:
             assert credentials.name == "two"
 
 
-async def test_the_listener_of_nodes_is_found_by_its_protocol(authority: Authority) -> None:
-    """As in Kafka's own examples, which leave inter.broker.listener.name out."""
+async def test_inter_broker_listener_is_found_by_its_protocol(authority: Authority) -> None:
+    """Kafka's own examples omit inter.broker.listener.name."""
     own = [
         "listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0",
         f"ssl.keystore.location={authority.pem('node')}",
@@ -171,28 +171,28 @@ async def test_the_listener_of_nodes_is_found_by_its_protocol(authority: Authori
         await replicate(broker)
 
 
-def checked(*settings: str) -> None:
+def check(*settings: str) -> None:
     config = BrokerConfig.load(options=[*TWO_LISTENERS, *settings])
     check_inter_broker_security(config, configured_listeners(config))
 
 
-def test_who_could_not_log_in_is_told_at_the_start() -> None:
-    mechanism, *_ = settings = login("PLAIN")
+def test_missing_inter_broker_credentials_fail_the_start() -> None:
+    mechanism, *_ = settings = sasl_settings("PLAIN")
     with pytest.raises(StartFailed, match=r"inter-broker listener IN: sasl\.mechanism=GSSAPI"):
-        checked(mechanism, settings[1], settings[3])
+        check(mechanism, settings[1], settings[3])
     with pytest.raises(StartFailed, match=r"set username=\.\.\. and password=\.\.\."):
-        checked(
-            *settings[:3], "listener.name.in.plain.sasl.jaas.config=a.PlainLoginModule required;"
-        )
+        check(*settings[:3], "listener.name.in.plain.sasl.jaas.config=a.PlainLoginModule required;")
 
 
-def test_who_would_be_nobody_is_told_at_the_start() -> None:
+def test_unauthenticated_inter_broker_listener_fails_the_start() -> None:
     open_to_all = "listener.security.protocol.map=OPEN:PLAINTEXT,IN:PLAINTEXT"
     with pytest.raises(StartFailed, match="listener IN does not authenticate nodes"):
-        checked(open_to_all)
-    checked(open_to_all, "super.users=User:x; User:ANONYMOUS")
+        check(open_to_all)
+    check(open_to_all, "super.users=User:x; User:ANONYMOUS")
 
 
-def test_who_needs_an_acl_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
-    checked(*login("PLAIN"))
+def test_inter_broker_principal_without_super_user_is_warned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    check(*sasl_settings("PLAIN"))
     assert "the inter-broker principal User:node is not in super.users" in caplog.text

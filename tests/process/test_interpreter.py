@@ -1,4 +1,4 @@
-"""The settings of the interpreter in a server."""
+"""Tests of the interpreter settings of a server."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ print(json.dumps(trio.run(main, json.loads(sys.argv[1]), clock, clock=clock)))
 
 
 @pytest.mark.parametrize("is_collected", [True, False])
-def test_long_queue_of_objects_does_not_stay_in_the_young_generations(is_collected: bool) -> None:
+def test_periodic_collection_moves_long_queue_to_old_generation(is_collected: bool) -> None:
     command = [sys.executable, "-c", CHURN, json.dumps(is_collected)]
     most = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    # Without collections at intervals Python collects none of them.
+    # Without periodic collections, Python collects none of the objects.
     assert (most < 150_000) == is_collected, most

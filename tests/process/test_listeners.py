@@ -1,4 +1,4 @@
-"""Hosts of listeners: which families they listen on, which share a port, what clients are told."""
+"""Tests of listener addresses: families, shared ports, and advertised addresses."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def read(*options: str) -> list[Listener]:
     return configured_listeners(BrokerConfig.load(options=options))
 
 
-async def answering(port: int) -> set[str]:
-    """The loopback addresses at which a broker answers, and tells what was dialled."""
+async def reachable_addresses(port: int) -> set[str]:
+    """Return the loopback addresses at which a broker answers and advertises the same address."""
     found = set()
     for host in (V4, V6):
         try:
@@ -52,11 +52,11 @@ async def answering(port: int) -> set[str]:
 
 @pytest.mark.parametrize("host", FAMILIES)
 @pytest.mark.parametrize("named", [True, False])
-async def test_listener_host_listens_on_families_of_kafka(host: str, named: bool) -> None:
+async def test_listener_host_uses_same_address_families_as_kafka(host: str, named: bool) -> None:
     port = free_ports(1) if named else 0
     listeners = read(f"listeners=PLAINTEXT://{host}:{port}")
     async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners) as broker:
-        assert await answering(broker.endpoint.port) == FAMILIES[host]
+        assert await reachable_addresses(broker.endpoint.port) == FAMILIES[host]
 
 
 async def test_default_listener_answers_on_both_loopback_addresses() -> None:
@@ -84,10 +84,10 @@ async def test_machine_without_ipv6_listens_on_ipv4(
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]", "localhost"])
 @pytest.mark.parametrize("taken", [V4, V6])
-async def test_port_taken_in_one_family_is_refused_with_the_typed_address(
+async def test_port_used_in_one_family_is_rejected_with_configured_address(
     host: str, taken: str
 ) -> None:
-    """Clients would reach the other program, whichever address of this machine they look up."""
+    """Otherwise some clients would reach the other program, depending on name resolution."""
     port = free_ports(1)
     family = socket.AF_INET6 if ":" in taken else socket.AF_INET
     listeners = read(f"listeners=PLAINTEXT://{host}:{port}")
@@ -99,11 +99,11 @@ async def test_port_taken_in_one_family_is_refused_with_the_typed_address(
     assert str(caught.value).startswith(f"PLAINTEXT://{host}:{port}: port {port} is in use")
 
 
-async def test_one_port_of_ipv4_and_ipv6_listener_starts() -> None:
+async def test_ipv4_and_ipv6_listeners_can_share_a_port() -> None:
     port = free_ports(1)
     listeners = read(f"listeners=A://{V4}:{port},B://[{V6}]:{port}", TWO)
     async with open_broker(BrokerConfig(), data_dir=None, listeners=listeners) as broker:
-        assert await answering(port) == {V4, V6}
+        assert await reachable_addresses(port) == {V4, V6}
         assert [each.name for each, _ in broker.server.endpoints()] == ["A", "B"]
 
 
@@ -119,7 +119,7 @@ async def test_one_port_of_ipv4_and_ipv6_listener_starts() -> None:
         ("0.0.0.0", "[::1]"),
     ],
 )
-def test_port_of_two_listeners_is_blamed_on_the_configuration(first: str, second: str) -> None:
+def test_same_port_of_two_listeners_is_a_config_error(first: str, second: str) -> None:
     with pytest.raises(ConfigError, match="have the same port") as caught:
         read(f"listeners=A://{first}:9092,B://{second}:9092", TWO)
     for typed in (f"A://{first}:9092", f"B://{second}:9092"):
@@ -128,7 +128,7 @@ def test_port_of_two_listeners_is_blamed_on_the_configuration(first: str, second
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @pytest.mark.parametrize("setting", ["http", "registry"])
-def test_http_port_of_a_listener_is_blamed_on_the_configuration(host: str, setting: str) -> None:
+def test_http_port_equal_to_listener_port_fails_the_start(host: str, setting: str) -> None:
     options = (f"listeners=PLAINTEXT://{host}:9092", f"{setting}.port=9092")
     config = BrokerConfig.load(options=options)
     reason = rf"{setting}\.port and PLAINTEXT://{host}:9092 have the same port"
@@ -136,7 +136,7 @@ def test_http_port_of_a_listener_is_blamed_on_the_configuration(host: str, setti
         http_service(config, configured_listeners(config))
 
 
-async def test_nodes_whose_ports_meet_on_every_interface_are_refused() -> None:
+async def test_overlapping_ports_of_nodes_are_rejected() -> None:
     port = free_ports(4)
     listeners = read(f"listeners=A://0.0.0.0:{port},B://127.0.0.1:{port + 1}", TWO)
     with pytest.raises(CannotListen, match="set listeners at least 2 ports apart"):
@@ -144,7 +144,7 @@ async def test_nodes_whose_ports_meet_on_every_interface_are_refused() -> None:
             pass
 
 
-def test_names_and_protocols_are_read_in_any_case() -> None:
+def test_listener_names_and_protocols_are_case_insensitive() -> None:
     (one,) = read(
         "listeners=in-side://:9092",
         "advertised.listeners=In-Side://kafka.example:9092",
@@ -177,7 +177,7 @@ def test_names_and_protocols_are_read_in_any_case() -> None:
         (["listener.security.protocol.map=PLAINTEXT"], "invalid entry 'PLAINTEXT' "),
     ],
 )
-def test_configurations_that_kafka_refuses_are_refused(options: list[str], reason: str) -> None:
+def test_listener_settings_that_kafka_rejects_are_rejected(options: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         read(*options)
 
@@ -199,10 +199,10 @@ def test_empty_advertised_host_is_the_canonical_host_name(monkeypatch: pytest.Mo
         ({"own": ["10.0.0.7"]}, "10.0.0.7"),
     ],
 )
-def test_canonical_host_name_has_to_lead_back(
+def test_canonical_host_name_must_resolve_to_the_same_address(
     known: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Java's InetAddress: the first IPv4 address, and its name if that has the address."""
+    """Java's InetAddress does the same: first IPv4 address, or its name if that resolves back."""
 
     def resolve(host: str, port: None, **_: object) -> list[tuple[object, ...]]:
         if host not in known:

@@ -1,11 +1,11 @@
-"""What a server prints about itself."""
+"""Tests of the lines that a server prints about itself."""
 
 from __future__ import annotations
 
 from kbroker.process.node_info import NodeInfo, kafka_log_lines
 
 
-def test_lines_of_kafkas_log_name_the_node() -> None:
+def test_kafka_log_lines_contain_the_node_id() -> None:
     node = NodeInfo(7, "c", (), None, (), 0, 0, False, None, (7,))  # type: ignore[arg-type]
     lines = list(kafka_log_lines([node], 0.25))
     assert [line.split("] ", 1)[1] for line in lines] == [

@@ -1,4 +1,4 @@
-"""What of a server is open to others is told, and refused by --strict."""
+"""Tests of the warnings about insecure listeners and files, which --strict makes errors."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ SCRAM = (
 )
 
 
-def told(*options: str) -> list[str]:
+def warnings_for(*options: str) -> list[str]:
     return [*open_listeners(configured_listeners(BrokerConfig.load(options=options)))]
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
-def test_what_only_this_machine_reaches_is_safe(host: str) -> None:
-    assert told(f"listeners=PLAINTEXT://{host}:0") == []
+def test_loopback_listener_causes_no_warning(host: str) -> None:
+    assert warnings_for(f"listeners=PLAINTEXT://{host}:0") == []
 
 
-def test_listeners_that_others_reach(authority: Authority) -> None:
+def test_reachable_insecure_listeners_cause_warnings(authority: Authority) -> None:
     own = f"ssl.keystore.location={authority.pem('server')}"
-    (plain,) = told("listeners=PLAINTEXT://10.0.0.1:0")
+    (plain,) = warnings_for("listeners=PLAINTEXT://10.0.0.1:0")
     assert plain == (
         "anyone who can reach 10.0.0.1 can read and write everything: listener PLAINTEXT has neither "
         "TLS nor authentication; listen on localhost unless the network is trusted, or use SASL_SSL "
         "(--tls-dev generates all that it needs)"
     )
-    (login,) = told("listeners=SASL_PLAINTEXT://:0", *SCRAM)
+    (login,) = warnings_for("listeners=SASL_PLAINTEXT://:0", *SCRAM)
     assert login.startswith("anyone who can reach this machine can eavesdrop")
     assert "has no TLS" in login
-    (tls,) = told("listeners=SSL://:0", own)
+    (tls,) = warnings_for("listeners=SSL://:0", own)
     assert "has TLS, but no authentication" in tls
     assert tls.endswith("use SASL_SSL, or set ssl.client.auth=required")
-    assert told("listeners=SASL_SSL://:0", own, *SCRAM) == []
+    assert warnings_for("listeners=SASL_SSL://:0", own, *SCRAM) == []
     trusted = f"ssl.truststore.location={authority.trusted}"
-    assert told("listeners=SSL://:0", own, trusted, "ssl.client.auth=required") == []
+    assert warnings_for("listeners=SSL://:0", own, trusted, "ssl.client.auth=required") == []
 
 
-def test_files_with_secrets_that_others_can_read(authority: Authority, tmp_path: Path) -> None:
+def test_readable_files_with_secrets_cause_warnings(authority: Authority, tmp_path: Path) -> None:
     key, file = authority.pem("server"), tmp_path / "server.properties"
     file.write_text(f"listeners=SSL://localhost:0\nlistener.name.ssl.ssl.keystore.location={key}\n")
     data = tmp_path / "data"
@@ -64,7 +64,7 @@ def test_files_with_secrets_that_others_can_read(authority: Authority, tmp_path:
 
     for each in (key, file, password):
         each.chmod(0o640)
-    assert found() == [str(key), str(password)], "the settings have no secret"
+    assert found() == [str(key), str(password)], "the settings file contains no secret"
     with file.open("a") as more:
         more.write("ssl.key.password=hush\n")
     assert found() == [str(file), str(key), str(password)]
@@ -74,14 +74,16 @@ def test_files_with_secrets_that_others_can_read(authority: Authority, tmp_path:
 
 
 @pytest.mark.parametrize(("mode", "is_open"), [(0o755, True), (0o710, True), (0o700, False)])
-def test_directories_that_others_enter(mode: int, is_open: bool, tmp_path: Path) -> None:
+def test_accessible_data_directories_cause_warnings(
+    mode: int, is_open: bool, tmp_path: Path
+) -> None:
     tmp_path.chmod(mode)
     found = [*open_directories([str(tmp_path), str(tmp_path / "none")])]
     assert bool(found) is is_open
     assert all(each.endswith(f"chmod 700 {tmp_path}") for each in found)
 
 
-def test_strict_refuses_all_of_it_at_once(tmp_path: Path) -> None:
+def test_strict_reports_all_problems_together(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "server.properties"
     data.mkdir()
     data.chmod(0o755)
@@ -97,7 +99,7 @@ def test_strict_refuses_all_of_it_at_once(tmp_path: Path) -> None:
     assert [*data.iterdir()] == []
 
 
-def test_without_strict_it_is_a_warning(tmp_path: Path) -> None:
+def test_insecure_settings_without_strict_are_warnings(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("ssl.key.password=hush\n")
     file.chmod(0o644)
@@ -113,7 +115,7 @@ def test_without_strict_it_is_a_warning(tmp_path: Path) -> None:
     assert errors.count("WARNING") == 2
 
 
-def test_what_a_start_makes_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_created_files_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     data = tmp_path / "data"
     flags = ("--strict", "--tls-dev", "--host", "0.0.0.0", "--port", "0", "--data-dir", str(data))
     with serving(*flags) as process:

@@ -1,4 +1,4 @@
-"""More of `kbroker serve` as a process: recovery, sources of settings, signals, limits."""
+"""Tests of `kbroker serve` as a process: recovery, sources of settings, signals, limits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from ..wire import (
 
 
 class Server:
-    """A server that was waited for."""
+    """A server process that is ready."""
 
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Server:
         self.endpoint = (host.strip("[]"), int(port))
 
     def stop(self, how: int = signal.SIGTERM) -> tuple[str, str]:
-        """End it; returns what it said on both streams."""
+        """Stop the server, and return its output and error output."""
         self.process.send_signal(how)
         return self.process.communicate(timeout=SECONDS)
 
@@ -72,37 +72,37 @@ def flags(directory: Path, *more: str) -> list[str]:
     ]
 
 
-def said_at_start(directory: Path, *more: str, how: int = signal.SIGTERM, **settings: Any) -> str:
-    """Start, stop, and return the banner."""
+def banner_of(directory: Path, *more: str, how: int = signal.SIGTERM, **settings: Any) -> str:
+    """Start and stop a server, and return its banner."""
     with serving(*flags(directory, *more), **settings) as process:
         output, _ = ready(process, directory / "port").stop(how)
     return output
 
 
 @pytest.mark.slow
-def test_the_banner_tells_how_the_directory_was_left(tmp_path: Path) -> None:
+def test_banner_reports_clean_or_recovered_directory(tmp_path: Path) -> None:
     topic = ("--topic", "t:2")
-    assert "0 topics" in said_at_start(tmp_path)
-    assert "clean shutdown" in said_at_start(tmp_path, *topic)
-    said = said_at_start(tmp_path, how=signal.SIGKILL)
-    assert "1 topic," in said
-    assert "recovered after a crash" in said_at_start(tmp_path)
-    assert "clean shutdown" in said_at_start(tmp_path)
+    assert "0 topics" in banner_of(tmp_path)
+    assert "clean shutdown" in banner_of(tmp_path, *topic)
+    banner = banner_of(tmp_path, how=signal.SIGKILL)
+    assert "1 topic," in banner
+    assert "recovered after a crash" in banner_of(tmp_path)
+    assert "clean shutdown" in banner_of(tmp_path)
 
 
 @pytest.mark.slow
-def test_the_banner_does_not_look_at_the_files_of_many_partitions(tmp_path: Path) -> None:
-    assert "1 topic, 0.0 MB, new" in said_at_start(tmp_path, "--topic", f"t:{SIZED_MAX + 1}")
+def test_banner_omits_size_for_many_partitions(tmp_path: Path) -> None:
+    assert "1 topic, 0.0 MB, new" in banner_of(tmp_path, "--topic", f"t:{SIZED_MAX + 1}")
     (tmp_path / "data" / "t-0").mkdir()
-    assert "1 topic, 0.0 MB, clean shutdown" in said_at_start(tmp_path)
+    assert "1 topic, 0.0 MB, clean shutdown" in banner_of(tmp_path)
     for index in range(SIZED_MAX + 1):
         (tmp_path / "data" / f"t-{index}").mkdir(exist_ok=True)
-    assert "1 topic, clean shutdown" in said_at_start(tmp_path)
+    assert "1 topic, clean shutdown" in banner_of(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_directory_that_is_new_has_not_crashed(tmp_path: Path) -> None:
-    said_at_start(tmp_path, "--topic", "t:2")
+def test_added_directories_count_as_clean(tmp_path: Path) -> None:
+    banner_of(tmp_path, "--topic", "t:2")
     both = f"log.dirs={tmp_path / 'data'},{tmp_path / 'more'}"
     more = ["--port", "0", "--port-file", str(tmp_path / "port"), "-o", both]
     with serving(*more) as process:
@@ -123,7 +123,7 @@ def test_a_directory_that_is_new_has_not_crashed(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_the_banner_names_what_may_be_lost(
+def test_banner_describes_possible_data_loss(
     tmp_path: Path, more: list[str], words: str | None
 ) -> None:
     given = flags(tmp_path, *more)
@@ -134,8 +134,7 @@ def test_the_banner_names_what_may_be_lost(
     assert (words is None and "Loss" not in output) or (words is not None and words in output)
 
 
-async def test_settings_come_from_options_environment_and_file(tmp_path: Path) -> None:
-    """In that order of strength."""
+async def test_options_override_environment_and_file(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=3\nlog.segment.bytes=2000000\nmessage.max.bytes=3000\n")
     environment = {
@@ -152,15 +151,15 @@ async def test_settings_come_from_options_environment_and_file(tmp_path: Path) -
             assert (row.name, len(row.partitions)) == ("from-the-environment", 5)
             ask_for = DescribeConfigsRequest
             resource_row = ask_for.Resource(resource_type=4, resource_name="1")
-            answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask_for(resources=[resource_row]))
-            found = {entry.name: entry.value for entry in answer.results[0].configs}
+            response = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask_for(resources=[resource_row]))
+            found = {entry.name: entry.value for entry in response.results[0].configs}
             assert found["num.partitions"] == "5"
             assert found["log.segment.bytes"] == "3000000"
             assert found["message.max.bytes"] == "3000"
         server.stop()
 
 
-async def test_declared_topics_can_be_used_when_it_is_ready(tmp_path: Path) -> None:
+async def test_declared_topics_exist_when_server_is_ready(tmp_path: Path) -> None:
     more = ("--topic", "plain:3", "--topic", "keys:1:cleanup.policy=compact,retention.ms=5")
     with serving(*flags(tmp_path, *more)) as process:
         server = ready(process, tmp_path / "port")
@@ -170,8 +169,8 @@ async def test_declared_topics_can_be_used_when_it_is_ready(tmp_path: Path) -> N
         server.stop()
 
 
-async def test_the_first_signal_is_graceful(tmp_path: Path) -> None:
-    """What is parked is answered, and the directory is clean."""
+async def test_first_signal_stops_server_gracefully(tmp_path: Path) -> None:
+    """Pending fetches are answered, and the next start reports a clean shutdown."""
     with serving(*flags(tmp_path)) as process:
         server = ready(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
@@ -188,14 +187,14 @@ async def test_the_first_signal_is_graceful(tmp_path: Path) -> None:
     with serving(*flags(tmp_path)) as process:
         server = ready(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
-            answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic))
-            assert values_of(answer.responses[0].partitions[0]) == [b"a"]
+            response = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic))
+            assert values_of(response.responses[0].partitions[0]) == [b"a"]
         output, _ = server.stop()
     assert "clean shutdown" in output
 
 
-async def test_the_second_signal_is_immediate(tmp_path: Path) -> None:
-    """A client that does not take its answers holds up the graceful stop."""
+async def test_second_signal_stops_server_immediately(tmp_path: Path) -> None:
+    """A client that reads no responses delays the graceful stop."""
     with serving(*flags(tmp_path, "--grace", "30s")) as process:
         server = ready(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
@@ -205,14 +204,14 @@ async def test_the_second_signal_is_immediate(tmp_path: Path) -> None:
             frame = wire.frame(ApiKey.FETCH, 12, fetch_request(topic, partition_max_bytes=1 << 25))
             await wire.send_bytes(frame * 20)
             process.send_signal(signal.SIGTERM)
-            time.sleep(1)  # noqa: ASYNC251  # nobody else runs here
+            time.sleep(1)  # noqa: ASYNC251  # no other task runs here
             assert process.poll() is None
             process.send_signal(signal.SIGTERM)
             await until(lambda: process.poll() is not None)
         assert process.returncode == 128 + signal.SIGTERM
 
 
-async def test_the_grace_is_bounded(tmp_path: Path) -> None:
+async def test_graceful_stop_ends_after_grace_period(tmp_path: Path) -> None:
     with serving(*flags(tmp_path, "--grace", "500ms")) as process:
         server = ready(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
@@ -226,7 +225,7 @@ async def test_the_grace_is_bounded(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_start_and_stop(tmp_path: Path) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(str(address))
@@ -238,8 +237,8 @@ def test_systemd_is_told(tmp_path: Path) -> None:
             assert receiver.recv(100) == b"STOPPING=1"
 
 
-def test_with_json_stdout_is_nothing_but_events(tmp_path: Path) -> None:
-    """Also with warnings, and with a topic that logs."""
+def test_json_flag_prints_only_events(tmp_path: Path) -> None:
+    """This also holds with warnings and with a topic whose creation is logged."""
     more = ("--json", "--topic", "t", "-o", "no.such.setting=1", "--host", "0.0.0.0")
     with serving(*flags(tmp_path, *more)) as process:
         output, errors = ready(process, tmp_path / "port").stop()
@@ -248,7 +247,7 @@ def test_with_json_stdout_is_nothing_but_events(tmp_path: Path) -> None:
     assert "no.such.setting" in errors
 
 
-def test_the_json_log_is_one_object_a_line(tmp_path: Path) -> None:
+def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     more = ("--log-format", "json", "--topic", "t")
     with serving(*flags(tmp_path, *more)) as process:
         _, errors = ready(process, tmp_path / "port").stop()
@@ -256,7 +255,7 @@ def test_the_json_log_is_one_object_a_line(tmp_path: Path) -> None:
     assert any("topic t created" in line["message"] for line in lines)
 
 
-async def is_served(endpoint: tuple[str, int]) -> bool:
+async def can_connect(endpoint: tuple[str, int]) -> bool:
     try:
         async with connected(endpoint) as wire:
             return await wire.works()
@@ -264,8 +263,8 @@ async def is_served(endpoint: tuple[str, int]) -> bool:
         return False
 
 
-async def test_few_file_descriptors(tmp_path: Path) -> None:
-    """Connections leave some for the logs: of many partitions too, and of those that are new."""
+async def test_server_works_with_few_file_descriptors(tmp_path: Path) -> None:
+    """Connections leave some descriptors for the logs of many partitions and of new topics."""
 
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -275,18 +274,18 @@ async def test_few_file_descriptors(tmp_path: Path) -> None:
         async with connected(server.endpoint) as wire:
             idle = [socket.create_connection(server.endpoint) for _ in range(100)]
             topic = await create_topic(wire, "t", 50)
-            for turn in range(2):
+            for offset in range(2):
                 for partition in range(50):
                     row = await produce(wire, topic, batch([b"x"]), partition=partition)
-                    assert (row.error_code, row.base_offset) == (0, turn)
-            answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, partitions=range(50)))
-            rows = answer.responses[0].partitions
+                    assert (row.error_code, row.base_offset) == (0, offset)
+            response = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, partitions=range(50)))
+            rows = response.responses[0].partitions
             assert [values_of(row) for row in rows] == [[b"x", b"x"]] * 50
             for each in idle:
                 each.close()
-        # Until the server has heard that they are gone, a new client may be refused.
+        # The server may reject a new client until it has noticed the disconnects.
         with trio.fail_after(ANSWER_SECONDS):
-            while not await is_served(server.endpoint):  # noqa: ASYNC110  # another process
+            while not await can_connect(server.endpoint):  # noqa: ASYNC110  # another process
                 await trio.sleep(0.05)
         _, errors = server.stop()
     assert process.returncode == 0
@@ -294,7 +293,7 @@ async def test_few_file_descriptors(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_help_is_there_for_each_command() -> None:
+def test_each_command_has_help() -> None:
     for command in ((), ("serve",), ("health",), ("log",), ("demo",)):
         done = subprocess.run(
             [sys.executable, "-m", "kbroker", *command, "--help"],
@@ -306,11 +305,11 @@ def test_help_is_there_for_each_command() -> None:
         assert "Usage:" in done.stdout
 
 
-def test_a_collection_of_what_is_new_looks_at_few_objects() -> None:
-    """While it goes on everybody waits; a long request makes hundreds of thousands."""
+def test_young_garbage_collections_scan_few_objects() -> None:
+    """A collection blocks all threads, and a long request creates very many objects."""
     seen = []
 
-    def look(phase: str, about: dict[str, int]) -> None:
+    def count_objects(phase: str, about: dict[str, int]) -> None:
         if phase == "start" and about["generation"] < 2:
             generations = range(about["generation"] + 1)
             seen.append(sum(len(gc.get_objects(generation=each)) for each in generations))
@@ -318,19 +317,19 @@ def test_a_collection_of_what_is_new_looks_at_few_objects() -> None:
     before = gc.get_threshold()
     gc.collect()
     gc.set_threshold(*GC_THRESHOLDS)
-    gc.callbacks.append(look)
+    gc.callbacks.append(count_objects)
     try:
-        made = [[index] for index in range(600_000)]
+        created = [[index] for index in range(600_000)]
     finally:
-        gc.callbacks.remove(look)
+        gc.callbacks.remove(count_objects)
         gc.set_threshold(*before)
-    assert len(made) == 600_000
+    assert len(created) == 600_000
     assert len(seen) > 10
     assert max(seen) < 4 * GC_THRESHOLDS[0] <= 100_000
 
 
-def test_threads_wait_less_for_the_interpreter_than_a_turn_is_long() -> None:
-    """Else one begins to wait anew at the end of each turn: of 300 ms for a sync, all was this."""
+def test_thread_switch_interval_is_shorter_than_time_slice() -> None:
+    """Otherwise a thread waits again at the end of each time slice, up to 300 ms for an fsync."""
     script = (
         "import sys; from kbroker.process.interpreter import set_up_interpreter;"
         "set_up_interpreter(); print(sys.getswitchinterval())"

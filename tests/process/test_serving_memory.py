@@ -1,4 +1,4 @@
-"""Resident memory of `kbroker serve` while one client sends large compressed values in sequence."""
+"""Test of the memory of `kbroker serve` while a client sends large compressed values."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ..wire import Topic, batch, produce_request
 TOPIC = "values"
 VALUE_BYTES = 9_000_000
 START_SECONDS = 30
+# Requests until the codec is loaded and the allocator has its heaps.
 FIRST_REQUESTS = 10
-"""Requests until the codec is loaded and the allocator has its heaps."""
+# Maximum growth during `--large-values` requests, far below the size of the values.
 GROWTH_BYTES_MAX = 20 << 20
-"""Maximum growth during `--large-values` requests, far below what the values take."""
 
 
 @contextmanager
 def served(directory: Path, storage: str) -> Iterator[tuple[int, BlockingWire]]:
-    """Run a server and connect to it. Yields its process ID and the connection."""
+    """Run a server, connect to it, and yield its process ID and the connection."""
     port_file = directory / "port"
     where = ["--memory"] if storage == "memory" else ["--data-dir", str(directory / "data")]
     options = [*where, "--port", "0", "--port-file", str(port_file)]
@@ -59,13 +59,13 @@ def test_large_compressed_values_do_not_grow_resident_memory(
     produce = produce_request(Topic(TOPIC), batch([bytes(VALUE_BYTES)], codec=Codec.ZSTD))
     with served(tmp_path, storage) as (pid, wire):
         row = MetadataRequest.Topic(name=TOPIC)
-        asked = MetadataRequest(topics=[row], allow_auto_topic_creation=True)
-        wire.ask(ApiKey.METADATA, 9, asked)
+        metadata = MetadataRequest(topics=[row], allow_auto_topic_creation=True)
+        wire.ask(ApiKey.METADATA, 9, metadata)
 
         def send(count: int) -> int:
             for _ in range(count):
-                answer = wire.ask(ApiKey.PRODUCE, 9, produce)
-                assert not answer.responses[0].partition_responses[0].error_code
+                response = wire.ask(ApiKey.PRODUCE, 9, produce)
+                assert not response.responses[0].partition_responses[0].error_code
             return rss_of(pid)
 
         before = send(FIRST_REQUESTS)

@@ -1,4 +1,4 @@
-"""`kbroker serve --tls-dev`: a secure server by one command."""
+"""Tests of `kbroker serve --tls-dev`, which starts a secure server with one flag."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HOSTS = ("localhost", "127.0.0.1", "::1", "box.example")
 
 @contextmanager
 def secured(directory: Path, *flags: str) -> Iterator[dict[str, Any]]:
-    """The ready event of a server, and below `directory` its data and a profile of the administrator."""
+    """Run a server with its data below `directory`, and yield its ready event."""
     port = directory / "port.json"
     where = () if "--memory" in flags else ("--data-dir", str(directory / "data"))
     with serving("--tls-dev", "--port", "0", "--port-file", str(port), *where, *flags) as process:
@@ -47,62 +47,62 @@ def secured(directory: Path, *flags: str) -> Iterator[dict[str, Any]]:
         ready["output"], ready["errors"] = process.communicate(timeout=SECONDS)
 
 
-def kbroker(directory: Path, *words: str, give: str | None = None) -> str:
-    """What a command prints, with the profiles of this directory."""
+def kbroker(directory: Path, *words: str, stdin: str | None = None) -> str:
+    """Run a command with the profiles of this directory, and return its output."""
     done = subprocess.run(
         [*KBROKER, *words],
         capture_output=True,
         text=True,
         check=False,
         timeout=SECONDS,
-        input=give,
+        input=stdin,
         env=os.environ | {"KBROKER_PROFILES": str(directory / "profiles.toml")},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def use(directory: Path, ready: dict[str, Any]) -> None:
-    """Let commands be the administrator."""
+def use_admin_profile(directory: Path, ready: dict[str, Any]) -> None:
+    """Let commands authenticate as the administrator."""
     kbroker(
         directory, "profile", "create", "own", "--file", f"{ready['tls_dev']}/client.properties"
     )
 
 
-def test_who_started_it_may_do_everything_and_others_nothing(tmp_path: Path) -> None:
+def test_admin_has_all_permissions_and_others_none(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         assert list(ready["listeners"]) == ["SASL_SSL"]
-        use(tmp_path, ready)
+        use_admin_profile(tmp_path, ready)
         kbroker(tmp_path, "topic", "create", "orders")
         adding = ("--mechanism", "SCRAM-SHA-512", "--password-file", "-")
-        kbroker(tmp_path, "security", "user", "add", "bob", *adding, give="long password")
+        kbroker(tmp_path, "security", "user", "add", "bob", *adding, stdin="long password")
         properties = Path(ready["tls_dev"], "client.properties")
         of_bob = tmp_path / "bob.properties"
         password = Path(ready["tls_dev"], "admin.password").read_text()
-        said = properties.read_text().replace(password, "long password").replace("admin", "bob")
-        of_bob.write_text(said)
+        profile = properties.read_text().replace(password, "long password").replace("admin", "bob")
+        of_bob.write_text(profile)
         kbroker(tmp_path, "profile", "create", "bob", "--file", str(of_bob))
         assert "orders" not in kbroker(tmp_path, "topic", "list")
     assert "anyone who can reach" not in ready["errors"]
 
 
-def test_no_password_is_told(tmp_path: Path) -> None:
+def test_admin_password_is_not_printed_or_logged(tmp_path: Path) -> None:
     with secured(tmp_path, "--json", "--log-level", "debug") as ready:
         password = Path(ready["tls_dev"], "admin.password").read_text()
-        use(tmp_path, ready)
+        use_admin_profile(tmp_path, ready)
         shown = kbroker(tmp_path, "topic", "list")
     with secured(tmp_path, "--log-level", "debug") as again:
         pass
     assert len(password) >= 32
-    told = (ready["output"], ready["errors"], again["output"], again["errors"], shown)
-    assert not any(password in each for each in told)
+    outputs = (ready["output"], ready["errors"], again["output"], again["errors"], shown)
+    assert not any(password in each for each in outputs)
     assert (
         f"Login    admin, SCRAM-SHA-512; password and certificates in {again['tls_dev']}"
         in (again["output"])
     )
 
 
-def test_what_is_made_is_the_owners_and_stays(tmp_path: Path) -> None:
+def test_created_files_are_private_and_reused(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         pass
     directory = tmp_path / "data" / "tls-dev"
@@ -123,17 +123,17 @@ def test_what_is_made_is_the_owners_and_stays(tmp_path: Path) -> None:
     assert "bootstrap.servers=box.example:9092\n" in (directory / "client.properties").read_text()
 
 
-def test_in_memory_it_lies_in_a_directory_that_goes(tmp_path: Path) -> None:
+def test_in_memory_server_uses_temporary_directory(tmp_path: Path) -> None:
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "orders", "value": "first"}\n')
     with secured(tmp_path, "--memory", "--seed", str(seed)) as ready:
-        use(tmp_path, ready)
+        use_admin_profile(tmp_path, ready)
         read = kbroker(tmp_path, "topic", "consume", "orders", "-o", "start:end", "-f", "%v")
         assert read == "first"
     assert not Path(ready["tls_dev"]).exists()
 
 
-def test_a_start_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_start_leaves_no_files(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         port = ready["bootstrap_servers"].rpartition(":")[2]
         done = refused("--tls-dev", "--port", port, "--data-dir", str(tmp_path / "other"))
@@ -157,7 +157,7 @@ def test_a_start_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_go_with_it(flags: tuple[str, str], message: str) -> None:
+def test_conflicting_settings_are_rejected(flags: tuple[str, str], message: str) -> None:
     done = refused("--memory", "--tls-dev", *flags)
     assert done.returncode == 3
     assert message in done.stderr
@@ -166,19 +166,19 @@ def test_what_does_not_go_with_it(flags: tuple[str, str], message: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--nodes", "--processes"])
-def test_several_nodes_log_in_at_each_other(flag: str, tmp_path: Path) -> None:
+def test_several_nodes_authenticate_to_each_other(flag: str, tmp_path: Path) -> None:
     with secured(tmp_path, flag, "3") as ready:
         assert ready["bootstrap_servers"].count(",") == 2
-        use(tmp_path, ready)
+        use_admin_profile(tmp_path, ready)
         kbroker(tmp_path, "topic", "create", "t", "--replication-factor", "3", "-p", "3")
-        kbroker(tmp_path, "topic", "produce", "t", give="one\ntwo\n")
+        kbroker(tmp_path, "topic", "produce", "t", stdin="one\ntwo\n")
         read = kbroker(tmp_path, "topic", "consume", "t", "-o", "start:end", "-f", "%v ")
         assert sorted(read.split()) == ["one", "two"]
         rows = json.loads(kbroker(tmp_path, "topic", "describe", "t", "--json").splitlines()[0])
         assert [len(each["isr"]) for each in rows["partitions"]] == [3, 3, 3]
 
 
-def test_a_cluster_of_several_machines_has_no_directory_in_common() -> None:
+def test_tls_dev_conflicts_with_cluster_flag() -> None:
     done = refused("--tls-dev", "--cluster", "etcd://localhost:1/c")
     assert done.returncode == 2
     assert "--cluster and --tls-dev exclude each other" in done.stderr
@@ -194,7 +194,7 @@ def test_a_cluster_of_several_machines_has_no_directory_in_common() -> None:
         ("admin.password", 'a" user_eve="b'),
     ],
 )
-def test_what_cannot_be_used_names_its_directory(
+def test_error_for_unusable_files_names_their_directory(
     name: str, content: str | None, tmp_path: Path
 ) -> None:
     directory = tmp_path / "tls-dev"
@@ -205,12 +205,13 @@ def test_what_cannot_be_used_names_its_directory(
     else:
         (directory / name).write_text(content)
     with pytest.raises(
-        StartFailed, match=f"cannot use the files in {directory} .*remove that directory"
+        StartFailed,
+        match=f"cannot use the files in {directory} .*remove that directory",
     ):
         DevSecurity(BrokerConfig.load(), directory)
 
 
-def test_without_the_package_it_names_the_command(tmp_path: Path) -> None:
+def test_missing_cryptography_error_names_install_command(tmp_path: Path) -> None:
     (tmp_path / "cryptography.py").write_text("raise ModuleNotFoundError(name='cryptography')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -228,7 +229,7 @@ def test_without_the_package_it_names_the_command(tmp_path: Path) -> None:
 # -- settings
 
 
-def test_listeners_of_other_names_keep_them() -> None:
+def test_other_listener_names_are_kept() -> None:
     config = BrokerConfig.load(
         options=[
             "listeners=PLAINTEXT://:9092,INSIDE://localhost:9093",
@@ -237,17 +238,17 @@ def test_listeners_of_other_names_keep_them() -> None:
             "super.users=User:eve",
         ]
     )
-    made = DevSecurity(config, None).config
-    assert made.listeners == ("SASL_SSL://:9092", "INSIDE://localhost:9093")
-    assert made.advertised_listeners == ("SASL_SSL://box.example:9092",)
-    assert made.listener_security_protocol_map == "SASL_SSL:SASL_SSL,INSIDE:SASL_SSL"
-    assert made.super_users == "User:admin;User:eve"
-    assert made.is_default("allow.everyone.if.no.acl.found")
+    secured_config = DevSecurity(config, None).config
+    assert secured_config.listeners == ("SASL_SSL://:9092", "INSIDE://localhost:9093")
+    assert secured_config.advertised_listeners == ("SASL_SSL://box.example:9092",)
+    assert secured_config.listener_security_protocol_map == "SASL_SSL:SASL_SSL,INSIDE:SASL_SSL"
+    assert secured_config.super_users == "User:admin;User:eve"
+    assert secured_config.is_default("allow.everyone.if.no.acl.found")
     with pytest.raises(ConfigError, match=r"allow\.everyone"):
         DevSecurity(BrokerConfig.load(options=["allow.everyone.if.no.acl.found=true"]), None)
 
 
-def test_names_by_which_it_is_reached() -> None:
+def test_certificate_hosts_include_listener_addresses() -> None:
     here = hosts_of(BrokerConfig.load(options=["listeners=PLAINTEXT://localhost:9092"]))
     assert here[:3] == ["localhost", "127.0.0.1", "::1"]
     named = hosts_of(
@@ -273,7 +274,7 @@ def names_in(pair: Pair) -> list[str]:
     return [str(each.value) for each in names]
 
 
-def test_a_certificate_that_the_strict_take() -> None:
+def test_issued_certificate_passes_strict_verification() -> None:
     now = datetime.now(UTC)
     authority = CertificateAuthority.new("mine", now)
     pair = authority.issue(HOSTS, now)
@@ -291,7 +292,7 @@ def test_a_certificate_that_the_strict_take() -> None:
     assert pair.key not in repr(pair)
 
 
-def test_when_a_certificate_is_made_anew() -> None:
+def test_certificate_is_reissued_only_when_needed() -> None:
     authority = CertificateAuthority.new("mine", NOW)
     pair = authority.issue(HOSTS, NOW)
     assert authority.issued(pair, HOSTS, NOW)
@@ -303,12 +304,12 @@ def test_when_a_certificate_is_made_anew() -> None:
     assert not other.issued(pair, HOSTS, NOW)
     assert not authority.issued(Pair(pair.certificate, authority.pair.key), HOSTS, NOW)
     late = authority.ends_at - timedelta(days=3)
-    assert authority.issued(authority.issue(HOSTS, late), HOSTS, late), "not at each start"
+    assert authority.issued(authority.issue(HOSTS, late), HOSTS, late), "reissued at each start"
     with pytest.raises(ValueError, match="does not match the certificate"):
         CertificateAuthority(Pair(authority.pair.certificate, pair.key))
 
 
-def test_an_authority_that_has_ended(tmp_path: Path) -> None:
+def test_expired_certificate_authority_is_rejected(tmp_path: Path) -> None:
     directory = tmp_path / "tls-dev"
     with DevSecurity(BrokerConfig.load(), directory).kept(ADDRESS):
         pass
@@ -319,4 +320,4 @@ def test_an_authority_that_has_ended(tmp_path: Path) -> None:
         DevSecurity(BrokerConfig.load(), directory)
     shutil.rmtree(directory)
     DevSecurity(BrokerConfig.load(), directory)
-    assert not directory.exists(), "before it has the data directory it writes nothing"
+    assert not directory.exists(), "files were written before the data directory was in use"

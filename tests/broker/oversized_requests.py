@@ -88,17 +88,17 @@ async def make_crowd(broker: Broker, partitions: int = PARTITIONS, many: int = M
         for group in groups[1:]:
             await _commit(wire, group, wide, 1)
         for each in ids:
-            ask = request(
+            message = request(
                 ApiKey.INIT_PRODUCER_ID, transactional_id=each, transaction_timeout_ms=600_000
             )
-            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
-        await _begin_wide_transaction(wire, ids[-1], answer.producer_id, wide, partitions)
+            response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, message)
+        await _begin_wide_transaction(wire, ids[-1], response.producer_id, wide, partitions)
         for index in range(partitions):
             await produce(wire, wide, batch(), partition=index)
         for producer_id in range(many):
             mine = sequenced(10**6 + producer_id, 0)
             await produce(wire, wide, mine)
-    return Crowd(world, wide, topics, groups, ids, answer.producer_id)
+    return Crowd(world, wide, topics, groups, ids, response.producer_id)
 
 
 async def _commit(wire: Wire, group: str, topic: Topic, partitions: int) -> None:
@@ -107,13 +107,13 @@ async def _commit(wire: Wire, group: str, topic: Topic, partitions: int) -> None
         OffsetCommitRequest.Partition(partition_index=index, committed_offset=1)
         for index in range(partitions)
     ]
-    ask = OffsetCommitRequest(
+    message = OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=-1,
         topics=[OffsetCommitRequest.Topic(name=topic.name, partitions=rows)],
     )
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
-    assert not any(row.error_code for row in answer.topics[0].partitions)
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, message)
+    assert not any(row.error_code for row in response.topics[0].partitions)
 
 
 async def _begin_wide_transaction(
@@ -121,14 +121,14 @@ async def _begin_wide_transaction(
 ) -> None:
     """Begin a transaction in all partitions of a topic."""
     cls = AddPartitionsToTxnRequest
-    ask = cls(
+    message = cls(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer_id,
         v3_and_below_producer_epoch=0,
         v3_and_below_topics=[cls.Topic(name=topic.name, partitions=list(range(partitions)))],
     )
-    answer = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, ask)
-    rows = answer.results_by_topic_v3_and_below[0].results_by_partition
+    response = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, message)
+    rows = response.results_by_topic_v3_and_below[0].results_by_partition
     assert not any(row.partition_error_code for row in rows)
 
 
@@ -227,20 +227,20 @@ def valid_requests(key: ApiKey, crowd: Crowd) -> list[Any]:
 
 def stretched(message: Any, crowd: Crowd, path: Path, stretch: Stretch, count: int) -> Any:
     """Return a copy of a request in which one array has `count` items."""
-    message = place = _copy(message)
+    message = row = _copy(message)
     for field in path[:-1]:
-        place = _descend(place, field)
+        row = _descend(row, field)
         if stretch.item is _known:
-            _name_wide(crowd, place)
+            _name_wide(crowd, row)
     field = path[-1]
-    valid = next(iter(getattr(place, field.name) or ()), None)
+    valid = next(iter(getattr(row, field.name) or ()), None)
     if valid is None:
         valid = _zero(field)
     if stretch.is_one:
         items = [stretch.item(crowd, field, valid, 0)] * count
     else:
         items = [stretch.item(crowd, field, valid, index) for index in range(count)]
-    setattr(place, field.name, items)
+    setattr(row, field.name, items)
     return message
 
 
@@ -253,13 +253,13 @@ def _copy(message: Any) -> Any:
     return cls(**{each.name: _copy(getattr(message, each.name)) for each in fields(cls)})
 
 
-def _descend(place: Any, field: Field) -> Any:
+def _descend(row: Any, field: Field) -> Any:
     """Return the first row of an array of rows with arrays."""
     assert not isinstance(field.kind, str)
-    value = getattr(place, field.name)
+    value = getattr(row, field.name)
     if not value:
         value = [field.kind()] if field.array else field.kind()
-        setattr(place, field.name, value)
+        setattr(row, field.name, value)
     return value[0] if field.array else value
 
 
@@ -269,15 +269,15 @@ def _zero(field: Field) -> Any:
     return field._replace(array=False, optional=False, default=MISSING).zero()
 
 
-def _name_wide(crowd: Crowd, place: Struct) -> None:
+def _name_wide(crowd: Crowd, row: Struct) -> None:
     """Name the topic with many partitions, or the largest group, in a row with rows."""
-    for field in fields(type(place)):
+    for field in fields(type(row)):
         if field.name in TOPIC_FIELDS and field.kind == "string":
-            setattr(place, field.name, crowd.wide.name)
+            setattr(row, field.name, crowd.wide.name)
         elif field.name in GROUP_FIELDS and field.kind == "string":
-            setattr(place, field.name, crowd.groups[0])
+            setattr(row, field.name, crowd.groups[0])
         elif field.name == "topic_id":
-            setattr(place, field.name, crowd.wide.id)
+            setattr(row, field.name, crowd.wide.id)
 
 
 def _varied(field: Field, valid: Any, value_of: Callable[[Field], Any]) -> Any:
@@ -326,12 +326,12 @@ def repeated(array: Array, crowd: Crowd, count: int) -> bytes:
     """
     api, path, version = array
     message = _copy(valid_requests(api.key, crowd)[0])
-    place = message
+    row = message
     for field in path[:-1]:
-        place = _descend(place, field)
+        row = _descend(row, field)
     bodies = []
     for items in (2, 3):
-        setattr(place, path[-1].name, [_zero(path[-1])] * items)
+        setattr(row, path[-1].name, [_zero(path[-1])] * items)
         bodies.append(b"".join(token.data for token in tokens(message, version)))
     two, three = bodies
     size = len(three) - len(two)
@@ -376,8 +376,8 @@ async def exchange(node: Node, apis: Mapping[int, Api], frame: bytes) -> Outcome
         with trio.move_on_after(ANSWER_SECONDS):
             await wire.send_bytes(frame + sentinel())
             try:
-                while correlation(answer := await wire.receive_frame()) != SENTINEL_ID:
-                    size += len(answer)
+                while correlation(response := await wire.receive_frame()) != SENTINEL_ID:
+                    size += len(response)
             except ConnectionClosed:
                 return Outcome("closed")
             return Outcome(

@@ -64,9 +64,9 @@ async def test_data_directory_stores_number_of_nodes(tmp_path: Path) -> None:
 async def test_node_with_replaced_disk_restarts_with_same_id(tmp_path: Path, lost: int) -> None:
     async with started(tmp_path, nodes=3) as broker:
         (directory,) = broker.local_node(lost).node.partitions.logs.managers
-        gone = directory.meta.directory_id
+        removed = directory.meta.directory_id
     shutil.rmtree(tmp_path / f"node-{lost}")
-    async with started(tmp_path, nodes=3, **{"log.dirs.discarded.ids": gone}) as broker:
+    async with started(tmp_path, nodes=3, **{"log.dirs.discarded.ids": removed}) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
 
 
@@ -131,12 +131,12 @@ async def test_crash_resets_client_connections() -> None:
 
 async def test_stopped_node_gets_no_metadata_updates() -> None:
     async with started(nodes=2) as broker:
-        dead = broker.nodes[1].node
+        crashed = broker.nodes[1].node
         await broker.nodes[1].crash()
         await broker.create_topic("orders")
-        assert "orders" not in dead.cluster.topics
+        assert "orders" not in crashed.cluster.topics
         await broker.nodes[1].start()
-        assert broker.nodes[1].node is not dead
+        assert broker.nodes[1].node is not crashed
         assert "orders" in broker.nodes[1].node.cluster.topics
 
 
@@ -144,11 +144,11 @@ async def test_node_does_not_start_if_its_port_is_in_use() -> None:
     async with started(nodes=2) as broker:
         second = broker.nodes[1]
         await second.stop()
-        async with started():  # the other nodes are not affected
-            (thief,) = await trio.open_tcp_listeners(second.endpoint.port, host="127.0.0.1")
+        async with started():  # an independent broker is not affected
+            (occupant,) = await trio.open_tcp_listeners(second.endpoint.port, host="127.0.0.1")
             with pytest.raises(Exception, match="in use"):
                 await second.start()
-            await thief.aclose()
+            await occupant.aclose()
         await second.start()
         assert second.is_running
 
@@ -224,8 +224,8 @@ async def _read(broker: Broker, name: str, index: int) -> list[bytes | None]:
         return values_of(await fetch(wire, Topic(name, topic.id), partitions=[index]))
 
 
-@pytest.mark.parametrize("gone", [1, 2])
-async def test_removed_node_hands_over_its_partitions(tmp_path: Path, gone: int) -> None:
+@pytest.mark.parametrize("removed", [1, 2])
+async def test_removed_node_hands_over_its_partitions(tmp_path: Path, removed: int) -> None:
     placed = {"two": {0: [1, 2], 1: [2, 3], 2: [3, 1]}, "one": {0: [1], 1: [2], 2: [3]}}
     async with started(tmp_path, nodes=3) as broker:
         node = broker.node
@@ -234,15 +234,15 @@ async def test_removed_node_hands_over_its_partitions(tmp_path: Path, gone: int)
             await create_topic(node.cluster, node.config, new, cause="test")
             for index in assignments:
                 await _write(broker, name, index)
-        await broker.remove_node(gone)
-        left = [each for each in (1, 2, 3) if each != gone]
+        await broker.remove_node(removed)
+        left = [each for each in (1, 2, 3) if each != removed]
         assert [each.id for each in broker.nodes] == broker.node.cluster.node_ids == left
-        assert f"node-{gone}" not in os.listdir(tmp_path)
+        assert f"node-{removed}" not in os.listdir(tmp_path)
         for name, assignments in placed.items():
             for index, replicas in assignments.items():
-                there = broker.node.cluster.topics[name].partitions[index].replicas
-                assert len(there) == len(replicas)
-                assert set(there) <= set(left)
+                actual = broker.node.cluster.topics[name].partitions[index].replicas
+                assert len(actual) == len(replicas)
+                assert set(actual) <= set(left)
                 assert await _read(broker, name, index) == VALUES
     async with started(tmp_path) as broker:
         assert [each.id for each in broker.nodes] == left

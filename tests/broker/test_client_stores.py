@@ -1,8 +1,8 @@
 """Bounds of the stores of a node that clients fill and that outlive a request.
 
 One client fills a store far beyond its bound. The store stays within the bound, another client is
-still served, and the store is empty again when the first client is gone or has expired. Without the
-bound the same requests exceed it, which shows that the bound is effective.
+still served, and the store is empty again when the first client disconnected or expired. Without
+the bound the same requests exceed it, which shows that the bound is effective.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from ..wire import (
 )
 
 # Function that creates one entry of a store, by its number.
-Ask: TypeAlias = Callable[[Wire, int], Awaitable[Any]]
+CreateEntry: TypeAlias = Callable[[Wire, int], Awaitable[Any]]
 BYTES = 64 * 1024
 COUNT = 20
 # Number of entries that a client tries to create.
@@ -73,18 +73,18 @@ class Store(NamedTuple):
 
     Attributes:
         name: The name of the row.
-        ask: Makes an entry; what it returns must be true for a client that is served.
-        size: The number of bytes or entries in the store, found without its own counter.
-        bound: The largest size.
-        setting: The setting with the bound; its name with `_` for dots.
-        limit: The value of the setting, where it is not the bound.
-        constant: The module and the name of the constant with the bound, where it is no setting.
+        create: Creates an entry; its result is true if the client was served.
+        size: Returns the bytes or entries in the store, computed without its own counter.
+        bound: Maximum size.
+        setting: Name of the setting with the bound, with `_` instead of dots.
+        limit: Value of the setting, if it differs from the bound.
+        constant: Module and name of the constant with the bound, if there is no setting.
         others: Other settings.
-        empty: Whether the store is empty after the client has gone and its sessions are over.
+        empty: True if the store is empty after the client disconnected and its sessions expired.
     """
 
     name: str
-    ask: Ask
+    create: CreateEntry
     size: Callable[[Broker], int]
     bound: int
     setting: str | None = None
@@ -104,7 +104,7 @@ def states(broker: Broker) -> Iterable[ShardState]:
 async def join(wire: Wire, number: int, *, metadata: bytes = bytes(4000), **fields: Any) -> Any:
     """Join a group with one member that has much metadata."""
     row = JoinGroupRequest.Protocol(name="range", metadata=metadata)
-    asked = JoinGroupRequest(
+    message = JoinGroupRequest(
         group_id=f"group-{number}",
         session_timeout_ms=SESSION_MS,
         rebalance_timeout_ms=SESSION_MS,
@@ -112,37 +112,37 @@ async def join(wire: Wire, number: int, *, metadata: bytes = bytes(4000), **fiel
         protocols=[row],
         **fields,
     )
-    return await wire.ask(ApiKey.JOIN_GROUP, 9, asked)
+    return await wire.ask(ApiKey.JOIN_GROUP, 9, message)
 
 
 async def static_join(wire: Wire, number: int) -> bool:
-    joined = await join(wire, number, group_instance_id="i")
-    assert joined.error_code in (0, LOADING)
-    return not joined.error_code
+    response = await join(wire, number, group_instance_id="i")
+    assert response.error_code in (0, LOADING)
+    return not response.error_code
 
 
 async def member_id(wire: Wire, number: int) -> bool:
-    asked = await join(wire, number)
-    assert asked.error_code in (ErrorCode.MEMBER_ID_REQUIRED, LOADING)
-    return bool(asked.error_code == ErrorCode.MEMBER_ID_REQUIRED)
+    response = await join(wire, number)
+    assert response.error_code in (ErrorCode.MEMBER_ID_REQUIRED, LOADING)
+    return bool(response.error_code == ErrorCode.MEMBER_ID_REQUIRED)
 
 
 async def assignment(wire: Wire, number: int) -> bool:
     """Join as the leader of a group, and store a large assignment."""
-    joined = await join(wire, number, metadata=b"", group_instance_id="i")
-    if joined.error_code:
+    response = await join(wire, number, metadata=b"", group_instance_id="i")
+    if response.error_code:
         return False
-    row = SyncGroupRequest.Assignment(member_id=joined.member_id, assignment=bytes(4000))
-    asked = SyncGroupRequest(
+    row = SyncGroupRequest.Assignment(member_id=response.member_id, assignment=bytes(4000))
+    message = SyncGroupRequest(
         group_id=f"group-{number}",
-        generation_id=joined.generation_id,
-        member_id=joined.member_id,
+        generation_id=response.generation_id,
+        member_id=response.member_id,
         group_instance_id="i",
         protocol_type="consumer",
         protocol_name="range",
         assignments=[row],
     )
-    synced = await wire.ask(ApiKey.SYNC_GROUP, 5, asked)
+    synced = await wire.ask(ApiKey.SYNC_GROUP, 5, message)
     assert synced.error_code in (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return not synced.error_code
 
@@ -175,27 +175,27 @@ def names(number: int) -> list[str]:
 
 
 async def consumer_member(wire: Wire, number: int) -> bool:
-    answer = await beat(
+    response = await beat(
         wire, f"member-{number}", 0, group=f"group-{number}", subscribed_topic_names=names(number)
     )
-    assert answer.error_code in (0, LOADING)
-    return not answer.error_code
+    assert response.error_code in (0, LOADING)
+    return not response.error_code
 
 
 async def share_member(wire: Wire, number: int) -> bool:
-    answer = await share_beat(
+    response = await share_beat(
         wire, f"member-{number}", 0, group=f"group-{number}", topics=names(number)
     )
-    assert answer.error_code in (0, LOADING)
-    return not answer.error_code
+    assert response.error_code in (0, LOADING)
+    return not response.error_code
 
 
 async def streams_member(wire: Wire, number: int) -> bool:
-    answer = await streams_beat(
+    response = await streams_beat(
         wire, f"member-{number}", 0, group=f"group-{number}", process_id="x" * 900
     )
-    assert answer.error_code in (0, LOADING)
-    return not answer.error_code
+    assert response.error_code in (0, LOADING)
+    return not response.error_code
 
 
 def subscriptions(kind: type[ConsumerGroup | ShareGroup]) -> Callable[[Broker], int]:
@@ -225,26 +225,26 @@ async def commit(wire: Wire, number: int) -> bool:
     cls = OffsetCommitRequest
     row = cls.Partition(partition_index=0, committed_offset=1, committed_metadata="x" * 4000)
     topic = cls.Topic(name=TOPIC.name, partitions=[row])
-    asked = cls(
+    message = cls(
         group_id=f"group-{min(number, SERVED)}", generation_id_or_member_epoch=-1, topics=[topic]
     )
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 8, asked)
-    ((row_,),) = (each.partitions for each in answer.topics)
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 8, message)
+    ((row_,),) = (each.partitions for each in response.topics)
     assert row_.error_code in (0, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
     return not row_.error_code
 
 
 def offset_metadata(broker: Broker) -> int:
     offsets = itertools.chain.from_iterable(state.offsets.values() for state in states(broker))
-    return sum(len(value.metadata) for places in offsets for value in places.values())
+    return sum(len(value.metadata) for partitions in offsets for value in partitions.values())
 
 
 async def transactional_id(wire: Wire, number: int) -> bool:
     cls = InitProducerIdRequest
-    asked = cls(transactional_id=f"{number}-{'x' * 1000}", transaction_timeout_ms=1000)
-    answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
-    assert answer.error_code in (0, LOADING)
-    return not answer.error_code
+    message = cls(transactional_id=f"{number}-{'x' * 1000}", transaction_timeout_ms=1000)
+    response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, message)
+    assert response.error_code in (0, LOADING)
+    return not response.error_code
 
 
 def transactional_ids(broker: Broker) -> int:
@@ -255,11 +255,11 @@ def transactional_ids(broker: Broker) -> int:
 
 
 async def fetch_session(wire: Wire, number: int) -> bool:
-    answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(TOPIC, session_epoch=0))
-    return not answer.error_code
+    response = await wire.ask(ApiKey.FETCH, 12, fetch_request(TOPIC, session_epoch=0))
+    return not response.error_code
 
 
-async def parked_fetch(wire: Wire, number: int) -> bool:
+async def pending_fetch(wire: Wire, number: int) -> bool:
     """Send a fetch that waits forever; a client that is served gets existing records."""
     if number >= SERVED:
         return not (await fetch(wire, TOPIC)).error_code
@@ -280,9 +280,9 @@ def producers(broker: Broker) -> int:
 
 
 async def telemetry(wire: Wire, number: int) -> bool:
-    asked = request(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, client_instance_id=uuid.uuid4())
-    answer = await wire.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, asked)
-    return not answer.error_code
+    message = request(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, client_instance_id=uuid.uuid4())
+    response = await wire.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, message)
+    return not response.error_code
 
 
 async def named_client(wire: Wire, number: int) -> bool:
@@ -364,7 +364,7 @@ STORES = [
     ),
     Store(
         "replies",
-        parked_fetch,
+        pending_fetch,
         queued_replies,
         COUNT + 1,  # the last entry fills the queue
         limit=COUNT,
@@ -437,7 +437,7 @@ class World(NamedTuple):
 
 
 @asynccontextmanager
-async def world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def make_world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """Run a broker in which a store has this bound."""
     settings = dict(store.others)
     if store.setting is not None:
@@ -450,22 +450,22 @@ async def world(store: Store, limit: int, patch: pytest.MonkeyPatch) -> AsyncIte
         broker.node.activity = Activity(clock.log_ms)
         await create_topic(wire, TOPIC.name)
         await find(wire)
-        asked = request(ApiKey.FIND_COORDINATOR, key_type=1, coordinator_keys=["x"])
-        await wire.ask(ApiKey.FIND_COORDINATOR, 4, asked)
+        message = request(ApiKey.FIND_COORDINATOR, key_type=1, coordinator_keys=["x"])
+        await wire.ask(ApiKey.FIND_COORDINATOR, 4, message)
         await set_quota(wire, {"client-id": None}, consumer_byte_rate=1e9)
-        assert await store.ask(wire, SERVED)
+        assert await store.create(wire, SERVED)
         yield World(broker, clock)
 
 
-async def fill(store: Store, here: World, wire: Wire) -> int:
+async def fill(store: Store, world: World, wire: Wire) -> int:
     """Try to create entries. Return the largest size of the store."""
     largest = 0
     for number in range(SENT):
-        await store.ask(wire, number)
-        largest = max(largest, store.size(here.broker))
+        await store.create(wire, number)
+        largest = max(largest, store.size(world.broker))
     if store.name == "replies":
         await trio.testing.wait_all_tasks_blocked()
-        largest = max(largest, store.size(here.broker))
+        largest = max(largest, store.size(world.broker))
     return largest
 
 
@@ -473,16 +473,16 @@ async def fill(store: Store, here: World, wire: Wire) -> int:
 async def test_one_client_cannot_exceed_bound_of_store(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(store, store.limit or store.bound, monkeypatch) as here:
-        async with here.client("127.0.0.2") as greedy:
-            largest = await fill(store, here, greedy)
+    async with make_world(store, store.limit or store.bound, monkeypatch) as world:
+        async with world.client("127.0.0.2") as greedy:
+            largest = await fill(store, world, greedy)
             assert store.bound / 20 < largest <= store.bound
-            async with here.client("127.0.0.3") as polite:
-                assert await store.ask(polite, SERVED + 1)
+            async with world.client("127.0.0.3") as polite:
+                assert await store.create(polite, SERVED + 1)
         if store.empty:
-            await until(lambda: len(here.broker.server.connections) <= 1)
-            await here.expire(10 * SESSION_MS)
-            await until(lambda: store.size(here.broker) == 0)
+            await until(lambda: len(world.broker.server.connections) <= 1)
+            await world.expire(10 * SESSION_MS)
+            await until(lambda: store.size(world.broker) == 0)
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
@@ -490,7 +490,7 @@ async def test_same_requests_exceed_store_without_bound(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        world(store, 2**30, monkeypatch) as here,
-        here.client("127.0.0.2") as greedy,
+        make_world(store, 2**30, monkeypatch) as world,
+        world.client("127.0.0.2") as greedy,
     ):
-        assert await fill(store, here, greedy) > store.bound
+        assert await fill(store, world, greedy) > store.bound

@@ -62,13 +62,13 @@ class Trial:
     async def _set(self, kind: int, resource: str, name: str, value: str | None) -> None:
         cls = IncrementalAlterConfigsRequest
         row = cls.Config(name=name, config_operation=0 if value else 1, value=value)
-        ask = cls(
+        message = cls(
             resources=[cls.Resource(resource_type=kind, resource_name=resource, configs=[row])]
         )
-        answer = await self.wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)
-        assert answer.responses[0].error_code == 0, answer
+        response = await self.wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)
+        assert response.responses[0].error_code == 0, response
 
-    async def admits(self) -> bool:
+    async def accepts_connection(self) -> bool:
         """Return True if the broker serves another connection."""
         try:
             async with connected(self.broker.endpoint) as wire:
@@ -461,44 +461,44 @@ def _flip_last_bit(path: Path) -> None:
 
 @effect_of("max.connections")
 async def connections_above_max_connections_are_rejected(trial: Trial) -> None:
-    for value, admitted in (("1", False), ("2", True), ("1", False), (None, True)):
+    for value, accepted in (("1", False), ("2", True), ("1", False), (None, True)):
         await trial.set_broker("max.connections", value)
-        assert await trial.admits() is admitted
+        assert await trial.accepts_connection() is accepted
 
 
 @effect_of("max.connection.creation.rate")
 async def connections_above_creation_rate_wait(trial: Trial) -> None:
     """The connections of one second are accepted at once."""
-    assert all([await trial.admits() for _ in range(5)])
+    assert all([await trial.accepts_connection() for _ in range(5)])
     await trial.set_broker("max.connection.creation.rate", "1")
     served = 0
     with trio.move_on_after(0.3):
-        while await trial.admits():
+        while await trial.accepts_connection():
             served += 1
     assert served <= 2
 
 
 @effect_of("max.connections.per.ip")
 async def connections_above_limit_per_ip_are_rejected(trial: Trial) -> None:
-    for value, admitted in (("1", False), ("2", True), ("1", False), (None, True)):
+    for value, accepted in (("1", False), ("2", True), ("1", False), (None, True)):
         await trial.set_broker("max.connections.per.ip", value)
-        assert await trial.admits() is admitted
+        assert await trial.accepts_connection() is accepted
 
 
 @effect_of("max.connections.per.ip.overrides")
 async def limit_overrides_apply_to_single_ips(trial: Trial) -> None:
-    for value, admitted in (("127.0.0.1:1", False), ("127.0.0.2:1", True), (None, True)):
+    for value, accepted in (("127.0.0.1:1", False), ("127.0.0.2:1", True), (None, True)):
         await trial.set_broker("max.connections.per.ip.overrides", value)
-        assert await trial.admits() is admitted
+        assert await trial.accepts_connection() is accepted
 
 
 @effect_of("request.max.elements")
 async def requests_with_too_many_rows_are_rejected(trial: Trial) -> None:
-    ask = request(ApiKey.DESCRIBE_GROUPS, groups=[f"a group of {i:30}" for i in range(2000)])
+    message = request(ApiKey.DESCRIBE_GROUPS, groups=[f"a group of {i:30}" for i in range(2000)])
     for value, served in ((None, True), ("1000", False), ("2000", True)):
         await trial.set_broker("request.max.elements", value)
         async with connected(trial.broker.endpoint) as wire:
-            await wire.send(ApiKey.DESCRIBE_GROUPS, 5, ask)
+            await wire.send(ApiKey.DESCRIBE_GROUPS, 5, message)
             if served:
                 assert len((await wire.receive()).groups) == 2000
             else:
@@ -507,24 +507,24 @@ async def requests_with_too_many_rows_are_rejected(trial: Trial) -> None:
 
 @effect_of("producer.id.expiration.ms")
 async def batch_is_appended_again_after_producer_state_expired(trial: Trial) -> None:
-    ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
-    producer_id = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
-    mine = sequenced(producer_id, 0)
-    offsets = [(await produce(trial.wire, T, mine)).base_offset for _ in range(2)]
+    message = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=1000)
+    producer_id = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, message)).producer_id
+    records = sequenced(producer_id, 0)
+    offsets = [(await produce(trial.wire, T, records)).base_offset for _ in range(2)]
     assert offsets == [0, 0], "the second batch is a duplicate"
     await trial.set_broker("producer.id.expiration.ms", "1")
     await trio.sleep(0.01)
     await trial.broker.node.maintenance.log_manager_tasks.apply_retention()
-    assert (await produce(trial.wire, T, mine)).base_offset == 1
+    assert (await produce(trial.wire, T, records)).base_offset == 1
 
 
 @effect_of("transaction.partition.verification.enable")
 async def transaction_verification_can_be_disabled(trial: Trial) -> None:
     find = request(ApiKey.FIND_COORDINATOR, key="tx", key_type=1)
     await trial.wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
-    ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
-    mine = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).producer_id
-    part = sequenced(mine, 0, transactional=True)
+    message = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
+    records = (await trial.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, message)).producer_id
+    part = sequenced(records, 0, transactional=True)
     for value, code in ((None, ErrorCode.INVALID_TXN_STATE), ("false", ErrorCode.NONE)):
         await trial.set_broker("transaction.partition.verification.enable", value)
         row = await produce(trial.wire, T, part, 9, transactional_id="tx")

@@ -1,4 +1,4 @@
-"""Unreadable directories and files: what is offline is named, and the rest is served."""
+"""Tests of unreadable directories and files: only the affected partitions are offline."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_banner_omits_size_of_unlistable_directory(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(10))
     link_to_itself(tmp_path / "a-1")
-    assert _segment_bytes(str(tmp_path)) == 20, "what was moved aside still counts"
+    assert _segment_bytes(str(tmp_path)) == 20, "the quarantined directory still counts"
     assert _segment_bytes(str(tmp_path / "missing")) == 0
 
 
@@ -58,13 +58,13 @@ async def test_failed_sync_of_any_file_takes_directory_offline(
     files = CrashFiles()
     is_failing = False
 
-    def refuse(operation: Operation) -> None:
+    def fail_sync(operation: Operation) -> None:
         is_sync = operation.kind in ("sync", "syncdir")
-        is_there = operation.path.startswith("/one") and operation.path.endswith(ending)
-        if is_failing and is_sync and is_there:
+        is_below = operation.path.startswith("/one") and operation.path.endswith(ending)
+        if is_failing and is_sync and is_below:
             raise SyncFailedError(f"cannot sync {operation.path}: I/O", operation.path)
 
-    files.hook = refuse
+    files.hook = fail_sync
     async with started_on(files, ["/one", "/two"]) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "a", 2)
         for index in range(2):

@@ -1,4 +1,4 @@
-"""Full disks: a file size limit, a small file system, and a read-only one."""
+"""Tests of full disks: a file size limit, a small file system, and a read-only one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def closing(server: Server) -> Iterator[Server]:
         server.close()
 
 
-def ask(port: int, work: Work) -> Any:
+def run_with_wire(port: int, work: Work) -> Any:
     async def main() -> Any:
         with trio.fail_after(60):
             async with connected((LOCAL.address, port)) as wire:
@@ -71,17 +71,17 @@ def ask(port: int, work: Work) -> Any:
 
 async def fill(wire: Wire) -> list[bytes | None]:
     """Produce until a record is rejected. Return the accepted values."""
-    taken: list[bytes | None] = []
+    accepted: list[bytes | None] = []
     while True:
-        value = b"%d" % len(taken) + VALUE
+        value = b"%d" % len(accepted) + VALUE
         row = await produce(wire, Topic("t"), batch([value]), timeout_ms=20_000)
         if row.error_code:
             assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            return taken
-        taken.append(value)
+            return accepted
+        accepted.append(value)
 
 
-def take_the_rest(path: Path) -> None:
+def fill_disk(path: Path) -> None:
     """Fill a disk to the last byte."""
     with suppress(OSError), path.open("wb", buffering=0) as file:
         while file.write(VALUE):
@@ -102,12 +102,15 @@ async def read_all(wire: Wire, count: int) -> list[bytes | None]:
 async def trim(wire: Wire, before: int) -> None:
     rows = [DeleteRecordsRequest.Partition(partition_index=0, offset=before)]
     topics = [DeleteRecordsRequest.Topic(name="t", partitions=rows)]
-    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest(topics=topics))
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await wire.ask(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest(topics=topics))
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 def await_produce(server: Server) -> None:
-    wait_until(lambda: ask(server.port, code_of_produce) == 0, lambda: server.log_path.read_text())
+    wait_until(
+        lambda: run_with_wire(server.port, code_of_produce) == 0,
+        lambda: server.log_path.read_text(),
+    )
 
 
 def test_file_size_limit_rejects_records(tmp_path: Path) -> None:
@@ -115,20 +118,20 @@ def test_file_size_limit_rejects_records(tmp_path: Path) -> None:
     topics = ("t:1:internal.segment.bytes=1000000",)
     with closing(Server(tmp_path, (), topics)) as server:
         assert server.process is not None
-        ask(server.port, lambda wire: commit(wire, "readers", "t", 1))
+        run_with_wire(server.port, lambda wire: commit(wire, "readers", "t", 1))
         before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, before[1]))
-        taken = ask(server.port, fill)
-        assert len(taken) == 2
-        assert ask(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
-        assert ask(server.port, lambda wire: read_all(wire, len(taken))) == taken
-        assert ask(server.port, lambda wire: committed(wire, "readers", "t")) == 1
-        ask(server.port, lambda wire: trim(wire, 1))
+        accepted = run_with_wire(server.port, fill)
+        assert len(accepted) == 2
+        assert run_with_wire(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert run_with_wire(server.port, lambda wire: read_all(wire, len(accepted))) == accepted
+        assert run_with_wire(server.port, lambda wire: committed(wire, "readers", "t")) == 1
+        run_with_wire(server.port, lambda wire: trim(wire, 1))
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
         await_produce(server)
-        said = server.log_path.read_text()
-        assert said.count("is read-only: ") == said.count("is writable again") == 1
-        assert "File too large" in said
+        log_text = server.log_path.read_text()
+        assert log_text.count("is read-only: ") == log_text.count("is writable again") == 1
+        assert "File too large" in log_text
 
 
 @pytest.mark.slow
@@ -137,29 +140,29 @@ def test_broker_recovers_on_full_disk_of_30_megabytes(tmp_path: Path) -> None:
     server = Server(tmp_path, (), ("t:1:internal.segment.bytes=1000000",))
     options = ("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
     with mounted(server.data, *options), closing(server):
-        taken = ask(server.port, fill)
-        assert len(taken) > DISK_BYTES * 0.8 / len(VALUE)
+        accepted = run_with_wire(server.port, fill)
+        assert len(accepted) > DISK_BYTES * 0.8 / len(VALUE)
         server.kill()
         start_on_full_disk(server)
-        assert ask(server.port, lambda wire: read_all(wire, len(taken))) == taken
-        ask(server.port, lambda wire: trim(wire, len(taken) // 2))
+        assert run_with_wire(server.port, lambda wire: read_all(wire, len(accepted))) == accepted
+        run_with_wire(server.port, lambda wire: trim(wire, len(accepted) // 2))
         await_produce(server)
         server.kill()
-        take_the_rest(server.data / "of somebody else")
+        fill_disk(server.data / "other-data")
         start_on_full_disk(server)
-        ask(server.port, lambda wire: delete_topic(wire, "t"))
-        ask(server.port, lambda wire: create_topic(wire, "t"))
+        run_with_wire(server.port, lambda wire: delete_topic(wire, "t"))
+        run_with_wire(server.port, lambda wire: create_topic(wire, "t"))
         await_produce(server)
 
 
 def start_on_full_disk(server: Server) -> None:
     """Start a broker that accepts no records, and check that one log line says why."""
     server.start()
-    assert ask(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
-    told = [line for line in server.log_path.read_text().splitlines() if " ERROR " in line]
-    assert len(told) == 1, told
-    assert "is read-only: the disk of" in told[0]
-    assert "kbroker topic trim" in told[0]
+    assert run_with_wire(server.port, code_of_produce) == ErrorCode.KAFKA_STORAGE_ERROR
+    errors = [line for line in server.log_path.read_text().splitlines() if " ERROR " in line]
+    assert len(errors) == 1, errors
+    assert "is read-only: the disk of" in errors[0]
+    assert "kbroker topic trim" in errors[0]
 
 
 @pytest.mark.slow
@@ -171,29 +174,29 @@ def test_full_disk_of_one_node_affects_only_that_node(tmp_path: Path, kind: str)
     options = ("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
     with mounted(node, *options), closing(cluster):
         cluster.await_in_sync([("t", 0)])
-        rest = node / "of somebody else"
+        rest = node / "other-data"
         if kind == "full":
-            take_the_rest(rest)
-            _go_on_without(cluster, 2)
+            fill_disk(rest)
+            _check_writes_without(cluster, 2)
             rest.unlink()
         else:
             with mounted(node, "--bind", "-o", "ro", node.as_posix()):
-                _go_on_without(cluster, 2)
+                _check_writes_without(cluster, 2)
         cluster.await_in_sync([("t", 0)])
 
 
-def _go_on_without(cluster: Cluster, node: int) -> None:
+def _check_writes_without(cluster: Cluster, node: int) -> None:
     """Check that acks=all batches are acknowledged once the node is out of the ISR."""
 
     def is_out() -> bool:
         _, port = cluster.await_leader(("t", 0))
-        with_all = ask(
+        with_all = run_with_wire(
             port, lambda wire: produce(wire, Topic("t"), batch([VALUE]), timeout_ms=5000)
         )
-        assert with_all.error_code in (0, *_ELSEWHERE), cluster.log_path.read_text()
+        assert with_all.error_code in (0, *_MOVED_LEADER_ERRORS), cluster.log_path.read_text()
         return cluster.look()["t", 0].in_sync == set(NODES) - {node}
 
     wait_until(is_out, lambda: cluster.log_path.read_text())
 
 
-_ELSEWHERE = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_MOVED_LEADER_ERRORS = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -54,18 +54,18 @@ def no_collection() -> Iterator[Counter[str]]:
     `gc.DEBUG_SAVEALL` does not show all of them: the collector closes a suspended generator first,
     and the objects that the generator kept alive are then freed without being counted.
     """
-    circles: Counter[str] = Counter()
+    cycles: Counter[str] = Counter()
     gc.collect()
     gc.disable()
     try:
-        yield circles
+        yield cycles
         before = own_objects()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        circles.update(type(each).__qualname__ for each in gc.garbage)
+        cycles.update(type(each).__qualname__ for each in gc.garbage)
         for each in own_objects():
             before.pop(each, None)
-        circles.update(before.values())
+        cycles.update(before.values())
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -81,7 +81,7 @@ def own_objects() -> dict[int, str]:
     }
 
 
-async def ask_and_go(broker: Broker, key: ApiKey, version: int, message: Any) -> None:
+async def send_and_close(broker: Broker, key: ApiKey, version: int, message: Any) -> None:
     """Send a request on a new connection, and close the connection."""
     async with connected(broker.endpoint) as wire:
         await wire.send(key, version, message)
@@ -89,12 +89,12 @@ async def ask_and_go(broker: Broker, key: ApiKey, version: int, message: Any) ->
             await wire.receive()
 
 
-async def ask_often(broker: Broker, world: World, key: ApiKey) -> None:
+async def send_all_seeds(broker: Broker, world: World, key: ApiKey) -> None:
     """Send valid requests of one API, in its newest version."""
     version = load_apis()[key].versions[-1]
     for seed in range(TIMES):
         message = VALID[key](world, random.Random(seed))
-        await ask_and_go(broker, key, version, message)
+        await send_and_close(broker, key, version, message)
     await wait_all_tasks_blocked(0.01)
 
 
@@ -104,32 +104,34 @@ async def test_requests_and_connections_leave_no_reference_cycles(tmp_path: Path
     async with started(tmp_path) as broker:
         async with connected(broker.endpoint) as wire:
             world = await make_world(wire)
-        left = {}
+        leaks = {}
         for key in map(ApiKey, load_apis()):
-            with no_collection() as circles:
-                await ask_often(broker, world, key)
-            if circles:
-                left[key.name] = circles
-    assert not left
+            with no_collection() as cycles:
+                await send_all_seeds(broker, world, key)
+            if cycles:
+                leaks[key.name] = cycles
+    assert not leaks
 
 
-@pytest.mark.parametrize("is_parked", [False, True])
-async def test_reset_connections_leave_no_reference_cycles(tmp_path: Path, is_parked: bool) -> None:
+@pytest.mark.parametrize("is_pending", [False, True])
+async def test_reset_connections_leave_no_reference_cycles(
+    tmp_path: Path, is_pending: bool
+) -> None:
     async with started(tmp_path) as broker:
         async with connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "orders")
-        with no_collection() as circles:
+        with no_collection() as cycles:
             for _ in range(TIMES):
                 async with connected(broker.endpoint) as wire:
                     await wire.ask(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
-                    if is_parked:
-                        ask = fetch_request(topic, 1, max_wait_ms=60_000, min_bytes=100)
-                        await wire.send(ApiKey.FETCH, 11, ask)
+                    if is_pending:
+                        message = fetch_request(topic, 1, max_wait_ms=60_000, min_bytes=100)
+                        await wire.send(ApiKey.FETCH, 11, message)
                         await wait_all_tasks_blocked(0.01)
                     await wire.reset()
             await until(lambda: not broker.nodes[0].server.connections)
             await wait_all_tasks_blocked(0.01)
-    assert not circles
+    assert not cycles
 
 
 async def test_emptied_group_leaves_no_reference_cycles(tmp_path: Path) -> None:
@@ -137,12 +139,12 @@ async def test_emptied_group_leaves_no_reference_cycles(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         world = await make_world(wire)
         member = LeaveGroupRequest.Member(member_id=world.member_id)
-        ask = LeaveGroupRequest(group_id="stable", members=[member])
-        with no_collection() as circles:
-            answer = await wire.ask(ApiKey.LEAVE_GROUP, 5, ask)
+        message = LeaveGroupRequest(group_id="stable", members=[member])
+        with no_collection() as cycles:
+            response = await wire.ask(ApiKey.LEAVE_GROUP, 5, message)
             await wait_all_tasks_blocked(0.01)
-        assert not answer.members[0].error_code
-    assert not circles
+        assert not response.members[0].error_code
+    assert not cycles
 
 
 async def test_rejected_share_partition_leaves_no_reference_cycles(tmp_path: Path) -> None:
@@ -151,35 +153,35 @@ async def test_rejected_share_partition_leaves_no_reference_cycles(tmp_path: Pat
         topic = await shared_topic(broker, wire, start=-1)
         name, begins = "share.auto.offset.reset", "by_duration:PT1S"
         await set_config(wire, ResourceType.GROUP, GROUP, name, begins)
-        with no_collection() as circles:
+        with no_collection() as cycles:
             for _ in range(TIMES):
-                async with connected(broker.endpoint) as own:
-                    row = await ShareMember(own, topic).refusal()
+                async with connected(broker.endpoint) as member_wire:
+                    row = await ShareMember(member_wire, topic).refusal()
                 assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
             await until(lambda: len(broker.nodes[0].server.connections) == 1)
             await wait_all_tasks_blocked(0.01)
-    assert not circles
+    assert not cycles
 
 
 @pytest.mark.parametrize("codec", list(Codec)[1:])
-@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("is_rejected", [False, True])
 async def test_batches_validated_in_pieces_leave_no_reference_cycles(
-    tmp_path: Path, codec: Codec, is_refused: bool
+    tmp_path: Path, codec: Codec, is_rejected: bool
 ) -> None:
     """Validation starts in the event loop, moves to a thread, and starts again as heavy work."""
     data = batch([bytes(5_000_000)], codec=codec)
-    if is_refused:
+    if is_rejected:
         header = read_header(data)
         data, _ = with_payload(header, compress(codec, bytes(5_000_000)))
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "orders")
-        with no_collection() as circles:
+        with no_collection() as cycles:
             for _ in range(TIMES):
-                answer = await wire.ask(ApiKey.PRODUCE, 9, produce_request(topic, data))
-                row = answer.responses[0].partition_responses[0]
-                assert bool(row.error_code) == is_refused
+                response = await wire.ask(ApiKey.PRODUCE, 9, produce_request(topic, data))
+                row = response.responses[0].partition_responses[0]
+                assert bool(row.error_code) == is_rejected
             await wait_all_tasks_blocked(0.01)
-    assert not circles
+    assert not cycles
 
 
 def produce_requests() -> list[Any]:
@@ -208,12 +210,12 @@ async def test_records_waiting_for_sync_are_released(tmp_path: Path) -> None:
 
 
 async def test_large_request_is_released_with_its_connection(tmp_path: Path) -> None:
-    """For any received part of the request."""
+    """All received parts of an incomplete request are released."""
     async with started(tmp_path) as broker:
-        with no_collection() as circles:
+        with no_collection() as cycles:
             async with connected(broker.endpoint) as wire:
                 await wire.send_bytes((50_000_000).to_bytes(4, "big") + bytes(5_000_000))
                 await until(lambda: broker.node.request_memory.used > 4_000_000)
             await until(lambda: not broker.node.request_memory.used)
             await wait_all_tasks_blocked(0.01)
-    assert not circles
+    assert not cycles

@@ -1,4 +1,4 @@
-"""Retries of an idempotent producer after every kind of restart.
+"""Tests of retries of an idempotent producer after every kind of restart.
 
 A producer may have five requests without a response. Each retry gets the offset of the original
 batch, and nothing is stored twice.
@@ -47,18 +47,18 @@ class Producer:
     sent: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    async def made(cls, wire: Wire, topic: Topic) -> Producer:
+    async def create(cls, wire: Wire, topic: Topic) -> Producer:
         """Return a producer with an ID from the broker."""
-        asked = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
-        answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)
-        assert answer.error_code == 0
-        return cls(topic, answer.producer_id)
+        message = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
+        response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, message)
+        assert response.error_code == 0
+        return cls(topic, response.producer_id)
 
     async def send(self, wire: Wire, count: int = 1) -> None:
         """Send new batches without waiting for responses."""
         numbers = range(len(self.sent), len(self.sent) + count)
         new = [self._batch(number) for number in numbers]
-        rows = await self._answers(wire, new)
+        rows = await self._produce_all(wire, new)
         assert [error for error, _ in rows] == [0] * count
         self.sent |= dict(zip((offset for _, offset in rows), new, strict=True))
 
@@ -66,10 +66,10 @@ class Producer:
         """Check that only the last five batches are known, and a new one is stored."""
         again = list(self.sent.items())[-IN_FLIGHT:]
         for _ in range(2):
-            rows = await self._answers(wire, [each for _, each in again])
+            rows = await self._produce_all(wire, [each for _, each in again])
             assert rows == [(0, offset) for offset, _ in again]
         too_old = list(self.sent.values())[-IN_FLIGHT - 1]
-        ((error, _),) = await self._answers(wire, [too_old])
+        ((error, _),) = await self._produce_all(wire, [too_old])
         assert error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         await self.send(wire)
         *_, last, new = self.sent
@@ -77,7 +77,7 @@ class Producer:
 
     @property
     def written(self) -> list[bytes]:
-        """Return the values of its records."""
+        """Return the values of the producer's records."""
         return [value for number in range(len(self.sent)) for value in self._values(number)]
 
     def _values(self, number: int) -> list[bytes]:
@@ -86,22 +86,22 @@ class Producer:
     def _batch(self, number: int) -> bytes:
         return sequenced(self.id, 2 * number, self._values(number))
 
-    async def _answers(self, wire: Wire, batches: list[bytes]) -> list[tuple[int, int]]:
+    async def _produce_all(self, wire: Wire, batches: list[bytes]) -> list[tuple[int, int]]:
         """Return error and offset of each batch, all sent before the first response."""
         for each in batches:
             await wire.send(ApiKey.PRODUCE, 9, produce_request(self.topic, each))
-        answers = [await wire.receive() for _ in batches]
-        rows = [answer.responses[0].partition_responses[0] for answer in answers]
+        responses = [await wire.receive() for _ in batches]
+        rows = [response.responses[0].partition_responses[0] for response in responses]
         return [(row.error_code, row.base_offset) for row in rows]
 
 
-async def begun(wire: Wire, topic: Topic) -> Producer:
+async def start_producer(wire: Wire, topic: Topic) -> Producer:
     """Return a producer that has written seven batches, mixed with batches of another one."""
-    producer, other = await Producer.made(wire, topic), await Producer.made(wire, topic)
+    producer, other = await Producer.create(wire, topic), await Producer.create(wire, topic)
     await producer.send(wire, 2)
     for sequence in range(2):
-        theirs = sequenced(other.id, sequence)
-        assert (await produce(wire, topic, theirs)).error_code == 0
+        records = sequenced(other.id, sequence)
+        assert (await produce(wire, topic, records)).error_code == 0
         await producer.send(wire, 3)
     return producer
 
@@ -114,9 +114,9 @@ async def check(producer: Producer, wire: Wire) -> None:
 
 
 async def test_idempotent_retry_is_recognized_after_clean_stops(tmp_path: Path) -> None:
-    """Two restarts: the state from the first start is kept."""
+    """The second restart checks that the state from the first start is kept."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        producer = await begun(wire, await create_topic(wire, "t"))
+        producer = await start_producer(wire, await create_topic(wire, "t"))
     for _ in range(2):
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
             assert broker.node.partitions.logs.clean
@@ -131,7 +131,7 @@ async def test_idempotent_retry_is_recognized_after_crash(
     """The process or the power fails (`mode`), with or without a snapshot on disk."""
     files = CrashFiles()
     async with started_on(files, DATA) as broker, connected(broker.endpoint) as wire:
-        producer = await begun(wire, await create_topic(wire, "t"))
+        producer = await start_producer(wire, await create_topic(wire, "t"))
         if checkpoint:
             broker.node.partitions.named_replica("t", 0).log.save()
             broker.node.partitions.logs.checkpoint(0).run()
@@ -151,7 +151,7 @@ async def test_idempotent_retry_is_recognized_after_rolling_restart(
     async with started(tmp_path, nodes=3) as broker:
         topic = await place_topic(broker, "t", 1, 2, 3)
         async with wire_to(broker.local_node(1)) as wire:
-            producer = await begun(wire, topic)
+            producer = await start_producer(wire, topic)
         led = []
         for _ in range(4):
             leader = await until_leader(broker, "t", {1, 2, 3})
@@ -166,19 +166,19 @@ async def test_idempotent_retry_is_recognized_after_rolling_restart(
 
 
 async def until_in_sync(broker: Broker) -> None:
-    def is_so() -> bool:
+    def is_in_sync() -> bool:
         partition = broker.running().cluster.partition("t", 0)
         return partition is not None and set(partition.isr) == {1, 2, 3}
 
-    await until(is_so)
+    await until(is_in_sync)
 
 
 @pytest.mark.parametrize("crash", [True, False])
 async def test_idempotent_retry_is_recognized_after_move_to_other_directory(crash: bool) -> None:
-    """After a move, a move back, and a restart."""
+    """The partition moves, moves back, and moves again before the broker restarts."""
     files, directories = CrashFiles(), ["/one", "/two"]
     async with started_on(files, directories) as broker, connected(broker.endpoint) as wire:
-        producer = await begun(wire, await create_topic(wire, "t"))
+        producer = await start_producer(wire, await create_topic(wire, "t"))
         for directory in ("/two", "/one", "/two"):
             assert await move(wire, directory, ("t", [0])) == [0]
             await moved(wire, ("t", 0), Path(directory))
@@ -194,7 +194,7 @@ async def test_idempotent_retry_is_recognized_after_move_without_records(tmp_pat
     """The records are deleted, but the producer state is kept."""
     directories = [tmp_path / "one", tmp_path / "two"]
     async with started(directories) as broker, connected(broker.endpoint) as wire:
-        producer = await begun(wire, await create_topic(wire, "t"))
+        producer = await start_producer(wire, await create_topic(wire, "t"))
         replica = broker.node.partitions.named_replica("t", 0)
         replica.delete_records_before(replica.log.log_end_offset)
         assert await move(wire, directories[1], ("t", [0])) == [0]

@@ -1,4 +1,4 @@
-"""Rejected starts leave no changes, and no client can connect during them."""
+"""Tests that rejected starts leave no changes, and that no client can connect during them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def image(directory: Path) -> Image:
     }
 
 
-async def is_refused(root: Path, reason: str, start: AbstractAsyncContextManager[Broker]) -> None:
+async def check_rejected(
+    root: Path, reason: str, start: AbstractAsyncContextManager[Broker]
+) -> None:
     """Check that a start fails with a reason and changes no file."""
     before = image(root)
     with pytest.raises((StorageError, ValueError, CannotListen), match=reason):
@@ -65,17 +67,19 @@ async def test_directory_of_other_program_is_rejected(
 ) -> None:
     assert callable(make)
     directory = make(tmp_path / "work")
-    await is_refused(
+    await check_rejected(
         tmp_path,
         "is not a data directory: it contains .* set --data-dir to an empty",
         started(directory, nodes=nodes),
     )
-    await is_refused(tmp_path, "is not a data directory", started([tmp_path / "new", directory]))
+    await check_rejected(
+        tmp_path, "is not a data directory", started([tmp_path / "new", directory])
+    )
 
 
 async def test_file_as_data_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("mine")
-    await is_refused(tmp_path, "is a file; set a directory", started(tmp_path / "data"))
+    await check_rejected(tmp_path, "is a file; set a directory", started(tmp_path / "data"))
 
 
 async def test_leftovers_of_file_system_or_crash_are_ignored(tmp_path: Path) -> None:
@@ -100,14 +104,14 @@ async def test_directories_of_different_clusters_are_rejected(tmp_path: Path) ->
         ([one, new], 2, "start with node.id=1"),
     ]
     for directories, node_id, reason in cases:
-        await is_refused(tmp_path, reason, started(directories, node_id=node_id))
+        await check_rejected(tmp_path, reason, started(directories, node_id=node_id))
 
 
 async def test_missing_directory_is_rejected(tmp_path: Path) -> None:
     async with started([tmp_path / "one", tmp_path / "two"]):
         pass
     shutil.rmtree(tmp_path / "two")
-    await is_refused(
+    await check_rejected(
         tmp_path,
         "is missing; its partitions would start empty",
         started([tmp_path / "one", tmp_path / "new"]),
@@ -121,9 +125,9 @@ async def test_missing_or_corrupt_metadata_is_rejected(tmp_path: Path) -> None:
     journal = one / "cluster.journal"
     sound = journal.read_bytes()
     journal.write_bytes(sound[:40] + b"X" + sound[41:])
-    await is_refused(tmp_path, "line 1 is damaged", started([one, new]))
+    await check_rejected(tmp_path, "line 1 is damaged", started([one, new]))
     journal.unlink()
-    await is_refused(tmp_path, r"no cluster\.journal", started([one, new]))
+    await check_rejected(tmp_path, r"no cluster\.journal", started([one, new]))
     journal.write_bytes(sound)
     async with started([one, new]) as broker:
         assert not broker.node.partitions.logs.managers[1].clean  # the directory is new
@@ -135,7 +139,7 @@ async def test_port_in_use_is_rejected(tmp_path: Path) -> None:
         listener = Listener("PLAINTEXT", "127.0.0.1", taken.getsockname()[1])
         data = str(tmp_path / "data")
         start = open_broker(BrokerConfig.load(), data_dir=data, listeners=[listener])
-        await is_refused(tmp_path, "is in use", start)
+        await check_rejected(tmp_path, "is in use", start)
 
 
 @pytest.mark.parametrize("step", ["open_logs", "create_node"])
@@ -143,43 +147,43 @@ async def test_connections_are_refused_until_directories_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Clients get an error at once, and do not wait for a broker that never starts."""
-    refused = []
+    rejected = []
     owner = DataDirectories if step == "open_logs" else LocalNode
-    does = getattr(owner, step)
+    original = getattr(owner, step)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
-    def look() -> None:
+    def check_port() -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
-        refused.append(port)
+        rejected.append(port)
 
     if step == "open_logs":
 
-        def opens(*args: object) -> object:
-            look()
-            return does(*args)
+        def open_logs(*args: object) -> object:
+            check_port()
+            return original(*args)
 
-        monkeypatch.setattr(owner, step, opens)
+        monkeypatch.setattr(owner, step, open_logs)
     else:
 
-        async def makes(*args: object) -> object:
-            look()
-            return await does(*args)
+        async def create_node(*args: object) -> object:
+            check_port()
+            return await original(*args)
 
-        monkeypatch.setattr(owner, step, makes)
+        monkeypatch.setattr(owner, step, create_node)
     async with open_broker(
         BrokerConfig.load(),
         data_dir=str(tmp_path / "data"),
         listeners=[Listener("PLAINTEXT", "127.0.0.1", port)],
     ) as broker:
-        assert refused == [port]
+        assert rejected == [port]
         async with connected(broker.endpoint) as wire:
             await create_topic(wire, "t")
         with trio.fail_after(10):
             await broker.nodes[0].stop()
             await broker.nodes[0].start()
-        assert refused == [port, port]
+        assert rejected == [port, port]
 
 
 async def test_created_files_are_accessible_only_to_owner(tmp_path: Path) -> None:
@@ -208,9 +212,9 @@ async def test_missing_meta_properties_error_shows_its_lines(tmp_path: Path, nod
         await broker.create_topic("t")
         directory = Path(broker.nodes[-1].data_dirs[0])
     (directory / "meta.properties").unlink()
-    with pytest.raises((StorageError, ExceptionGroup)) as refused:
+    with pytest.raises((StorageError, ExceptionGroup)) as raised:
         await started(data).__aenter__()
-    message = str(refused.value)
+    message = str(raised.value)
     assert f"{directory}/meta.properties is missing" in message
     lines = message.rpartition("with these lines: ")[2].split(", ")
     (directory / "meta.properties").write_text("".join(f"{line}\n" for line in lines))

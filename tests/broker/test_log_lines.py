@@ -1,4 +1,4 @@
-"""Log lines of usual events: one line each, for any number of partitions."""
+"""Tests of the log lines of usual events: one line each, for any number of partitions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "kbroker")
 
 
-def said(caplog: pytest.LogCaptureFixture, logger: str) -> list[tuple[str, str]]:
+def lines_of(caplog: pytest.LogCaptureFixture, logger: str) -> list[tuple[str, str]]:
     """Return level and text of the log lines of a module."""
     records = [each for each in caplog.records if each.name == logger]
     return [(each.levelname, each.getMessage()) for each in records]
 
 
-def wait_until_leaders_are_told(caplog: pytest.LogCaptureFixture, count: int) -> None:
+def wait_for_controller_lines(caplog: pytest.LogCaptureFixture, count: int) -> None:
     deadline = time.monotonic() + SECONDS
-    while len(said(caplog, "kbroker.cluster.controller")) < count:
+    while len(lines_of(caplog, "kbroker.cluster.controller")) < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -40,7 +40,7 @@ def test_rebalance_logs_one_line_with_its_cause(caplog: pytest.LogCaptureFixture
         broker.wait_for_group("g", members=1, timeout=SECONDS)
         with member(broker):
             broker.wait_for_group("g", members=2, timeout=SECONDS)
-            texts = [text for _, text in said(caplog, "kbroker.coordinator_runtime.groups")]
+            texts = [text for _, text in lines_of(caplog, "kbroker.coordinator_runtime.groups")]
     assert len(texts) == 2
     assert "group g: rebalanced because member " in texts[1]
     assert texts[1].endswith("assigned 2 members; now Stable, generation 2")
@@ -52,22 +52,22 @@ def test_crashed_node_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
         (led,) = [node.leads for node in broker.nodes() if node.id == 3]
         caplog.clear()
         broker.crash_node(3)
-        wait_until_leaders_are_told(caplog, 1)
-        (line,) = said(caplog, "kbroker.cluster.controller")
-        assert said(caplog, "kbroker.replication.fetcher") == []
+        wait_for_controller_lines(caplog, 1)
+        (line,) = lines_of(caplog, "kbroker.cluster.controller")
+        assert lines_of(caplog, "kbroker.replication.fetcher") == []
     assert line[0] == "INFO"
     assert line[1].startswith(f"node 3 is down: {led} partitions have another leader now (node 1:")
 
 
 def test_requested_stop_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Not even if no other node has the records."""
+    """This holds even if no other node has the records."""
     with LocalBroker(nodes=2, topics={"t": PARTITIONS}) as broker:
         (led,) = [node.leads for node in broker.nodes() if node.id == 2]
         caplog.clear()
         broker.stop_node(2)
-        wait_until_leaders_are_told(caplog, 1)
+        wait_for_controller_lines(caplog, 1)
         text = f"node 2 was stopped: {led} partitions have no leader until a node that was in sync"
-        ((level, line),) = said(caplog, "kbroker.cluster.controller")
+        ((level, line),) = lines_of(caplog, "kbroker.cluster.controller")
         assert line.startswith(text)
         assert level == "WARNING"
         broker.start_node(2)

@@ -1,6 +1,6 @@
-"""Requests with arrays of thousands of elements.
+"""Tests of requests with arrays of thousands of elements.
 
-Other clients do not wait, and responses stay small.
+Other clients must not wait, and responses must stay small.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ ROWS = 1_000_000
 
 
 def requests(array: Array, crowd: Crowd) -> Iterator[tuple[str, bytes]]:
-    """Yield requests with one stretched array and a description; valid requests take turns."""
+    """Yield requests with one stretched array and their descriptions."""
     count = NEW_ITEMS if array.api.key.name.startswith("CREATE") else ITEMS
     for message, stretch in zip(
         cycle(valid_requests(array.api.key, crowd)), STRETCHES, strict=False
     ):
-        ask = stretched(message, crowd, array.path, stretch, count)
-        yield f"{array}, {stretch.name}", framed(array, ask)
+        message = stretched(message, crowd, array.path, stretch, count)
+        yield f"{array}, {stretch.name}", framed(array, message)
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def no_collections() -> Iterator[None]:
         gc.enable()
 
 
-async def complaints(
+async def find_problems(
     broker: Broker, crowd: Crowd, apis: Mapping[int, Api], outcomes: Counter[str]
 ) -> list[str]:
     """Stretch each array of each API. Return the problems."""
@@ -98,7 +98,7 @@ async def test_oversized_arrays_do_not_block_other_clients() -> None:
     outcomes: Counter[str] = Counter()
     async with started() as broker:
         crowd = await make_crowd(broker)
-        found = await complaints(broker, crowd, load_apis(), outcomes)
+        found = await find_problems(broker, crowd, load_apis(), outcomes)
     print(f"\n{len(arrays(load_apis()))} arrays: {dict(outcomes)}")
     assert not found, "\n".join(found)
     assert outcomes["answered"] > 0.9 * outcomes.total()
@@ -131,7 +131,7 @@ async def test_end_of_transaction_in_many_partitions_does_not_block() -> None:
     async with started() as broker:
         crowd = await make_crowd(broker)
         async with connected(broker.endpoint) as wire:
-            ask = request(
+            message = request(
                 ApiKey.END_TXN,
                 transactional_id=crowd.transactional_ids[-1],
                 producer_id=crowd.producer_id,
@@ -139,12 +139,12 @@ async def test_end_of_transaction_in_many_partitions_does_not_block() -> None:
                 committed=True,
             )
             with longest_step() as step, no_collections():
-                answer = await wire.ask(ApiKey.END_TXN, 3, ask)
-            assert answer.error_code == 0
+                response = await wire.ask(ApiKey.END_TXN, 3, message)
+            assert response.error_code == 0
     assert step.seconds < STEP_SECONDS_MAX, step
 
 
-# -- tests of the test
+# -- tests of the test harness
 
 
 def test_all_arrays_of_all_apis_are_found() -> None:
@@ -169,11 +169,11 @@ async def test_blocking_handler_is_detected() -> None:
 
     async def multiplying(ctx: Context, asked: Any) -> Any:
         work: Any = apis[ApiKey.DESCRIBE_PRODUCERS].handler(ctx, asked)
-        answer = await work
-        for topic in answer.topics:
+        response = await work
+        for topic in response.topics:
             for row in topic.partitions:
                 row.active_producers *= max(len(asked.topics), 1)
-        return answer
+        return response
 
     planted: dict[int, Api] = {
         key: apis[key]._replace(handler=handler)
@@ -185,6 +185,6 @@ async def test_blocking_handler_is_detected() -> None:
     }
     async with started() as broker:
         crowd = await make_crowd(broker, partitions=1)
-        found = await complaints(broker, crowd, planted, Counter())
+        found = await find_problems(broker, crowd, planted, Counter())
     assert any("DESCRIBE_TRANSACTIONS" in each and "at a stretch" in each for each in found)
     assert any("DESCRIBE_PRODUCERS" in each and "bytes" in each for each in found)

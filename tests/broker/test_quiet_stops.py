@@ -1,4 +1,4 @@
-"""Graceful stops log nothing that would alarm an operator."""
+"""Test that a graceful stop logs no warnings or errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ async def test_graceful_stop_of_several_nodes_logs_no_expired_session(
     """Heartbeats continue during a controlled shutdown, which may be slow."""
     write = LocalStore._write
 
-    async def slowly(store: LocalStore, line: bytes) -> None:
+    async def write_slowly(store: LocalStore, line: bytes) -> None:
         await write(store, line)
         await trio.sleep(0.02)
 
     async with started(tmp_path, nodes=3, broker_heartbeat_interval_ms=5) as broker:
         await broker.create_topic("a")
-        monkeypatch.setattr(LocalStore, "_write", slowly)
+        monkeypatch.setattr(LocalStore, "_write", write_slowly)
     assert [each.getMessage() for each in caplog.records if each.levelname != "INFO"] == []

@@ -1,4 +1,4 @@
-"""Data after a restart, after a clean stop and after a crash; flush policies; the memory limit.
+"""Tests of restarts after clean stops and crashes, of flush policies, and of the memory limit.
 
 A crash is simulated by copying the data directory of a running broker: it has what the process
 wrote, but not what a stop would have done.
@@ -56,22 +56,22 @@ async def fill(wire: Wire) -> Topic:
     topic = await create_topic(wire, "t", 3)
     for i in range(30):
         await produce(wire, topic, batch([b"%d" % i]), partition=i % 3)
-    ask = request(ApiKey.DELETE_RECORDS)
-    cls = type(ask)
+    message = request(ApiKey.DELETE_RECORDS)
+    cls = type(message)
     row = cls.Partition(partition_index=1, offset=4)
-    ask.topics = [cls.Topic(name="t", partitions=[row])]
-    await wire.ask(ApiKey.DELETE_RECORDS, 2, ask)
+    message.topics = [cls.Topic(name="t", partitions=[row])]
+    await wire.ask(ApiKey.DELETE_RECORDS, 2, message)
     await commit(wire, "group", "t", 7)
-    await create_topic(wire, "gone")
-    await delete_topic(wire, "gone")
+    await create_topic(wire, "deleted")
+    await delete_topic(wire, "deleted")
     return topic
 
 
 async def check(broker: Broker, wire: Wire, topic: Topic, cluster_id: str) -> None:
-    """Check that everything that `fill` did is there."""
-    answer = await metadata(wire, version=12)
-    assert answer.cluster_id == cluster_id
-    topics = {row.name: row for row in answer.topics}
+    """Check that all effects of `fill` exist."""
+    response = await metadata(wire, version=12)
+    assert response.cluster_id == cluster_id
+    topics = {row.name: row for row in response.topics}
     assert set(topics) == {"t", "__consumer_offsets"}
     assert topics["t"].topic_id == topic.id
     assert {p.leader_epoch for p in topics["t"].partitions} == {1}
@@ -166,8 +166,8 @@ async def test_restart_increases_leader_epoch_of_metadata_and_batches(tmp_path: 
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
             if not epoch:
                 topic = await create_topic(wire, "t")
-            answer = await metadata(wire, ["t"])
-            assert answer.topics[0].partitions[0].leader_epoch == epoch
+            response = await metadata(wire, ["t"])
+            assert response.topics[0].partitions[0].leader_epoch == epoch
             await produce(wire, topic, batch([b"x", b"y"]))
             row = await fetch(wire, topic)
             epochs = [header.leader_epoch for _, header in iter_headers(row.records)]
@@ -202,9 +202,9 @@ async def test_group_members_continue_after_restart(tmp_path: Path) -> None:
         )
         joined = await wire.ask(ApiKey.JOIN_GROUP, 1, join)
         member, generation = joined.member_id, joined.generation_id
-        mine = SyncGroupRequest.Assignment(member_id=member, assignment=b"all of it")
+        assignment = SyncGroupRequest.Assignment(member_id=member, assignment=b"all of it")
         sync = SyncGroupRequest(
-            group_id="g", generation_id=generation, member_id=member, assignments=[mine]
+            group_id="g", generation_id=generation, member_id=member, assignments=[assignment]
         )
         assert (await wire.ask(ApiKey.SYNC_GROUP, 1, sync)).assignment == b"all of it"
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -216,25 +216,25 @@ async def test_group_members_continue_after_restart(tmp_path: Path) -> None:
 
 
 async def test_producer_ids_are_never_reused(tmp_path: Path) -> None:
-    """After clean stops and crashes."""
-    given = []
+    """Each start allocates new producer IDs, after clean stops and after crashes."""
+    allocated = []
     directory = tmp_path / "0"
     for i in range(4):
         async with started(directory) as broker, connected(broker.endpoint) as wire:
             for _ in range(3):
-                ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
-                answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
-                given.append(answer.producer_id)
+                message = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
+                response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, message)
+                allocated.append(response.producer_id)
             if i % 2:
                 directory = crash(directory, tmp_path / str(i))
-    assert len(set(given)) == len(given) == 12
+    assert len(set(allocated)) == len(allocated) == 12
 
 
 async def test_directory_is_locked_by_one_broker(tmp_path: Path) -> None:
     async with started(tmp_path):
         with pytest.raises(StorageError, match="another broker uses"):
             async with started(tmp_path):
-                raise AssertionError("it started")
+                raise AssertionError("the broker started")
 
 
 async def test_directory_of_other_node_is_rejected(tmp_path: Path) -> None:
@@ -242,17 +242,17 @@ async def test_directory_of_other_node_is_rejected(tmp_path: Path) -> None:
         pass
     with pytest.raises((StorageError, ValueError), match=r"node\.id|node 1|node 2"):
         async with started(tmp_path, node_id=2):
-            raise AssertionError("it started")
+            raise AssertionError("the broker started")
 
 
 # -- flush policies
 
 
 @pytest.mark.parametrize(
-    ("policy", "before_the_disk"), [("fsync", False), ("interval", True), ("os", True)]
+    ("policy", "before_fsync"), [("fsync", False), ("interval", True), ("os", True)]
 )
 async def test_flush_policy_decides_if_acks_wait_for_disk(
-    tmp_path: Path, policy: str, before_the_disk: bool
+    tmp_path: Path, policy: str, before_fsync: bool
 ) -> None:
     """Only with `fsync` do acks and consumers wait for the disk, also with acks=1."""
     async with (
@@ -263,7 +263,7 @@ async def test_flush_policy_decides_if_acks_wait_for_disk(
         for acks in (1, -1):
             await produce(wire, topic, batch([b"%d" % acks]), acks=acks)
             log = broker.node.partitions.named_replica("t", 0).log
-            assert (log.synced_offset < log.log_end_offset) == before_the_disk
+            assert (log.synced_offset < log.log_end_offset) == before_fsync
             assert log.high_watermark == log.log_end_offset
         assert values_of(await fetch(wire, topic)) == [b"1", b"-1"]
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -285,7 +285,7 @@ async def test_flush_policy_interval_syncs_in_time(tmp_path: Path) -> None:
 async def test_failed_sync_takes_directory_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No ack, no second sync, and no reads, as in Kafka: the content of the disk is unknown."""
+    """As in Kafka, nothing is acknowledged, synced again or read: the disk content is unknown."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"safe"]))
@@ -295,7 +295,7 @@ async def test_failed_sync_takes_directory_offline(
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "offline" in caplog.text
         monkeypatch.undo()
-        row = await produce(wire, topic, batch([b"refused"]))
+        row = await produce(wire, topic, batch([b"rejected"]))
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await fetch(wire, topic)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -309,7 +309,7 @@ async def test_failed_sync_takes_directory_offline(
 async def test_memory_limit_rejects_records_and_drops_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """KAFKA_STORAGE_ERROR and one log line that names the setting."""
+    """The client gets KAFKA_STORAGE_ERROR, and one log line names the setting."""
     async with started(memory_limit_bytes=2_000_000) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         stored = []
@@ -322,8 +322,8 @@ async def test_memory_limit_rejects_records_and_drops_none(
                 else:
                     stored.append(value)
         assert 30 < len(stored) < 40
-        told = [r for r in caplog.records if "memory.limit.bytes" in r.getMessage()]
-        assert len(told) == 1
+        warnings = [r for r in caplog.records if "memory.limit.bytes" in r.getMessage()]
+        assert len(warnings) == 1
         found: list[bytes | None] = []
         while len(found) < len(stored):
             found += values_of(await fetch(wire, topic, len(found)))
@@ -365,15 +365,15 @@ async def test_stop_waits_for_running_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two checkpoints would replace the same files."""
-    settle = CheckpointJob.run
-    begun, at_once = threading.Event(), threading.Lock()
+    run = CheckpointJob.run
+    started_running, running = threading.Event(), threading.Lock()
 
     def slow_run(job: CheckpointJob, *logs_at_once: int) -> None:
-        assert at_once.acquire(blocking=False), "two checkpoints of one directory at once"
-        begun.set()
+        assert running.acquire(blocking=False), "two checkpoints of one directory at once"
+        started_running.set()
         time.sleep(0.2)
-        settle(job, *logs_at_once)
-        at_once.release()
+        run(job, *logs_at_once)
+        running.release()
 
     async with (
         trio.open_nursery() as nursery,
@@ -384,6 +384,6 @@ async def test_stop_waits_for_running_checkpoint(
         await produce(wire, topic, batch())
         monkeypatch.setattr(CheckpointJob, "run", slow_run)
         nursery.start_soon(broker.node.maintenance.log_manager_tasks.checkpoint)
-        await trio.to_thread.run_sync(begun.wait)
+        await trio.to_thread.run_sync(started_running.wait)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert (await fetch(wire, topic)).high_watermark == 1

@@ -1,4 +1,4 @@
-"""Retention and compaction on a clock that the test moves, and once in real time with a client."""
+"""Tests of retention and compaction with a manual clock, and once in real time with a client."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def start_of(wire: Wire) -> int:
     return row.offset
 
 
-class TestOnTheClock:
+class TestManualClock:
     async def test_retention_deletes_old_segments(self, tmp_path: Path) -> None:
         async with timed(tmp_path) as (broker, wire, clock):
             settings = {"retention.ms": str(3 * HOUR_MS), "segment.ms": str(HOUR_MS)}
@@ -132,7 +132,7 @@ class TestOnTheClock:
             for value in (b"1", b"2", None):
                 await put(wire, clock, value)
             for _ in range(2):
-                await seal(wire, clock)
+                await roll_segment(wire, clock)
             assert await broker.node.maintenance.cleaner.clean_all() == 0
             clock.log.add(HOUR_MS)
             assert await broker.node.maintenance.cleaner.clean_all() > 0
@@ -140,13 +140,13 @@ class TestOnTheClock:
             for passed_ms, expected in ((DAY_MS - 1, [None]), (1, [])):
                 clock.log.add(passed_ms)
                 for _ in range(2):
-                    await seal(wire, clock)
+                    await roll_segment(wire, clock)
                 clock.log.add(HOUR_MS if passed_ms == 1 else 0)
                 await broker.node.maintenance.cleaner.clean_all()
                 assert await values_of_key(wire) == expected
 
 
-async def seal(wire: Wire, clock: MovableClock) -> None:
+async def roll_segment(wire: Wire, clock: MovableClock) -> None:
     """Append a record of another key in a new segment."""
     row = await produce(wire, T, batch([Record(b"other", bytes(20), clock.log_ms())]))
     assert row.error_code == 0
@@ -165,17 +165,17 @@ async def values_of_key(wire: Wire) -> list[bytes | None]:
 async def commit(wire: Wire, group: str, retention_time_ms: int = -1) -> None:
     cls = OffsetCommitRequest
     rows = [cls.Partition(partition_index=index, committed_offset=7) for index in range(4)]
-    ask = cls(
+    message = cls(
         group_id=group,
         retention_time_ms=retention_time_ms,
         topics=[cls.Topic(name="t", partitions=rows)],
     )
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 4, ask)
-    assert {row.error_code for row in answer.topics[0].partitions} == {0}
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 4, message)
+    assert {row.error_code for row in response.topics[0].partitions} == {0}
 
 
 async def test_retention_and_compaction_run_in_real_time(tmp_path: Path) -> None:
-    """All of it with short times, with librdkafka."""
+    """Retention and compaction run with short intervals and librdkafka as the client."""
     async with started(
         tmp_path,
         log_retention_check_interval_ms=100,
@@ -185,7 +185,7 @@ async def test_retention_and_compaction_run_in_real_time(tmp_path: Path) -> None
     ) as broker:
         client = partial(trio.to_thread.run_sync, abandon_on_cancel=False)
         servers = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
-        await client(make_topics, servers)
+        await client(create_topics, servers)
         await client(write_for_a_while, servers)
         async with connected(broker.endpoint) as wire:
             await create_topic(wire, "t", partitions=4)
@@ -209,7 +209,7 @@ async def test_retention_and_compaction_run_in_real_time(tmp_path: Path) -> None
                 await trio.sleep(0.05)
 
 
-def make_topics(servers: dict[str, Any]) -> None:
+def create_topics(servers: dict[str, Any]) -> None:
     compacted = {
         "cleanup.policy": "compact",
         "internal.segment.bytes": "500",
@@ -245,9 +245,9 @@ def write_and_read(servers: dict[str, Any]) -> list[tuple[bytes | None, bytes | 
     return read_all(servers, "compacted")
 
 
-def wait_for(look: Callable[[], Any], is_reached: Callable[[Any], bool]) -> Any:
+def wait_for(get: Callable[[], Any], is_reached: Callable[[Any], bool]) -> Any:
     deadline = time.monotonic() + ANSWER_SECONDS
-    while not is_reached(found := look()) and time.monotonic() < deadline:
+    while not is_reached(found := get()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return found
 

@@ -1,4 +1,4 @@
-"""Stalls of a process that are longer than a session: sessions of its nodes do not expire."""
+"""Test of a process stall that is longer than a session: sessions must not expire."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test_process_stall_elects_no_leader(tmp_path: Path) -> None:
         assert broker.node.config.broker_session_timeout_ms < STALL_SECONDS * 1000
         before = {each.node_id: each.epoch for each in cluster.nodes.values()}
         assert len(before) == 3
-        time.sleep(STALL_SECONDS)  # noqa: ASYNC251  (nobody else runs meanwhile)
+        time.sleep(STALL_SECONDS)  # noqa: ASYNC251  (stalls all tasks on purpose)
         await trio.sleep(0.3)
         assert {each.node_id: each.epoch for each in cluster.nodes.values()} == before
         assert len(cluster.ready_ids) == 3

@@ -1,4 +1,4 @@
-"""Reads that are not in the page cache: only the client that needs the data waits for the disk."""
+"""Tests of reads outside the page cache: only the client that needs the data waits for the disk."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def read_all(wire: Wire, topic: Topic, count: int, **settings: Any) -> lis
     return found
 
 
-Ask: TypeAlias = Callable[[Broker, Wire, Topic, list[bytes]], Awaitable[None]]
+Read: TypeAlias = Callable[[Broker, Wire, Topic, list[bytes]], Awaitable[None]]
 
 
 async def fetch_from_the_beginning(
@@ -86,7 +86,7 @@ async def fetch_from_the_beginning(
     assert await read_all(wire, topic, len(values)) == values
 
 
-async def fetch_small_answers(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+async def fetch_small_responses(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
     found = await read_all(wire, topic, 20, partition_max_bytes=10_000)
     assert found == values[: len(found)]
 
@@ -95,28 +95,34 @@ async def fetch_committed(_: Broker, wire: Wire, topic: Topic, values: list[byte
     assert await read_all(wire, topic, len(values), isolation_level=1) == values
 
 
-async def fetch_somewhere(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+async def fetch_single_offsets(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
     for offset in (len(values) // 2, len(values) // 3, len(values) - 1, 7):
         row = await fetch(wire, topic, offset, partition_max_bytes=100_000)
         (found, *_rest) = [r.value for r in read_records(row.records) if r.offset == offset]
         assert found == values[offset]
 
 
-async def fetch_as_of_old(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+async def fetch_as_old_consumer(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
     row = await fetch(wire, topic, 0, 2)
     assert [each.value for each in read_messages(row.records, 1)][:30] == values[:30]
 
 
-async def look_for_a_time(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+async def list_offsets_by_timestamp(
+    _: Broker, wire: Wire, topic: Topic, values: list[bytes]
+) -> None:
     for offset in (len(values) // 2, len(values) - 3, 5):
         assert (await list_offset(wire, topic, FIRST_MS + offset)).offset == offset
 
 
-async def look_for_the_latest(_: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+async def list_offset_of_max_timestamp(
+    _: Broker, wire: Wire, topic: Topic, values: list[bytes]
+) -> None:
     assert (await list_offset(wire, topic, -3)).offset == len(values) - 1
 
 
-async def share(broker: Broker, wire: Wire, topic: Topic, values: list[bytes]) -> None:
+async def fetch_as_share_member(
+    broker: Broker, wire: Wire, topic: Topic, values: list[bytes]
+) -> None:
     await initialize(broker.node, topic)
     member = ShareMember(wire, topic)
     await member.begin(0)
@@ -126,23 +132,23 @@ async def share(broker: Broker, wire: Wire, topic: Topic, values: list[bytes]) -
     assert taken[0][0] == 0
 
 
-EVERYTHING: list[Ask] = [
+READS: list[Read] = [
     fetch_from_the_beginning,
-    fetch_small_answers,
+    fetch_small_responses,
     fetch_committed,
-    fetch_somewhere,
-    fetch_as_of_old,
-    look_for_a_time,
-    look_for_the_latest,
-    share,
+    fetch_single_offsets,
+    fetch_as_old_consumer,
+    list_offsets_by_timestamp,
+    list_offset_of_max_timestamp,
+    fetch_as_share_member,
 ]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize("ask", EVERYTHING, ids=lambda ask: ask.__name__)
+@pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__)
 async def test_cold_read_does_not_block_event_loop(
-    ask: Ask, kind: str, restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read: Read, kind: str, restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart, indexes are not cached either, and batches are validated."""
     directory = tmp_path / "data"
@@ -150,12 +156,12 @@ async def test_cold_read_does_not_block_event_loop(
         topic, values = await fill(wire, kind)
         if not restarted:
             disk = ColdDisk(monkeypatch, directory)
-            await ask(broker, wire, topic, values)
+            await read(broker, wire, topic, values)
     if restarted:
         async with started(directory) as broker, connected(broker.endpoint) as wire:
             broker.node.partitions.named_hosted("t", 0)  # opens the log
             disk = ColdDisk(monkeypatch, directory)
-            await ask(broker, wire, topic, values)
+            await read(broker, wire, topic, values)
     assert disk.waits == []
     assert disk.loads > 0
 
@@ -217,24 +223,24 @@ async def test_cancelled_move_during_cold_read_copies_nothing(
         await fill(wire, "large")
         partitions = broker.node.partitions
         load, copied = DiskReads.load, []
-        given_up = trio.Event()
+        dropped = trio.Event()
 
-        async def give_up(self: DiskReads, absent: cached.NotCached) -> None:
+        async def drop_future(self: DiskReads, absent: cached.NotCached) -> None:
             await load(self, absent)
             partitions.logs.drop_future(("t", 0))
-            given_up.set()
+            dropped.set()
 
         def copy(self: Any, bytes_max: int, reading: Reading, *, now_ms: int) -> bool:
-            if given_up.is_set():
+            if dropped.is_set():
                 copied.append(bytes_max)
             return bool(reading(self.source.read, 0, bytes_max, limit=1))
 
-        monkeypatch.setattr(DiskReads, "load", give_up)
+        monkeypatch.setattr(DiskReads, "load", drop_future)
         monkeypatch.setattr(FutureLog, "copy", copy)
         ColdDisk(monkeypatch, tmp_path)
         await move(wire, directories[1], ("t", [0]))
         with trio.fail_after(20):
-            await given_up.wait()
+            await dropped.wait()
         await trio.testing.wait_all_tasks_blocked()
     assert copied == []
 
@@ -280,8 +286,8 @@ async def test_cold_read_closes_its_files(tmp_path: Path, monkeypatch: pytest.Mo
         disk = ColdDisk(monkeypatch, directory)
         gc.disable()
         try:
-            for ask in (fetch_from_the_beginning, fetch_somewhere, look_for_a_time):
-                await ask(broker, wire, topic, values)
+            for read in (fetch_from_the_beginning, fetch_single_offsets, list_offsets_by_timestamp):
+                await read(broker, wire, topic, values)
             active = broker.node.partitions.named_replica("t", 0).log.segments[-1].log_path
             opened = open_files()
         finally:

@@ -1,4 +1,4 @@
-"""Unreadable partitions: only requests for them get KAFKA_STORAGE_ERROR."""
+"""Tests of unreadable partitions: only requests for them get KAFKA_STORAGE_ERROR."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SIZES = {"small": 10, "large": 40_000}
 RECORDS = 20
 
 # Function that sends a request about both partitions, and returns their error codes.
-Ask: TypeAlias = Callable[[Wire, Topic], Awaitable[dict[int, int]]]
+Query: TypeAlias = Callable[[Wire, Topic], Awaitable[dict[int, int]]]
 
 
 async def fetch_batches(wire: Wire, topic: Topic) -> dict[int, int]:
@@ -51,23 +51,23 @@ async def fetch_committed(wire: Wire, topic: Topic) -> dict[int, int]:
     return await _fetched(wire, topic, 12, isolation_level=1)
 
 
-async def fetch_as_an_old_consumer(wire: Wire, topic: Topic) -> dict[int, int]:
+async def fetch_as_old_consumer(wire: Wire, topic: Topic) -> dict[int, int]:
     return await _fetched(wire, topic, 2)
 
 
 async def _fetched(wire: Wire, topic: Topic, version: int, **fields: int) -> dict[int, int]:
     request = fetch_request(topic, partitions=(0, 1), **fields)
-    answer = await wire.ask(ApiKey.FETCH, version, request)
-    rows = answer.responses[0].partitions
+    response = await wire.ask(ApiKey.FETCH, version, request)
+    rows = response.responses[0].partitions
     assert all(len(row.records) > 0 for row in rows if not row.error_code)
     return {row.partition_index: row.error_code for row in rows}
 
 
-async def look_up_a_time(wire: Wire, topic: Topic) -> dict[int, int]:
+async def list_offsets_by_timestamp(wire: Wire, topic: Topic) -> dict[int, int]:
     return await _listed(wire, topic, 1005)
 
 
-async def look_up_the_latest_record(wire: Wire, topic: Topic) -> dict[int, int]:
+async def list_offset_of_max_timestamp(wire: Wire, topic: Topic) -> dict[int, int]:
     return await _listed(wire, topic, MAX_TIMESTAMP)
 
 
@@ -78,8 +78,8 @@ async def _listed(wire: Wire, topic: Topic, timestamp: int) -> dict[int, int]:
     request = ListOffsetsRequest(
         topics=[ListOffsetsRequest.Topic(name=topic.name, partitions=rows)]
     )
-    answer = await wire.ask(ApiKey.LIST_OFFSETS, 7, request)
-    return {row.partition_index: row.error_code for row in answer.topics[0].partitions}
+    response = await wire.ask(ApiKey.LIST_OFFSETS, 7, request)
+    return {row.partition_index: row.error_code for row in response.topics[0].partitions}
 
 
 async def fill(wire: Wire, size: int) -> Topic:
@@ -92,11 +92,11 @@ async def fill(wire: Wire, size: int) -> Topic:
 
 
 async def check(
-    broker: Broker, wire: Wire, topic: Topic, ask: Ask, caplog: pytest.LogCaptureFixture
+    broker: Broker, wire: Wire, topic: Topic, query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
     for _ in range(3):
-        assert await ask(wire, topic) == expected
+        assert await query(wire, topic) == expected
     log = broker.node.partitions.logs.get("t", 0)
     assert log is not None
     assert log.offline is not None
@@ -110,19 +110,19 @@ async def check(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    "ask",
+    "query",
     [
         fetch_batches,
         fetch_one_batch,
         fetch_committed,
-        fetch_as_an_old_consumer,
-        look_up_a_time,
-        look_up_the_latest_record,
+        fetch_as_old_consumer,
+        list_offsets_by_timestamp,
+        list_offset_of_max_timestamp,
     ],
-    ids=lambda ask: ask.__name__,
+    ids=lambda query: query.__name__,
 )
 async def test_unreadable_partition_is_answered_alone(
-    ask: Ask,
+    query: Query,
     size: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,8 +133,8 @@ async def test_unreadable_partition_is_answered_alone(
         topic = await fill(wire, SIZES[size])
         disk = ColdDisk(monkeypatch, directory)
         disk.break_files(directory / "t-0")
-        assert await ask(wire, topic) == {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
-        await check(broker, wire, topic, ask, caplog)
+        assert await query(wire, topic) == {0: int(ErrorCode.KAFKA_STORAGE_ERROR), 1: 0}
+        await check(broker, wire, topic, query, caplog)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,4 +1,4 @@
-"""All readers of stored records, with a disk that cannot read one partition.
+"""Tests of all readers of stored records with a disk that cannot read one partition.
 
 The partition goes offline, the log and `cluster health` name it, and everything else continues.
 """
@@ -121,14 +121,14 @@ class Reader:
 
 
 async def fetch_records(world: World, version: int = 12, **fields: Any) -> None:
-    asked = fetch_request(world.topic, partitions=(0, 1), **fields)
-    answer = await world.wire.ask(ApiKey.FETCH, version, asked)
-    rows = {row.partition_index: row for row in answer.responses[0].partitions}
+    message = fetch_request(world.topic, partitions=(0, 1), **fields)
+    response = await world.wire.ask(ApiKey.FETCH, version, message)
+    rows = {row.partition_index: row for row in response.responses[0].partitions}
     assert {index: row.error_code for index, row in rows.items()} == {0: STORAGE_ERROR, 1: 0}
     assert rows[1].records
 
 
-async def fetch_for_an_old_consumer(world: World) -> None:
+async def fetch_as_old_consumer(world: World) -> None:
     await fetch_records(world, OLD_MESSAGES)
 
 
@@ -141,35 +141,35 @@ async def fetch_as_follower(world: World) -> None:
     state = FetchRequest.ReplicaState(
         replica_id=follower.id, replica_epoch=follower.partitions.epoch
     )
-    asked = fetch_request(world.topic, replica_state=state)
-    answer = await world.wire.ask(ApiKey.FETCH, 15, asked)
-    ((row,),) = (each.partitions for each in answer.responses)
+    message = fetch_request(world.topic, replica_state=state)
+    response = await world.wire.ask(ApiKey.FETCH, 15, message)
+    ((row,),) = (each.partitions for each in response.responses)
     assert row.error_code == STORAGE_ERROR
 
 
-async def wait_for_records_at_the_end(world: World) -> None:
+async def fetch_at_log_end(world: World) -> None:
     """A pending fetch is answered when another reader takes the partition offline."""
-    asked = fetch_request(world.topic, RECORDS, max_wait_ms=600_000)
+    message = fetch_request(world.topic, RECORDS, max_wait_ms=600_000)
     async with connected(world.broker.endpoint) as other:
-        await other.send(ApiKey.FETCH, 12, asked)
+        await other.send(ApiKey.FETCH, 12, message)
         await trio.testing.wait_all_tasks_blocked()
         await fetch_records(world)
-        answer = await other.receive()
-    assert answer.responses[0].partitions[0].error_code == STORAGE_ERROR
+        response = await other.receive()
+    assert response.responses[0].partitions[0].error_code == STORAGE_ERROR
 
 
-async def look_up_a_time(world: World) -> None:
+async def list_offsets_by_timestamp(world: World) -> None:
     assert (await list_offset(world.wire, world.topic, FIRST_MS + 5)).error_code == STORAGE_ERROR
     assert (await list_offset(world.wire, world.topic, FIRST_MS + 5, partition=1)).offset == 5
 
 
-async def look_up_the_latest_record(world: World) -> None:
+async def list_offset_of_max_timestamp(world: World) -> None:
     assert (await list_offset(world.wire, world.topic, MAX_TIMESTAMP)).error_code == STORAGE_ERROR
     found = await list_offset(world.wire, world.topic, MAX_TIMESTAMP, partition=1)
     assert found.offset == RECORDS - 1
 
 
-async def read_with_our_client(world: World) -> None:
+async def read_with_kbroker_client(world: World) -> None:
     """Read with the client that the command line and the schema registry use."""
     async with open_cluster([world.broker.endpoint]) as cluster:
         with pytest.raises(CannotRead, match=r"partition 0 of t: cannot be read .*cluster health"):
@@ -189,11 +189,11 @@ async def _read_all(cluster: Any, index: int) -> int:
 # -- share groups
 
 
-async def share_begins_at_the_start(world: World) -> None:
+async def start_share_group_at_earliest(world: World) -> None:
     await initialize(world.broker.node, world.topic, 2)
 
 
-async def share_begins_at_a_time(world: World) -> None:
+async def start_share_group_by_duration(world: World) -> None:
     name = "share.auto.offset.reset"
     await set_config(world.wire, ResourceType.GROUP, GROUP, name, "by_duration:P30000D")
     await initialize(world.broker.node, world.topic, 2, start=-1)
@@ -205,8 +205,8 @@ async def fetch_as_share_consumer(world: World) -> None:
     taken = 0
     with trio.fail_after(20):
         while not (codes.get(0) and taken):
-            answer = await member.fetch((0, 1), max_wait_ms=100)
-            for row in answer.responses[0].partitions if answer.responses else ():
+            response = await member.fetch((0, 1), max_wait_ms=100)
+            for row in response.responses[0].partitions if response.responses else ():
                 codes[row.partition_index] = row.error_code
                 taken += len(row.acquired_records)
     assert codes == {0: STORAGE_ERROR, 1: 0}
@@ -215,7 +215,7 @@ async def fetch_as_share_consumer(world: World) -> None:
 # -- coordinators
 
 
-async def commit_an_offset(world: World) -> None:
+async def commit_offset(world: World) -> None:
     await commit(world.wire, "g", "t", 7)
 
 
@@ -225,42 +225,42 @@ async def fetch_committed_offset(world: World) -> None:
 
 async def _committed_offset_code(world: World) -> int:
     rows = [OffsetFetchRequest.Topic(name="t", partition_indexes=[0])]
-    asked = OffsetFetchRequest(group_id="g", topics=rows)
-    return int((await world.wire.ask(ApiKey.OFFSET_FETCH, 5, asked)).error_code)
+    message = OffsetFetchRequest(group_id="g", topics=rows)
+    return int((await world.wire.ask(ApiKey.OFFSET_FETCH, 5, message)).error_code)
 
 
-async def load_groups_again(world: World) -> None:
+async def reload_groups(world: World) -> None:
     world.broker.node.groups.stop()
     await world.broker.node.groups.load()
     await fetch_committed_offset(world)
 
 
-async def ask_for_groups_again(world: World) -> None:
+async def request_groups_again(world: World) -> None:
     world.broker.node.groups.stop()
     assert await _committed_offset_code(world) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await until(lambda: not world.broker.node.groups.is_loading)
     await fetch_committed_offset(world)
 
 
-async def begin_as_producer(world: World) -> None:
+async def init_producer(world: World) -> None:
     assert await _init_producer(world) == 0
 
 
 async def _init_producer(world: World) -> int:
     find = request(ApiKey.FIND_COORDINATOR, key="tx", key_type=1)
     await world.wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
-    asked = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
-    return int((await world.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, asked)).error_code)
+    message = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
+    return int((await world.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, message)).error_code)
 
 
-async def begin_as_producer_again(world: World) -> None:
+async def init_producer_without_coordinator(world: World) -> None:
     assert await _init_producer(world) == NOT_COORDINATOR
 
 
-async def load_transactions_again(world: World) -> None:
+async def reload_transactions(world: World) -> None:
     world.broker.node.transactions.stop()
     await world.broker.node.transactions.load()
-    await begin_as_producer_again(world)
+    await init_producer_without_coordinator(world)
 
 
 async def read_share_state(world: World) -> None:
@@ -268,7 +268,7 @@ async def read_share_state(world: World) -> None:
     assert row.error_code == NOT_COORDINATOR
 
 
-async def load_share_states_again(world: World) -> None:
+async def reload_share_states(world: World) -> None:
     world.broker.node.share.states.stop()
     await world.broker.node.share.states.load()
     await read_share_state(world)
@@ -290,14 +290,16 @@ async def compact_in_the_event_loop(world: World) -> None:
     await compact(world)
 
 
-async def move_to_another_directory(world: World) -> None:
+async def move_to_other_directory(world: World) -> None:
     logs = world.broker.node.partitions.logs
     log = logs.get("t", 0)
     assert log is not None
-    (there,) = [each for each in world.directories if str(each) != log.directory.rpartition("/")[0]]
-    assert await move(world.wire, there, ("t", [0])) == [0]
+    (target,) = [
+        each for each in world.directories if str(each) != log.directory.rpartition("/")[0]
+    ]
+    assert await move(world.wire, target, ("t", [0])) == [0]
     await until(lambda: logs.future("t", 0) is None)
-    assert not list(there.glob("t-0*"))
+    assert not list(target.glob("t-0*"))
 
 
 async def apply_retention(world: World) -> None:
@@ -307,9 +309,9 @@ async def apply_retention(world: World) -> None:
 async def delete_records(world: World) -> None:
     cls = DeleteRecordsRequest
     rows = [cls.Partition(partition_index=index, offset=3) for index in (0, 1)]
-    asked = cls(topics=[cls.Topic(name="t", partitions=rows)], timeout_ms=10_000)
-    answer = await world.wire.ask(ApiKey.DELETE_RECORDS, 2, asked)
-    codes = {row.partition_index: row.error_code for row in answer.topics[0].partitions}
+    message = cls(topics=[cls.Topic(name="t", partitions=rows)], timeout_ms=10_000)
+    response = await world.wire.ask(ApiKey.DELETE_RECORDS, 2, message)
+    codes = {row.partition_index: row.error_code for row in response.topics[0].partitions}
     assert codes == {0: STORAGE_ERROR, 1: 0}
 
 
@@ -325,11 +327,11 @@ async def append_as_producer(world: World) -> None:
 
 
 async def list_messages(world: World) -> None:
-    answer = await world.ask("messages?from=oldest")
-    assert answer.status == 502
-    assert "partition 0 of t: cannot be read (KAFKA_STORAGE_ERROR)" in answer.text
-    answer = await world.ask("messages?partition=1&from=oldest")
-    assert len(answer.json()["records"]) == RECORDS
+    response = await world.ask("messages?from=oldest")
+    assert response.status == 502
+    assert "partition 0 of t: cannot be read (KAFKA_STORAGE_ERROR)" in response.text
+    response = await world.ask("messages?partition=1&from=oldest")
+    assert len(response.json()["records"]) == RECORDS
 
 
 class LiveView:
@@ -385,37 +387,37 @@ async def _watch_live(world: World, places: dict[str, int]) -> None:
 
 READERS = {
     "fetch": Reader(fetch_records),
-    "fetch for an old consumer": Reader(fetch_for_an_old_consumer),
+    "fetch for an old consumer": Reader(fetch_as_old_consumer),
     "read_committed fetch": Reader(fetch_committed_records),
     "follower fetch": Reader(fetch_as_follower, nodes=2),
-    "parked fetch": Reader(wait_for_records_at_the_end),
-    "ListOffsets by time": Reader(look_up_a_time),
-    "ListOffsets of the latest record": Reader(look_up_the_latest_record),
-    "client": Reader(read_with_our_client),
-    "share fetch": Reader(fetch_as_share_consumer, share_begins_at_the_start),
-    "share fetch by duration": Reader(fetch_as_share_consumer, share_begins_at_a_time),
+    "pending fetch": Reader(fetch_at_log_end),
+    "ListOffsets by time": Reader(list_offsets_by_timestamp),
+    "ListOffsets of the latest record": Reader(list_offset_of_max_timestamp),
+    "client": Reader(read_with_kbroker_client),
+    "share fetch": Reader(fetch_as_share_consumer, start_share_group_at_earliest),
+    "share fetch by duration": Reader(fetch_as_share_consumer, start_share_group_by_duration),
     "groups after a restart": Reader(
-        fetch_committed_offset, commit_an_offset, OFFSETS_TOPIC, restarted=True
+        fetch_committed_offset, commit_offset, OFFSETS_TOPIC, restarted=True
     ),
-    "groups after an election": Reader(load_groups_again, commit_an_offset, OFFSETS_TOPIC),
-    "groups on request": Reader(ask_for_groups_again, commit_an_offset, OFFSETS_TOPIC),
+    "groups after an election": Reader(reload_groups, commit_offset, OFFSETS_TOPIC),
+    "groups on request": Reader(request_groups_again, commit_offset, OFFSETS_TOPIC),
     "transactions after a restart": Reader(
-        begin_as_producer_again, begin_as_producer, TRANSACTIONS_TOPIC, restarted=True
+        init_producer_without_coordinator, init_producer, TRANSACTIONS_TOPIC, restarted=True
     ),
     "transactions after an election": Reader(
-        load_transactions_again, begin_as_producer, TRANSACTIONS_TOPIC
+        reload_transactions, init_producer, TRANSACTIONS_TOPIC
     ),
     "share states after a restart": Reader(
-        read_share_state, share_begins_at_the_start, SHARE_STATE_TOPIC, restarted=True
+        read_share_state, start_share_group_at_earliest, SHARE_STATE_TOPIC, restarted=True
     ),
     "share states after an election": Reader(
-        load_share_states_again, share_begins_at_the_start, SHARE_STATE_TOPIC
+        reload_share_states, start_share_group_at_earliest, SHARE_STATE_TOPIC
     ),
     "compaction": Reader(compact_in_the_event_loop, configs=COMPACTED),
     "compaction lag": Reader(
         compact_in_the_event_loop, configs=COMPACTED | {"max.compaction.lag.ms": "1000"}
     ),
-    "move": Reader(move_to_another_directory),
+    "move": Reader(move_to_other_directory),
     "retention after a restart": Reader(apply_retention, restarted=True),
     "DeleteRecords after a restart": Reader(delete_records, restarted=True),
     "Produce after a restart": Reader(append_as_producer, restarted=True),
@@ -469,12 +471,12 @@ async def test_retention_reports_storage_errors(
         await fill(world)
         apply: Callable[[Log, int], int] = Log.apply_retention
 
-        def refuse(log: Log, now_ms: int) -> int:
+        def fail(log: Log, now_ms: int) -> int:
             if log.partition == 0 and log.topic == "t":
                 raise UnreadableError(f"{log.directory}/0.timeindex", "Input/output error")
             return apply(log, now_ms)
 
-        monkeypatch.setattr(Log, "apply_retention", refuse)
+        monkeypatch.setattr(Log, "apply_retention", fail)
         await apply_retention(world)
         await apply_retention(world)
         await check(world, "t-0", caplog)
@@ -516,13 +518,13 @@ async def topic_of(reader: Reader, wire: Wire) -> Topic:
         assignments=assignments,
         configs=configs,
     )
-    answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=[topic]))
-    assert not answer.topics[0].error_code, answer
-    return Topic("t", answer.topics[0].topic_id)
+    response = await wire.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=[topic]))
+    assert not response.topics[0].error_code, response
+    return Topic("t", response.topics[0].topic_id)
 
 
 def broken_disk(monkeypatch: pytest.MonkeyPatch, directory: Path, reader: Reader) -> str:
-    """Make the records of a partition unreadable. Return the path."""
+    """Make the records of a partition unreadable. Return the name of its directory."""
     disk, name = ColdDisk(monkeypatch, directory), f"{reader.broken}-0"
     for found in directory.rglob(name):
         disk.break_files(found, "*.log")
@@ -539,12 +541,14 @@ async def check(world: World, broken: str, caplog: pytest.LogCaptureFixture) -> 
         problems = await cluster_problems(cluster)
     assert broken in {each["where"] for each in problems}
     lines = [each for each in caplog.records if each.levelno >= logging.WARNING]
-    said = [each.getMessage() for each in lines if broken in each.getMessage()]
+    messages = [each.getMessage() for each in lines if broken in each.getMessage()]
     # A follower on another node logs the error of its leader.
-    said = [text for text in said if not text.startswith(f"{broken}: cannot fetch from node")]
-    assert len(said) == 1, said
-    assert f"partition {broken}: cannot read" in said[0]
-    assert "check the disk" in said[0]
+    messages = [
+        text for text in messages if not text.startswith(f"{broken}: cannot fetch from node")
+    ]
+    assert len(messages) == 1, messages
+    assert f"partition {broken}: cannot read" in messages[0]
+    assert "check the disk" in messages[0]
     assert not [each for each in lines if each.exc_info]
     assert await world.wire.works()
     row = await produce(world.wire, world.topic, batch([Record(b"k", b"more", 1)]), partition=1)

@@ -170,7 +170,7 @@ async def test_failed_work_is_charged() -> None:
         use(3.0, cpu)
         raise ValueError
 
-    with pytest.raises(ValueError):  # noqa: PT011  # it is the one above
+    with pytest.raises(ValueError):  # noqa: PT011  # raised by fail()
         await work.run(fail, client)
     assert client.seconds == 3.0
 

@@ -50,7 +50,7 @@ def no_memory(*_: object, **__: object) -> None:
     raise MemoryError
 
 
-async def ask(broker: Broker) -> None:
+async def send_request(broker: Broker) -> None:
     """Send a request that closes its connection."""
     async with connected(broker.endpoint) as wire:
         await wire.send(ApiKey.FETCH, 12, fetch_request(Topic("t")))
@@ -60,7 +60,7 @@ async def ask(broker: Broker) -> None:
 async def test_one_memory_error_closes_only_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as broker, connected(broker.endpoint) as other:
         monkeypatch.setattr(broker.node.fetch_sessions, "plan", no_memory)
-        await ask(broker)
+        await send_request(broker)
         assert await other.works()
 
 
@@ -68,7 +68,7 @@ async def run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as broker:
         monkeypatch.setattr(broker.node.fetch_sessions, "plan", no_memory)
         for _ in range(ERRORS_MAX):
-            await ask(broker)
+            await send_request(broker)
         await trio.sleep_forever()
 
 

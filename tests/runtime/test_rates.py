@@ -87,7 +87,9 @@ def test_wait_reduces_rate_to_its_limit(
 
 @pytest.mark.parametrize("size", [1000, 16_384, 65_536, 262_144])
 @pytest.mark.parametrize("bytes_per_second", [2_000_000, 10_000_000, 200_000_000])
-def test_client_that_waits_as_told_stays_within_quota(size: int, bytes_per_second: int) -> None:
+def test_client_that_obeys_throttle_time_stays_within_quota(
+    size: int, bytes_per_second: int
+) -> None:
     """Over three times all windows, so that the initial burst is paid back."""
     limit, rate = 1_000_000, Rate(ELEVEN)
     now_ms, taken = 0.0, 0

@@ -43,7 +43,7 @@ def test_quick_calls_do_not_prepare_helpers(
 ) -> None:
     """Preparing helpers would take longer than the sync of one log, the usual case."""
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS)
-    monkeypatch.setattr(threads, "shares", lambda: pytest.fail("the system is asked"))
+    monkeypatch.setattr(threads, "shares", lambda: pytest.fail("helpers were prepared"))
     made: list[int] = []
     at_once([partial(made.append, number) for number in range(3)])
     assert made == [0, 1, 2]

@@ -59,67 +59,67 @@ async def test_tasks_with_shared_lock_rest_one_at_a_time(mock_clock: MockClock) 
     assert await share_of_work(mock_clock, trio.Lock()) < 0.55
 
 
-class Passes(trio.abc.Instrument):
+class TimeSliceCounter(trio.abc.Instrument):
     """Counter of the time slices in each event-loop iteration."""
 
     def __init__(self) -> None:
-        self.turns = [0]
+        self.slices = [0]
 
     def before_io_wait(self, timeout: float) -> None:
-        self.turns.append(0)
+        self.slices.append(0)
 
 
 async def test_one_client_continues_per_event_loop_iteration(mock_clock: MockClock) -> None:
     queue = FairQueue(cpu_seconds=trio.current_time)
-    passes = Passes()
-    turns = [0] * 20
-    go_on = trio.Event()
+    counter = TimeSliceCounter()
+    slices = [0] * 20
+    start = trio.Event()
 
     async def work_long(index: int) -> None:
         time_slice = TimeSlice(queue)
         await time_slice.next()
-        await go_on.wait()
-        while min(turns) < 10:
+        await start.wait()
+        while min(slices) < 10:
             mock_clock.jump(TIME_SLICE_SECONDS)
             await time_slice.pause()
-            turns[index] += 1
-            passes.turns[-1] += 1
+            slices[index] += 1
+            counter.slices[-1] += 1
 
     async with trio.open_nursery() as nursery:
-        for index in range(len(turns)):
+        for index in range(len(slices)):
             nursery.start_soon(work_long, index)
         await wait_all_tasks_blocked()
-        trio.lowlevel.add_instrument(passes)
-        go_on.set()
-    trio.lowlevel.remove_instrument(passes)
-    assert max(passes.turns) == 1
-    assert len(passes.turns) < sum(turns) + 10, "nearly every iteration has one"
+        trio.lowlevel.add_instrument(counter)
+        start.set()
+    trio.lowlevel.remove_instrument(counter)
+    assert max(counter.slices) == 1
+    assert len(counter.slices) < sum(slices) + 10, "nearly every iteration has one"
     # A slice that began while no client waited begins again once.
-    assert max(turns) - min(turns) <= 2, "all clients have the same number of slices"
+    assert max(slices) - min(slices) <= 2, "all clients have the same number of slices"
 
 
 async def test_client_that_waits_first_time_overtakes_long_requests() -> None:
     """Long requests still continue while new clients keep arriving."""
     queue = FairQueue(cpu_seconds=trio.current_time)
-    began = long_turns = 0
-    short_turns: list[int] = []
+    began = long_slices = 0
+    short_slices: list[int] = []
 
     async def work_long() -> None:
-        nonlocal began, long_turns
+        nonlocal began, long_slices
         time_slice = TimeSlice(queue)
         await time_slice.next()
         began += 1
         while True:
             await time_slice.next()
-            long_turns += 1
+            long_slices += 1
 
-    async def ask_little() -> None:
+    async def send_short_requests() -> None:
         time_slice = TimeSlice(queue)
         for _ in range(20):
-            before = long_turns
+            before = long_slices
             time_slice.begin(trio.current_time())
             await time_slice.next()
-            short_turns.append(long_turns - before)
+            short_slices.append(long_slices - before)
 
     async with trio.open_nursery() as nursery:
         for _ in range(300):
@@ -128,21 +128,21 @@ async def test_client_that_waits_first_time_overtakes_long_requests() -> None:
             await trio.lowlevel.checkpoint()
         async with trio.open_nursery() as polite:
             for _ in range(3):
-                polite.start_soon(ask_little)
+                polite.start_soon(send_short_requests)
         nursery.cancel_scope.cancel()
-    assert len(short_turns) == 60
-    assert max(short_turns) <= 6, "about the number of clients in the same line"
-    assert long_turns >= 60, "long requests continue too"
+    assert len(short_slices) == 60
+    assert max(short_slices) <= 6, "about the number of clients in the same line"
+    assert long_slices >= 60, "long requests continue too"
 
 
 async def test_cancelled_waiter_does_not_block_queue() -> None:
     queue = FairQueue(cpu_seconds=trio.current_time)
-    went_on = []
+    continued = []
 
     async def wait(index: int, scope: trio.CancelScope) -> None:
         with scope:
             await queue.wait(Line.FIRST)
-            went_on.append(index)
+            continued.append(index)
 
     scopes = [trio.CancelScope() for _ in range(6)]
     async with trio.open_nursery() as nursery:
@@ -151,7 +151,7 @@ async def test_cancelled_waiter_does_not_block_queue() -> None:
         await trio.lowlevel.checkpoint()
         for index in (0, 1, 3, 5):
             scopes[index].cancel()
-    assert set(went_on) >= {2, 4}
+    assert set(continued) >= {2, 4}
     assert not len(queue)
 
 
@@ -166,41 +166,41 @@ async def test_names_sorted_in_pieces_are_in_order() -> None:
 async def test_many_steps_run_as_burst_then_one_per_iteration(
     mock_clock: MockClock,
 ) -> None:
-    throttle, passes = StepThrottle(), Passes()
+    throttle, counter = StepThrottle(), TimeSliceCounter()
     order: list[int] = []
 
     def step(index: int) -> None:
         mock_clock.jump(BURST_SECONDS / 4)
         order.append(index)
-        passes.turns[-1] += 1
+        counter.slices[-1] += 1
 
-    async def come(index: int) -> None:
-        await go_on.wait()
+    async def run_step(index: int) -> None:
+        await start.wait()
         await throttle.run(lambda: step(index))
 
-    go_on = trio.Event()
+    start = trio.Event()
     async with trio.open_nursery() as nursery:
         for index in range(50):
-            nursery.start_soon(come, index)
+            nursery.start_soon(run_step, index)
         await wait_all_tasks_blocked()
-        trio.lowlevel.add_instrument(passes)
-        go_on.set()
-    trio.lowlevel.remove_instrument(passes)
-    burst, *others = sorted(passes.turns, reverse=True)
+        trio.lowlevel.add_instrument(counter)
+        start.set()
+    trio.lowlevel.remove_instrument(counter)
+    burst, *others = sorted(counter.slices, reverse=True)
     assert 1 < burst <= BURST_SECONDS / (STEP_REST - 1) / (BURST_SECONDS / 4) + 1
     assert max(others) == 1
     assert sorted(order) == list(range(50))
-    assert len(passes.turns) < 50 + 10, "nearly every iteration has one"
+    assert len(counter.slices) < 50 + 10, "nearly every iteration has one"
 
 
 async def test_rare_steps_do_not_wait(mock_clock: MockClock) -> None:
-    throttle, passes = StepThrottle(), Passes()
-    trio.lowlevel.add_instrument(passes)
+    throttle, counter = StepThrottle(), TimeSliceCounter()
+    trio.lowlevel.add_instrument(counter)
     for _ in range(50):
         await throttle.run(lambda: mock_clock.jump(BURST_SECONDS))
         mock_clock.jump((STEP_REST - 1) * BURST_SECONDS)
-    trio.lowlevel.remove_instrument(passes)
-    assert passes.turns == [0]
+    trio.lowlevel.remove_instrument(counter)
+    assert counter.slices == [0]
 
 
 async def test_failed_step_counts_as_work(mock_clock: MockClock) -> None:
@@ -210,14 +210,14 @@ async def test_failed_step_counts_as_work(mock_clock: MockClock) -> None:
         mock_clock.jump(10 * BURST_SECONDS)
         raise ValueError("it fails")
 
-    passes = Passes()
+    counter = TimeSliceCounter()
     for _ in range(2):
         with pytest.raises(ValueError, match="it fails"):
             await throttle.run(fail)
-    trio.lowlevel.add_instrument(passes)
+    trio.lowlevel.add_instrument(counter)
     await throttle.run(lambda: None)
-    trio.lowlevel.remove_instrument(passes)
-    assert len(passes.turns) > 1, "the next step waits for other clients"
+    trio.lowlevel.remove_instrument(counter)
+    assert len(counter.slices) > 1, "the next step waits for other clients"
 
 
 async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: MockClock) -> None:
@@ -225,14 +225,14 @@ async def test_quiet_client_does_not_wait_for_all_new_connections(mock_clock: Mo
     quiet, served = TimeSlice(queue), 0
     mock_clock.jump(2 * QUIET_SECONDS)
 
-    async def connect_and_ask() -> None:
+    async def connect() -> None:
         nonlocal served
         await TimeSlice(queue).next()
         served += 1
 
     async with trio.open_nursery() as nursery:
         for _ in range(300):
-            nursery.start_soon(connect_and_ask)
+            nursery.start_soon(connect)
         await trio.lowlevel.checkpoint()
         await quiet.next()
         assert served <= 4
@@ -247,15 +247,15 @@ async def test_time_slice_does_not_include_waits(mock_clock: MockClock) -> None:
     async def wait_in_between() -> None:
         mock_clock.jump(TIME_SLICE_SECONDS / 2)
         await trio.lowlevel.checkpoint()
-        go_on.set()
+        start.set()
         await jumped.wait()
 
     async def jump() -> None:
-        await go_on.wait()
+        await start.wait()
         mock_clock.jump(10 * TIME_SLICE_SECONDS)
         jumped.set()
 
-    go_on, jumped = trio.Event(), trio.Event()
+    start, jumped = trio.Event(), trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(jump)
         await time_slice.without_waits(wait_in_between())

@@ -69,7 +69,7 @@ def use_admin_profile(directory: Path, ready: dict[str, Any]) -> None:
     )
 
 
-def test_admin_has_all_permissions_and_others_none(tmp_path: Path) -> None:
+def test_first_user_has_all_permissions_and_others_none(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         assert list(ready["listeners"]) == ["SASL_SSL"]
         use_admin_profile(tmp_path, ready)

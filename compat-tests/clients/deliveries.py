@@ -1,4 +1,4 @@
-"""What the members of a group read and committed."""
+"""Record of everything that the members of a group read and committed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the compatibility tests share: brokers, client processes, a proxy that loses answers."""
+"""Shared code of the compatibility tests: brokers, client processes, proxies and comparisons."""

@@ -44,7 +44,7 @@ BUILDERS: dict[ApiKey, Build] = {}
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What a request can refer to: the state of one broker, and the number of the request."""
+    """Values for a request: the state of one broker, and the number of the request."""
 
     world: World
     number: int
@@ -319,7 +319,7 @@ def _describe_groups(at: RequestContext, rng: random.Random, version: int) -> An
 
 @builds(ApiKey.CREATE_TOPICS)
 def _create_topics(at: RequestContext, rng: random.Random, version: int) -> Any:
-    """Create topics that exist, and one that no other request uses."""
+    """Create two existing topics, and a new one that no other request uses."""
     key = ApiKey.CREATE_TOPICS
     names = [*rng.sample(NAMES, 2), f"new-{at.number}"]
     rows = [of(key, "Topic", name=each, num_partitions=1, replication_factor=1) for each in names]
@@ -696,7 +696,7 @@ def _consumer_group_describe(at: RequestContext, rng: random.Random, version: in
 
 @builds(ApiKey.STREAMS_GROUP_HEARTBEAT)
 def _streams_group_heartbeat(at: RequestContext, rng: random.Random, version: int) -> Any:
-    """Send a heartbeat of an unknown member, or of one that cannot join."""
+    """Send a heartbeat of a member that is unknown or cannot join."""
     key = ApiKey.STREAMS_GROUP_HEARTBEAT
     part = of(key, "Subtopology", subtopology_id="0", source_topics=at.topics(rng))
     topology = of(key, "Topology", subtopologies=[part])

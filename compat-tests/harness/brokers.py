@@ -89,7 +89,7 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        """The first log directory."""
+        """Directory of the partitions (the first one, if there are several)."""
         return self.data_dirs[0]
 
     @property

@@ -255,7 +255,7 @@ def _consecutive_ports(count: int) -> int:
     """Return the first of `count` consecutive free ports.
 
     They are below the ephemeral port range and below the ports that brokers choose themselves, so
-    nobody takes the port of a node while it is down.
+    no process takes the port of a node while it is down.
     """
     while True:
         first = random.randrange(9500, FIRST_PORT - count)

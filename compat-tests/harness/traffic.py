@@ -23,7 +23,7 @@ BEGINNING = {
 
 @dataclass(frozen=True)
 class Record:
-    """A record to write, or one that was read. The timestamp is in ms."""
+    """A record to write, or a consumed one. The timestamp is in ms."""
 
     topic: str
     key: str | None

@@ -1,4 +1,4 @@
-"""Requests that set and describe client quotas."""
+"""Test helpers that send requests to alter and describe client quotas."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from ..wire import (
 INVALID, POLICY = ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION
 
 
+# Entity of unauthenticated connections.
 USER: Entity = {"user": "ANONYMOUS"}
-"""Who comes in without a login."""
 
 
 Values = Mapping[str, float | None]
@@ -42,7 +42,7 @@ def row_of(entity: Entity, values: Values) -> AlterClientQuotasRequest.Entry:
 async def alter(
     wire: Wire, *rows: AlterClientQuotasRequest.Entry, validate_only: bool = False
 ) -> list[int]:
-    """Change quotas; the error code of each entity. Errors have a text."""
+    """Alter quotas and return the error code of each entity; only errors have a message."""
     ask = AlterClientQuotasRequest(entries=[*rows], validate_only=validate_only)
     answer = await wire.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, ask)
     assert all(bool(each.error_code) == bool(each.error_message) for each in answer.entries)
@@ -66,7 +66,7 @@ async def described(
 
 
 async def known(wire: Wire, *components: tuple[Any, ...], strict: bool = False) -> dict[str, Any]:
-    """Quotas by entity, as JSON."""
+    """Return quotas by entity, encoded as JSON."""
     answer = await described(wire, *components, strict=strict)
     assert (answer.error_code, answer.error_message) == (0, None)
     return {

@@ -1,4 +1,4 @@
-"""Requests of clients that push metrics."""
+"""Test helpers that send requests of clients that push metrics (KIP-714)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATA = pushed(gauge("producer.rate", field(4, 2.5)))
 
 
 async def subscribe(wire: Wire, name: str, **values: str | None) -> int:
-    """Set what a subscription asks for; None takes a setting away."""
+    """Alter a metrics subscription; a value of None deletes the setting."""
     cls = IncrementalAlterConfigsRequest
     configs = [
         cls.Config(name=key.replace("_", "."), config_operation=int(value is None), value=value)

@@ -1,4 +1,4 @@
-"""ApiVersions: what is advertised is what is served."""
+"""Tests of ApiVersions: the broker serves exactly the versions that it advertises."""
 
 from __future__ import annotations
 
@@ -102,29 +102,29 @@ SERVED = {
     ApiKey.STREAMS_GROUP_HEARTBEAT: (0, 0),
     ApiKey.STREAMS_GROUP_DESCRIBE: (0, 0),
 }
-ANNOUNCED = {key: each for key, each in SERVED.items() if key not in OF_CLIENT_METRICS}
-"""As long as nobody wants metrics of clients."""
+# Versions that are advertised while no metrics subscription exists.
+ADVERTISED = {key: each for key, each in SERVED.items() if key not in OF_CLIENT_METRICS}
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_what_is_advertised(wire: Wire, version: int) -> None:
+async def test_api_versions_lists_all_served_versions(wire: Wire, version: int) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a-b.c9", client_software_version="1")
     answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
     assert answer.error_code == 0
-    assert {r.api_key: (r.min_version, r.max_version) for r in answer.api_keys} == ANNOUNCED
+    assert {r.api_key: (r.min_version, r.max_version) for r in answer.api_keys} == ADVERTISED
 
 
-async def test_the_answer_has_header_version_0(wire: Wire) -> None:
+async def test_api_versions_response_has_header_version_0(wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
     await wire.send(ApiKey.API_VERSIONS, 3, hello)
     frame = await wire.receive_frame()
-    # Straight after the correlation id stands the error code, then a compact array.
-    assert struct.unpack_from(">ihB", frame) == (1, 0, len(ANNOUNCED) + 1)
+    # The error code follows the correlation ID directly, then a compact array.
+    assert struct.unpack_from(">ihB", frame) == (1, 0, len(ADVERTISED) + 1)
 
 
 @pytest.mark.parametrize("version", [5, 6, 127, 32767, -1, -32768])
-@pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff\xff", b"garbage that is no body"])
-async def test_an_unknown_version_is_answered_in_version_0(
+@pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff\xff", b"garbage instead of body"])
+async def test_unknown_api_versions_version_gets_response_in_version_0(
     wire: Wire, version: int, body: bytes
 ) -> None:
     header = struct.pack(">hhih", ApiKey.API_VERSIONS, version, 77, -1)
@@ -139,7 +139,7 @@ async def test_an_unknown_version_is_answered_in_version_0(
     assert await wire.works()
 
 
-def unserved() -> list[tuple[int, int]]:
+def unserved_versions() -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = [
         (key, top + 1) for key, (_, top) in SERVED.items() if key != ApiKey.API_VERSIONS
     ]
@@ -147,8 +147,8 @@ def unserved() -> list[tuple[int, int]]:
     return [*pairs, (4, 0), (7, 0), (93, 0), (-1, 0), (32767, 0), (ApiKey.METADATA, -1)]
 
 
-@pytest.mark.parametrize(("key", "version"), unserved())
-async def test_what_is_not_served_closes(
+@pytest.mark.parametrize(("key", "version"), unserved_versions())
+async def test_unserved_api_or_version_closes_connection(
     broker: Broker, wire: Wire, key: int, version: int
 ) -> None:
     frame = struct.pack(">hhih", key, version, 1, -1) + bytes(20)
@@ -177,7 +177,7 @@ async def test_what_is_not_served_closes(
     ],
 )
 @pytest.mark.parametrize("version", [3, 4])
-async def test_the_name_of_the_software(
+async def test_client_software_name_and_version_are_validated(
     wire: Wire, version: int, name: str, software: str, code: int
 ) -> None:
     hello = request(
@@ -185,15 +185,15 @@ async def test_the_name_of_the_software(
     )
     answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
     assert answer.error_code == code
-    assert bool(answer.api_keys) == (code == 0)  # Kafka sends none with an error
+    assert bool(answer.api_keys) == (code == 0)  # Kafka omits them in errors
     assert await wire.works()
 
 
 @pytest.mark.parametrize(("key", "versions"), SERVED.items(), ids=lambda each: str(each))
-async def test_every_advertised_version_is_answered(
+async def test_every_advertised_version_gets_response_of_its_version(
     broker: Broker, wire: Wire, key: ApiKey, versions: tuple[int, int]
 ) -> None:
-    """Empty requests: each must come to a handler and give an answer of its own version."""
+    """Each empty request must reach a handler and get a response of its version."""
     for version in range(versions[0], versions[1] + 1):
         fields: dict[str, object] = {"acks": 1} if key == ApiKey.PRODUCE else {}
         if key == ApiKey.API_VERSIONS:
@@ -201,8 +201,8 @@ async def test_every_advertised_version_is_answered(
         await wire.ask(key, version, request(key, **fields))
 
 
-async def test_a_frame_is_what_its_header_says(broker: Broker, wire: Wire) -> None:
-    """The client id is a plain string also where the header is flexible."""
+async def test_client_id_is_decoded_in_both_header_versions(broker: Broker, wire: Wire) -> None:
+    """The client ID is a non-compact string even in flexible request headers."""
     ask = request(ApiKey.METADATA, topics=[])
     for version in (8, 9):
         for client_id in (None, "", "x" * 200):
@@ -211,7 +211,7 @@ async def test_a_frame_is_what_its_header_says(broker: Broker, wire: Wire) -> No
             assert (await wire.receive_frame())[:4] == version.to_bytes(4, "big")
 
 
-async def test_a_closed_connection_is_seen_by_the_test_client(wire: Wire) -> None:
+async def test_client_raises_connection_closed_after_end_of_stream(wire: Wire) -> None:
     await wire.send_bytes(b"\xff" * 4)
     with pytest.raises(ConnectionClosed):
         await wire.receive_frame()
@@ -223,7 +223,7 @@ HELLO = request(ApiKey.API_VERSIONS, client_software_name="a-b.c9", client_softw
 async def test_cached_response_shows_each_change_at_once(
     broker: Broker, pytestconfig: pytest.Config
 ) -> None:
-    """After random changes every version says what a response that is made anew says."""
+    """After random changes, the cached response equals a freshly built one in every version."""
     random = Random(pytestconfig.getoption("--seed"))
     cluster, apis = broker.node.cluster, load_apis()
     metrics = ConfigResource(ResourceType.CLIENT_METRICS, "all")
@@ -249,7 +249,7 @@ async def test_cached_response_shows_each_change_at_once(
     assert len(shown) > 5
 
 
-async def test_connections_share_one_response(
+async def test_connections_share_one_cached_response(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connected(broker.endpoint) as wire:

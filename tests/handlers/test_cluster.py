@@ -1,4 +1,4 @@
-"""Elections, reassignments, features, brokers that leave: what one node truly answers."""
+"""Tests of elections, reassignments, features and unregistration on a single node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BAD_ASSIGNMENT = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def codes(rows: list[Any], of_topic: str) -> dict[tuple[str, int], int]:
-    """Error codes by topic and partition of an answer with either spelling of its fields."""
+    """Return the error codes by topic and partition, for either naming of the response fields."""
     found = {}
     for topic in rows:
         for part in getattr(topic, of_topic):
@@ -52,7 +52,7 @@ async def elect(wire: Wire, version: int, kind: int, *topics: tuple[str, list[in
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_leader_is_the_preferred_one(wire: Wire, version: int) -> None:
+async def test_election_is_not_needed_if_preferred_replica_leads(wire: Wire, version: int) -> None:
     await create_topic(wire, "a", 2)
     answer = await elect(wire, version, 0, ("a", [0, 1, 2, -1]), ("b", [0]))
     assert answer.error_code == 0
@@ -67,7 +67,7 @@ async def test_the_leader_is_the_preferred_one(wire: Wire, version: int) -> None
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-async def test_an_election_of_all_names_topics_and_only_what_needs_one(
+async def test_election_of_all_partitions_lists_topics_without_unneeded_elections(
     wire: Wire, kind: int
 ) -> None:
     await create_topic(wire, "a", 2)
@@ -76,7 +76,7 @@ async def test_an_election_of_all_names_topics_and_only_what_needs_one(
 
 
 @pytest.mark.parametrize("kind", [2, -1])
-async def test_election_types_that_do_not_exist(wire: Wire, kind: int) -> None:
+async def test_unknown_election_type_is_rejected(wire: Wire, kind: int) -> None:
     answer = await elect(wire, 1, kind, ("a", [0]))
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     rows = codes(answer.replica_election_results, "partition_result")
@@ -84,7 +84,7 @@ async def test_election_types_that_do_not_exist(wire: Wire, kind: int) -> None:
     assert (await elect(wire, 2, kind, None)).replica_election_results == []
 
 
-async def test_a_partition_without_a_leader_gets_one(broker: Broker, wire: Wire) -> None:
+async def test_election_gives_leader_to_leaderless_partition(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "a")
     partition = broker.node.cluster.topics["a"].partitions[0]
     partition.leader = -1
@@ -109,7 +109,9 @@ MOVES: dict[str, tuple[list[int] | None, int]] = {
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("move", MOVES)
-async def test_moves(wire: Wire, version: int, move: str) -> None:
+async def test_reassignment_is_validated_on_single_node(
+    wire: Wire, version: int, move: str
+) -> None:
     replicas, code = MOVES[move]
     await create_topic(wire, "a")
     cls = AlterPartitionReassignmentsRequest
@@ -131,7 +133,7 @@ async def test_moves(wire: Wire, version: int, move: str) -> None:
 # -- features
 
 
-async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> None:
+async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
     for version, supported in (
         (3, {"metadata.version": (30, 30)}),
@@ -157,14 +159,14 @@ async def test_what_is_finalized_is_advertised(broker: Broker, wire: Wire) -> No
             "transaction.version": (2, 2),
         }
         found = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
-        assert found == supported, "clients that know version 3 refuse features that may be off"
+        assert found == supported, "clients of version 3 reject features with minimum level 0"
     before = answer.finalized_features_epoch
     await create_topic(wire, "a")
     answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
     assert before < answer.finalized_features_epoch == broker.node.cluster.revision
 
 
-async def test_a_feature_is_lowered_switched_off_and_raised(broker: Broker, wire: Wire) -> None:
+async def test_feature_level_can_be_lowered_disabled_and_raised(broker: Broker, wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
     levels = {
         "metadata.version": 30,
@@ -206,7 +208,7 @@ UPDATES = {
 
 @pytest.mark.parametrize("version", range(3))
 @pytest.mark.parametrize("case", UPDATES)
-async def test_updates(wire: Wire, version: int, case: str) -> None:
+async def test_feature_update_is_validated(wire: Wire, version: int, case: str) -> None:
     (name, level, kind), code = UPDATES[case]
     row = UpdateFeaturesRequest.Feature(
         feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=kind > 1
@@ -221,7 +223,7 @@ async def test_updates(wire: Wire, version: int, case: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 4, -1])
-async def test_update_types_that_do_not_exist(wire: Wire, kind: int) -> None:
+async def test_unknown_feature_upgrade_type_is_rejected(wire: Wire, kind: int) -> None:
     row = UpdateFeaturesRequest.Feature(
         feature="metadata.version", max_version_level=30, upgrade_type=kind
     )
@@ -231,7 +233,7 @@ async def test_update_types_that_do_not_exist(wire: Wire, kind: int) -> None:
     assert (await wire.ask(ApiKey.UPDATE_FEATURES, 0, ask)).error_code == 0
 
 
-async def test_a_cluster_with_features_that_are_not_known_here(tmp_path: Path) -> None:
+async def test_broker_does_not_start_if_feature_level_is_unsupported(tmp_path: Path) -> None:
     async with started(tmp_path) as broker:
         cluster = broker.node.cluster
         levels = {**cluster.features, "transaction.version": 3}
@@ -255,8 +257,10 @@ async def test_a_cluster_with_features_that_are_not_known_here(tmp_path: Path) -
         (-1, ErrorCode.BROKER_ID_NOT_REGISTERED),
     ],
 )
-async def test_unregister(wire: Wire, node: int, code: ErrorCode) -> None:
-    """This broker runs, and there is no other."""
+async def test_unregistering_running_or_unknown_broker_is_rejected(
+    wire: Wire, node: int, code: ErrorCode
+) -> None:
+    """This broker is running, and it is the only one."""
     answer = await wire.ask(ApiKey.UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=node))
     assert answer.error_code == code
     assert answer.error_message
@@ -264,8 +268,10 @@ async def test_unregister(wire: Wire, node: int, code: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize(("kind", "code"), [(2, 114), (3, 115), (0, 115)])
-async def test_other_endpoints_are_refused(wire: Wire, kind: int, code: int) -> None:
-    """The answer names the type of endpoint that it comes from, not the one asked for."""
+async def test_describe_cluster_rejects_other_endpoint_types(
+    wire: Wire, kind: int, code: int
+) -> None:
+    """The response names the endpoint type that it comes from, not the requested one."""
     ask = DescribeClusterRequest(endpoint_type=kind)
     answer = await wire.ask(ApiKey.DESCRIBE_CLUSTER, 2, ask)
     assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (code, 1, -1)

@@ -1,4 +1,4 @@
-"""DescribeConfigs. What the entries say is tested in tests/config."""
+"""Tests of DescribeConfigs; tests/config tests the contents of the entries."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ async def describe(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_full_entries_of_a_topic(version: int) -> None:
-    """Source 1 topic, 4 static, 5 default; version 0 has a flag in its place."""
+async def test_describe_topic_returns_complete_entries(version: int) -> None:
+    """Source 1 is topic, 4 static, 5 default; version 0 has a flag instead of the source."""
     async with (
         started(log_segment_bytes=2_000_000) as broker,
         connected(broker.endpoint) as wire,
@@ -61,7 +61,7 @@ async def test_full_entries_of_a_topic(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_full_entries_of_this_broker(wire: Wire, version: int) -> None:
+async def test_describe_broker_returns_complete_entries(wire: Wire, version: int) -> None:
     row = await describe(wire, version, BROKER, "1")
     entries = {entry.name: entry for entry in row.configs}
     assert row.error_code == 0
@@ -69,11 +69,11 @@ async def test_full_entries_of_this_broker(wire: Wire, version: int) -> None:
     assert entries["node.id"].read_only
     assert entries["num.partitions"].value == "1"
     for entry in row.configs:
-        assert entry.value is None or not entry.is_sensitive, "secrets are not told"
+        assert entry.value is None or not entry.is_sensitive, "sensitive values are hidden"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_only_some_keys(wire: Wire, version: int) -> None:
+async def test_describe_returns_only_requested_keys(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     row = await describe(wire, version, TOPIC, "t", ["retention.ms", "no.such.key"])
     assert [entry.name for entry in row.configs] == ["retention.ms"]
@@ -82,7 +82,7 @@ async def test_only_some_keys(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-async def test_types_and_texts_are_told_when_asked_for(wire: Wire, version: int) -> None:
+async def test_documentation_is_returned_only_on_request(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     for asked in (False, True):
         row = await describe(wire, version, TOPIC, "t", include_documentation=asked)
@@ -91,14 +91,14 @@ async def test_types_and_texts_are_told_when_asked_for(wire: Wire, version: int)
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_synonyms_are_told_when_asked_for(wire: Wire, version: int) -> None:
-    """Those of the broker by the broker's name of the property."""
+async def test_synonyms_are_returned_only_on_request(wire: Wire, version: int) -> None:
+    """Synonyms of the broker have the broker's property name."""
     await create_topic(wire, "t", configs={"segment.bytes": "2000000"})
     row = await describe(wire, version, TOPIC, "t", ["segment.bytes"])
     assert row.configs[0].synonyms == []
     row = await describe(wire, version, TOPIC, "t", ["segment.bytes"], include_synonyms=True)
-    told = [(s.name, s.value, s.source) for s in row.configs[0].synonyms]
-    assert told == [("segment.bytes", "2000000", 1), ("log.segment.bytes", "1073741824", 5)]
+    shown = [(s.name, s.value, s.source) for s in row.configs[0].synonyms]
+    assert shown == [("segment.bytes", "2000000", 1), ("log.segment.bytes", "1073741824", 5)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -115,12 +115,14 @@ async def test_synonyms_are_told_when_asked_for(wire: Wire, version: int) -> Non
         (-1, "t", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_what_is_refused(wire: Wire, version: int, kind: int, name: str, code: int) -> None:
+async def test_describe_rejects_unknown_resources(
+    wire: Wire, version: int, kind: int, name: str, code: int
+) -> None:
     row = await describe(wire, version, kind, name)
     assert (row.error_code, row.configs) == (code, [])
 
 
-async def test_several_resources_in_one_request(wire: Wire) -> None:
+async def test_describe_returns_each_resource_once(wire: Wire) -> None:
     await create_topic(wire, "t")
     asked = [
         Resource(resource_type=kind, resource_name=name)
@@ -136,7 +138,7 @@ async def test_several_resources_in_one_request(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_type_that_does_not_exist_fails_the_whole_request(wire: Wire, version: int) -> None:
+async def test_unknown_resource_type_fails_whole_request(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     rows = [
         Resource(resource_type=kind, resource_name="t", configuration_keys=None)
@@ -161,8 +163,8 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_settings_of_a_listener_are_described_as_by_kafka(version: int) -> None:
-    """Name, value, source, type, and the synonyms, as Apache Kafka 4.3 sends them."""
+async def test_listener_settings_are_described_like_in_kafka(version: int) -> None:
+    """Name, value, source, type and synonyms equal those of Apache Kafka 4.3."""
     options: dict[str, Any] = {OWN + name: value for name, value in GIVEN.items()} | {
         "foo.bar": "hunter2"
     }
@@ -211,9 +213,9 @@ async def test_settings_of_a_listener_are_described_as_by_kafka(version: int) ->
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_unknown_settings_of_every_source_are_listed_without_value(version: int) -> None:
-    """With the sources that Apache Kafka 4.3 sends: 2 broker, 3 all brokers, 4 static."""
-    both, dynamic = "log.cleaner.threads", "log.cleaner.io.buffer.size"  # Kafka's alone
+async def test_unknown_settings_of_each_source_are_listed_without_value(version: int) -> None:
+    """The sources equal those of Apache Kafka 4.3: 2 broker, 3 all brokers, 4 static."""
+    both, dynamic = "log.cleaner.threads", "log.cleaner.io.buffer.size"  # only Kafka has these
     config = BrokerConfig.load(
         options={"my.password": "hunter2", both: "1", "log.dir.failure.timeout.ms": "9"}
     )

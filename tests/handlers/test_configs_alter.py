@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: what is accepted, what is refused, what stays."""
+"""Tests of IncrementalAlterConfigs and AlterConfigs: accepted, rejected and stored settings."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ async def replace(
     return row
 
 
-async def described(wire: Wire, kind: int, name: str) -> dict[str, Any]:
-    """All settings of a resource by name."""
+async def describe(wire: Wire, kind: int, name: str) -> dict[str, Any]:
+    """Return all settings of a resource by name."""
     resource = DescribeConfigsRequest.Resource(resource_type=kind, resource_name=name)
     ask = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
     (row,) = (await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)).results
@@ -76,9 +76,9 @@ async def described(wire: Wire, kind: int, name: str) -> dict[str, Any]:
     return {each.name: each for each in row.configs}
 
 
-async def own(wire: Wire, kind: int = TOPIC, name: str = "t") -> dict[str, str | None]:
-    """The settings that a resource was given itself while the broker runs."""
-    rows = await described(wire, kind, name)
+async def dynamic_settings(wire: Wire, kind: int = TOPIC, name: str = "t") -> dict[str, str | None]:
+    """Return the dynamic settings of the resource itself."""
+    rows = await describe(wire, kind, name)
     return {key: row.value for key, row in rows.items() if row.config_source in (1, 2, 3, 7, 8)}
 
 
@@ -86,7 +86,7 @@ async def own(wire: Wire, kind: int = TOPIC, name: str = "t") -> dict[str, str |
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_single_settings_of_a_topic_change(wire: Wire, version: int) -> None:
+async def test_single_topic_settings_can_be_set_and_deleted(wire: Wire, version: int) -> None:
     await create_topic(wire, "t", configs={"retention.ms": "1000", "segment.ms": "7"})
     row = await change(
         wire,
@@ -97,11 +97,11 @@ async def test_single_settings_of_a_topic_change(wire: Wire, version: int) -> No
     )
     assert (row.error_code, row.error_message) == (0, None)
     assert (row.resource_type, row.resource_name) == (TOPIC, "t")
-    assert await own(wire) == {"retention.ms": "2000"}
+    assert await dynamic_settings(wire) == {"retention.ms": "2000"}
 
 
-async def test_items_of_a_list_come_and_go(wire: Wire) -> None:
-    """Without an own value the items are those of the default; what is there already stays."""
+async def test_list_items_can_be_appended_and_subtracted(wire: Wire) -> None:
+    """Without a value of its own, the topic starts from the default; existing items stay."""
     await create_topic(wire, "t")
     steps = [
         (APPEND, "compact", "delete,compact"),
@@ -112,26 +112,26 @@ async def test_items_of_a_list_come_and_go(wire: Wire) -> None:
     for operation, value, policy in steps:
         row = await change(wire, ("cleanup.policy", operation, value))
         assert row.error_code == 0, row
-        assert await own(wire) == {"cleanup.policy": policy}
+        assert await dynamic_settings(wire) == {"cleanup.policy": policy}
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_replacing_unsets_what_is_left_out(wire: Wire, version: int) -> None:
+async def test_replacing_settings_unsets_omitted_ones(wire: Wire, version: int) -> None:
     await create_topic(wire, "t", configs={"retention.ms": "1000", "segment.ms": "7"})
     row = await replace(wire, {"flush.ms": "3", "segment.ms": "8"}, version=version)
     assert (row.error_code, row.error_message) == (0, None)
-    assert await own(wire) == {"flush.ms": "3", "segment.ms": "8"}
+    assert await dynamic_settings(wire) == {"flush.ms": "3", "segment.ms": "8"}
     await replace(wire, {}, version=version)
-    assert await own(wire) == {}
+    assert await dynamic_settings(wire) == {}
 
 
-async def test_only_looking_whether_it_would_work(wire: Wire) -> None:
+async def test_validate_only_changes_nothing(wire: Wire) -> None:
     await create_topic(wire, "t", configs={"retention.ms": "1000"})
     assert (await change(wire, ("retention.ms", SET, "5"), validate_only=True)).error_code == 0
     assert (await replace(wire, {}, validate_only=True)).error_code == 0
     bad = await change(wire, ("retention.ms", SET, "never"), validate_only=True)
     assert bad.error_code == ErrorCode.INVALID_CONFIG
-    assert await own(wire) == {"retention.ms": "1000"}
+    assert await dynamic_settings(wire) == {"retention.ms": "1000"}
 
 
 @pytest.mark.parametrize(
@@ -150,28 +150,28 @@ async def test_only_looking_whether_it_would_work(wire: Wire) -> None:
         ([("flush.ms", -1, "1")], ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_one_bad_change_applies_none(
+async def test_one_invalid_change_rejects_all_changes_of_resource(
     wire: Wire, changes: list[Changes], code: ErrorCode
 ) -> None:
     await create_topic(wire, "t", configs={"segment.ms": "7"})
     row = await change(wire, ("segment.ms", SET, "8"), *changes)
     assert row.error_code == code
     assert row.error_message
-    assert await own(wire) == {"segment.ms": "7"}
+    assert await dynamic_settings(wire) == {"segment.ms": "7"}
 
 
 @pytest.mark.parametrize(
     ("values", "code"),
     [({"no.such": "1"}, 40), ({"retention.ms": "x"}, 40), ({"retention.ms": None}, 42)],
 )
-async def test_bad_settings_replace_nothing(
+async def test_invalid_replacement_changes_nothing(
     wire: Wire, values: dict[str, str | None], code: int
 ) -> None:
     await create_topic(wire, "t", configs={"segment.ms": "7"})
     row = await replace(wire, {"flush.ms": "1", **values})
     assert row.error_code == code
     assert row.error_message
-    assert await own(wire) == {"segment.ms": "7"}
+    assert await dynamic_settings(wire) == {"segment.ms": "7"}
 
 
 @pytest.mark.parametrize(
@@ -189,15 +189,15 @@ async def test_bad_settings_replace_nothing(
         (3, "t", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_what_does_not_exist_cannot_change(
+async def test_unknown_resources_cannot_be_altered(
     wire: Wire, kind: int, name: str, code: ErrorCode
 ) -> None:
     assert (await change(wire, ("flush.ms", SET, "1"), kind=kind, name=name)).error_code == code
     assert (await replace(wire, {"flush.ms": "1"}, kind=kind, name=name)).error_code == code
 
 
-async def test_a_resource_stands_once_in_a_request(wire: Wire) -> None:
-    """Others of the same request change all the same."""
+async def test_resource_named_twice_is_rejected(wire: Wire) -> None:
+    """Other resources of the same request are altered."""
     await create_topic(wire, "t")
     await create_topic(wire, "u")
     resources = [
@@ -207,75 +207,78 @@ async def test_a_resource_stands_once_in_a_request(wire: Wire) -> None:
     rows = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
     codes = [(row.resource_name, row.error_code) for row in rows]
     assert codes == [("t", ErrorCode.INVALID_REQUEST), ("u", 0), ("t", ErrorCode.INVALID_REQUEST)]
-    assert (await own(wire), await own(wire, name="u")) == ({}, {"flush.ms": "9"})
+    assert (await dynamic_settings(wire), await dynamic_settings(wire, name="u")) == (
+        {},
+        {"flush.ms": "9"},
+    )
 
 
-async def test_a_list_grows_no_longer_than_answers_can_tell(wire: Wire) -> None:
+async def test_list_longer_than_encodable_string_is_rejected(wire: Wire) -> None:
     await create_topic(wire, "t")
     name = "leader.replication.throttled.replicas"
     items = [",".join(f"{i}:1" for i in range(first, first + 3000)) for first in (0, 3000, 6000)]
     codes = [(await change(wire, (name, APPEND, each))).error_code for each in items]
     assert codes == [0, ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_CONFIG]
-    assert await own(wire) == {name: items[0]}
+    assert await dynamic_settings(wire) == {name: items[0]}
 
 
-async def test_the_number_of_settings_is_bounded(wire: Wire) -> None:
+async def test_number_of_settings_per_resource_is_bounded(wire: Wire) -> None:
     for count, code in ((1001, ErrorCode.INVALID_CONFIG), (1000, 0)):
         names = [f"listener.name.l{i}.ssl.protocol" for i in range(count)]
         row = await change(wire, *((each, SET, "x") for each in names), kind=BROKER, name="1")
         assert row.error_code == code
 
 
-async def test_what_changed_is_logged_without_its_value(
+async def test_changed_settings_are_logged_without_values(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "kbroker")
     settings = {"sasl.jaas.config": "s3cret", "log.retention.ms": "5"}
     await replace(wire, {**settings}, kind=BROKER, name="1")
     await replace(wire, {"log.retention.ms": "6"}, kind=BROKER, name="1")
-    told = [
+    logged = [
         each.getMessage()
         for each in caplog.records
         if each.name == "kbroker.handlers.config_resources"
     ]
-    assert told == ["settings changed by test of '1': log.retention.ms, sasl.jaas.config"] * 2
+    assert logged == ["settings changed by test of '1': log.retention.ms, sasl.jaas.config"] * 2
     assert "s3cret" not in caplog.text
 
 
-async def test_changed_settings_survive_a_restart(tmp_path: Path) -> None:
+async def test_topic_settings_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         await change(wire, ("retention.ms", SET, "12345"))
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert await own(wire) == {"retention.ms": "12345"}
+        assert await dynamic_settings(wire) == {"retention.ms": "12345"}
         assert broker.node.partitions.named_replica("t", 0).config.retention_ms == 12345
 
 
 # -- brokers
 
 
-async def test_settings_of_a_node_go_before_those_of_all(wire: Wire) -> None:
-    """And both before those that the node was started with."""
+async def test_broker_setting_overrides_cluster_default(wire: Wire) -> None:
+    """Both override the static settings of the node."""
     name = "message.max.bytes"
     assert (await change(wire, (name, SET, "30"), kind=BROKER, name="1")).error_code == 0
     assert (await change(wire, (name, SET, "20"), kind=BROKER, name="")).error_code == 0
-    told = (await described(wire, BROKER, "1"))[name]
-    assert (told.value, told.config_source, told.read_only) == ("30", 2, False)
-    assert [(each.value, each.source) for each in told.synonyms] == [
+    entry = (await describe(wire, BROKER, "1"))[name]
+    assert (entry.value, entry.config_source, entry.read_only) == ("30", 2, False)
+    assert [(each.value, each.source) for each in entry.synonyms] == [
         ("30", 2),
         ("20", 3),
         ("1048588", 5),
     ]
-    assert await own(wire, BROKER, "") == {name: "20"}
+    assert await dynamic_settings(wire, BROKER, "") == {name: "20"}
     await change(wire, (name, DELETE, None), kind=BROKER, name="1")
-    told = (await described(wire, BROKER, "1"))[name]
-    assert (told.value, told.config_source) == ("20", 3)
+    entry = (await describe(wire, BROKER, "1"))[name]
+    assert (entry.value, entry.config_source) == ("20", 3)
     await replace(wire, {}, kind=BROKER, name="")
-    told = (await described(wire, BROKER, "1"))[name]
-    assert (told.value, told.config_source) == ("1048588", 5)
+    entry = (await describe(wire, BROKER, "1"))[name]
+    assert (entry.value, entry.config_source) == ("1048588", 5)
 
 
-async def test_topics_inherit_what_a_broker_is_given(wire: Wire, broker: Broker) -> None:
+async def test_topics_inherit_dynamic_broker_settings(wire: Wire, broker: Broker) -> None:
     await create_topic(wire, "plain")
     await create_topic(wire, "special", configs={"max.message.bytes": "7000"})
     for name in ("plain", "special"):
@@ -283,11 +286,11 @@ async def test_topics_inherit_what_a_broker_is_given(wire: Wire, broker: Broker)
     await change(wire, ("message.max.bytes", SET, "5"), kind=BROKER, name="1")
     codes = [(await produce(wire, Topic(n), batch())).error_code for n in ("plain", "special")]
     assert codes == [ErrorCode.MESSAGE_TOO_LARGE, 0]
-    told = (await described(wire, TOPIC, "plain"))["max.message.bytes"]
-    assert (told.value, told.config_source) == ("5", 2)
+    entry = (await describe(wire, TOPIC, "plain"))["max.message.bytes"]
+    assert (entry.value, entry.config_source) == ("5", 2)
 
 
-async def test_settings_of_brokers_survive_a_restart(tmp_path: Path) -> None:
+async def test_broker_settings_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await change(wire, ("log.retention.ms", SET, "11"), kind=BROKER, name="1")
         await change(wire, ("log.segment.bytes", SET, "2000000"), kind=BROKER, name="")
@@ -309,52 +312,52 @@ async def test_settings_of_brokers_survive_a_restart(tmp_path: Path) -> None:
         ("", "sasl.jaas.config", "x", "broker id must be specified"),
     ],
 )
-async def test_settings_that_no_client_can_give_a_broker(
+async def test_invalid_broker_settings_are_rejected(
     wire: Wire, name: str, setting: str, value: str, words: str
 ) -> None:
     row = await change(wire, (setting, SET, value), kind=BROKER, name=name)
     assert row.error_code == ErrorCode.INVALID_REQUEST
     assert re.search(words, row.error_message)
-    assert await own(wire, BROKER, name) == {}
+    assert await dynamic_settings(wire, BROKER, name) == {}
 
 
 @pytest.mark.parametrize(
     "value", ["a:" + "9" * 5000, "a:1," * 5000 + "a", "a:1" + ", " * 9000, "a" + ":1" * 9000 + "x"]
 )
-async def test_limits_that_are_none_are_refused_at_once(wire: Wire, value: str) -> None:
+async def test_malformed_connection_limits_are_rejected_quickly(wire: Wire, value: str) -> None:
     step = ("max.connections.per.ip.overrides", SET, value)
     assert (await change(wire, step, kind=BROKER, name="1")).error_code == 42
 
 
-async def test_items_of_a_brokers_list(wire: Wire) -> None:
+async def test_broker_list_setting_supports_append(wire: Wire) -> None:
     await change(wire, ("log.cleanup.policy", APPEND, "compact"), kind=BROKER, name="")
-    assert await own(wire, BROKER, "") == {"log.cleanup.policy": "delete,compact"}
+    assert await dynamic_settings(wire, BROKER, "") == {"log.cleanup.policy": "delete,compact"}
     row = await change(wire, ("message.max.bytes", APPEND, "1"), kind=BROKER, name="")
     assert row.error_code == ErrorCode.INVALID_CONFIG
 
 
-async def test_what_only_kafka_knows_is_kept_and_not_shown(
+async def test_settings_only_kafka_uses_are_stored_and_hidden(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may be a secret. What will have an effect some day is warned of."""
+    """The values may be secrets. A warning names settings that will have an effect in future."""
     names = ("listener.name.a.ssl.provider", "remote.log.reader.threads")
     changes: list[Changes] = [(name, SET, "9") for name in names]
     assert (await change(wire, *changes, kind=BROKER, name="1")).error_code == 0
-    rows = await described(wire, BROKER, "1")
+    rows = await describe(wire, BROKER, "1")
     for name in names:
         row = rows[name]
         assert (row.value, row.is_sensitive, row.config_source) == (None, True, 2)
     assert f"{names[0]} has no effect yet" in caplog.text
 
 
-async def test_a_secret_is_kept_and_not_shown(wire: Wire, broker: Broker) -> None:
+async def test_sensitive_setting_is_stored_and_hidden(wire: Wire, broker: Broker) -> None:
     await change(wire, ("sasl.jaas.config", SET, "s3cret"), kind=BROKER, name="1")
-    row = (await described(wire, BROKER, "1"))["sasl.jaas.config"]
+    row = (await describe(wire, BROKER, "1"))["sasl.jaas.config"]
     assert (row.value, row.is_sensitive, row.synonyms[0].value) == (None, True, None)
     assert broker.node.config.sasl_jaas_config == "s3cret"
 
 
-async def test_stored_settings_that_fit_no_more_are_left_out(
+async def test_invalid_stored_broker_settings_are_ignored_on_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(tmp_path) as broker:
@@ -363,11 +366,11 @@ async def test_stored_settings_that_fit_no_more_are_left_out(
         await broker.node.cluster.alter_configs(resource, values, cause="test")
     caplog.clear()
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert await own(wire, BROKER, "1") == {"log.retention.ms": "-1"}
+        assert await dynamic_settings(wire, BROKER, "1") == {"log.retention.ms": "-1"}
     assert caplog.text.count("ignoring an invalid dynamic broker setting") == 2
 
 
-async def test_stored_settings_of_topics_that_fit_no_more_are_left_out(
+async def test_invalid_stored_topic_settings_are_ignored_on_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -377,10 +380,13 @@ async def test_stored_settings_of_topics_that_fit_no_more_are_left_out(
         await cluster.alter_topic_configs(cluster.topics["t"], values, cause="test")
     caplog.clear()
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert await own(wire, TOPIC, "t") == {"retention.ms": "-1"}
+        assert await dynamic_settings(wire, TOPIC, "t") == {"retention.ms": "-1"}
         assert (await produce(wire, Topic("t"), batch())).error_code == 0
         await change(wire, ("segment.ms", SET, "1000"))
-        assert await own(wire, TOPIC, "t") == {"retention.ms": "-1", "segment.ms": "1000"}
+        assert await dynamic_settings(wire, TOPIC, "t") == {
+            "retention.ms": "-1",
+            "segment.ms": "1000",
+        }
     assert caplog.text.count("topic t: ignoring an invalid stored setting") == 2
 
 
@@ -388,16 +394,16 @@ async def test_stored_settings_of_topics_that_fit_no_more_are_left_out(
 
 
 @pytest.fixture
-def levels() -> Iterator[None]:
-    """Puts the log levels back."""
+def restored_levels() -> Iterator[None]:
+    """Restore the log levels after the test."""
     before = own_levels()
     yield
     set_levels(before)
 
 
-@pytest.mark.usefixtures("levels")
-async def test_log_levels_change_and_go_back_to_that_above(wire: Wire) -> None:
-    rows = await described(wire, LOGGER, "1")
+@pytest.mark.usefixtures("restored_levels")
+async def test_deleted_log_level_is_inherited_from_parent_logger(wire: Wire) -> None:
+    rows = await describe(wire, LOGGER, "1")
     assert {"root", "kbroker.node.node", "kbroker.storage.recovery"} <= rows.keys()
     assert all(row.config_source == 6 and row.config_type == 0 for row in rows.values())
     steps = [
@@ -407,11 +413,11 @@ async def test_log_levels_change_and_go_back_to_that_above(wire: Wire) -> None:
     ]
     for step, shown, level in steps:
         assert (await change(wire, step, kind=LOGGER, name="1")).error_code == 0
-        assert (await described(wire, LOGGER, "1"))["kbroker.node.node"].value == shown
+        assert (await describe(wire, LOGGER, "1"))["kbroker.node.node"].value == shown
         assert logging.getLogger("kbroker.node.node").getEffectiveLevel() == level
 
 
-@pytest.mark.usefixtures("levels")
+@pytest.mark.usefixtures("restored_levels")
 @pytest.mark.parametrize(
     ("step", "code"),
     [
@@ -424,14 +430,14 @@ async def test_log_levels_change_and_go_back_to_that_above(wire: Wire) -> None:
         (("kbroker.node.node", SET, None), ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_log_levels_that_are_refused(wire: Wire, step: Changes, code: ErrorCode) -> None:
-    before = await described(wire, LOGGER, "1")
+async def test_invalid_log_levels_are_rejected(wire: Wire, step: Changes, code: ErrorCode) -> None:
+    before = await describe(wire, LOGGER, "1")
     first: Changes = ("kbroker.cluster.topics", SET, "TRACE")
     assert (await change(wire, first, step, kind=LOGGER, name="1")).error_code == code
-    assert await described(wire, LOGGER, "1") == before
+    assert await describe(wire, LOGGER, "1") == before
 
 
-async def test_log_levels_are_not_replaced_as_a_whole(wire: Wire) -> None:
+async def test_replacing_all_log_levels_is_rejected(wire: Wire) -> None:
     row = await replace(wire, {"kbroker.node.node": "INFO"}, kind=LOGGER, name="1")
     assert row.error_code == ErrorCode.INVALID_REQUEST
 
@@ -439,12 +445,12 @@ async def test_log_levels_are_not_replaced_as_a_whole(wire: Wire) -> None:
 # -- groups and metrics subscriptions
 
 
-async def test_settings_of_a_group(tmp_path: Path) -> None:
+async def test_group_settings_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         step = ("consumer.session.timeout.ms", SET, "50000")
         assert (await change(wire, step, kind=GROUP, name="a/b c")).error_code == 0
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        rows = await described(wire, GROUP, "a/b c")
+        rows = await describe(wire, GROUP, "a/b c")
         assert len(rows) == 17
         row = rows["consumer.session.timeout.ms"]
         assert (row.value, row.config_source) == ("50000", 8)
@@ -456,8 +462,10 @@ async def test_settings_of_a_group(tmp_path: Path) -> None:
         assert [(each.name, each.value, each.source) for each in other.synonyms] == [
             ("share.auto.offset.reset", "latest", 5)
         ]
-        assert await own(wire, GROUP, "a/b c") == {"consumer.session.timeout.ms": "50000"}
-        assert await own(wire, GROUP, "other") == {}
+        assert await dynamic_settings(wire, GROUP, "a/b c") == {
+            "consumer.session.timeout.ms": "50000"
+        }
+        assert await dynamic_settings(wire, GROUP, "other") == {}
 
 
 @pytest.mark.parametrize(
@@ -474,13 +482,13 @@ async def test_settings_of_a_group(tmp_path: Path) -> None:
         ("share.isolation.level", "x"),
     ],
 )
-async def test_settings_that_no_group_can_have(wire: Wire, setting: str, value: str) -> None:
+async def test_invalid_group_settings_are_rejected(wire: Wire, setting: str, value: str) -> None:
     row = await change(wire, (setting, SET, value), kind=GROUP, name="g")
     assert row.error_code == ErrorCode.INVALID_CONFIG
     assert setting in row.error_message
 
 
-async def test_a_session_outlives_a_heartbeat() -> None:
+async def test_heartbeat_interval_above_session_timeout_is_rejected() -> None:
     async with (
         started(group_consumer_max_heartbeat_interval_ms=50_000) as broker,
         connected(broker.endpoint) as wire,
@@ -491,11 +499,11 @@ async def test_a_session_outlives_a_heartbeat() -> None:
         assert "greater than consumer.heartbeat.interval.ms" in row.error_message
 
 
-async def test_settings_of_a_metrics_subscription(wire: Wire) -> None:
+async def test_metrics_subscription_settings_are_stored_and_described(wire: Wire) -> None:
     match = "client_id=a.*,client_software_name=b"
     await replace(wire, {"match": match}, kind=METRICS, name="m")
     await change(wire, ("metrics", APPEND, "org.apache"), kind=METRICS, name="m")
-    rows = await described(wire, METRICS, "m")
+    rows = await describe(wire, METRICS, "m")
     assert {name: (row.value, row.config_source) for name, row in rows.items()} == {
         "interval.ms": ("300000", 5),
         "match": (match, 7),
@@ -515,12 +523,12 @@ async def test_settings_of_a_metrics_subscription(wire: Wire) -> None:
         ("no.such", "1", ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_settings_that_no_metrics_subscription_can_have(
+async def test_invalid_metrics_subscription_settings_are_rejected(
     wire: Wire, setting: str, value: str, code: ErrorCode
 ) -> None:
     row = await change(wire, (setting, SET, value), kind=METRICS, name="m")
     assert row.error_code == code
-    assert await own(wire, METRICS, "m") == {}
+    assert await dynamic_settings(wire, METRICS, "m") == {}
 
 
 # -- ListConfigResources
@@ -533,7 +541,7 @@ async def listed(wire: Wire, *types: int, version: int = 1) -> list[tuple[int, s
     return [(row.resource_type, row.resource_name) for row in answer.config_resources]
 
 
-async def test_what_has_settings_is_listed(wire: Wire) -> None:
+async def test_resources_with_settings_are_listed(wire: Wire) -> None:
     await create_topic(wire, "t")
     await change(wire, ("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name="g")
     await change(wire, ("interval.ms", SET, "1000"), kind=METRICS, name="m")
@@ -548,13 +556,13 @@ async def test_what_has_settings_is_listed(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("types", [[99], [TOPIC, 0], [-1]])
-async def test_types_that_do_not_exist_are_refused(wire: Wire, types: list[int]) -> None:
+async def test_listing_unknown_resource_types_is_rejected(wire: Wire, types: list[int]) -> None:
     ask = request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=types)
     answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
     assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
 
-# -- resources that clients think up
+# -- resources with names that clients choose
 
 
 @pytest.mark.parametrize(
@@ -565,7 +573,7 @@ async def test_types_that_do_not_exist_are_refused(wire: Wire, types: list[int])
     ],
     ids=["group", "metrics"],
 )
-async def test_settings_of_made_up_names_are_bounded_in_number(
+async def test_number_of_client_named_resources_is_bounded(
     monkeypatch: pytest.MonkeyPatch, kind: int, resource: type[NamedResource], setting: Changes
 ) -> None:
     monkeypatch.setattr(resource, "count_max", 2)
@@ -577,13 +585,13 @@ async def test_settings_of_made_up_names_are_bounded_in_number(
         assert only_checked.error_code == ErrorCode.POLICY_VIOLATION
         assert (await change(wire, setting, kind=kind, name="b")).error_code == 0
         await change(wire, (setting[0], DELETE, None), kind=kind, name="c")
-        assert await own(wire, kind, "c") == {}
+        assert await dynamic_settings(wire, kind, "c") == {}
         await replace(wire, {}, kind=kind, name="a")
         assert (await change(wire, setting, kind=kind, name="c")).error_code == 0
         assert await listed(wire, kind) == [(kind, "b"), (kind, "c")]
 
 
-async def test_settings_of_made_up_names_are_bounded_in_size(wire: Wire) -> None:
+async def test_size_of_client_named_resources_is_bounded(wire: Wire) -> None:
     setting = ("consumer.session.timeout.ms", SET, "50000")
     row = await change(wire, setting, kind=GROUP, name="g" * NAMED_BYTES_MAX)
     assert row.error_code == ErrorCode.POLICY_VIOLATION

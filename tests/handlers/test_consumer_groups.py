@@ -1,6 +1,6 @@
-"""Consumer groups of KIP-848 through a node: on the wire, with settings that change, and restarts.
+"""Tests of KIP-848 consumer groups on the wire: settings, restarts and limits.
 
-What a coordinator decides is tested in tests/coordinator.
+tests/coordinator tests the decisions of the coordinator.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def find(wire: Wire, group: str = "g") -> None:
 async def beat(
     wire: Wire, member: str, epoch: int, *, group: str = "g", version: int = 1, **fields: Any
 ) -> Any:
-    """A heartbeat; a join reads "t" unless told otherwise."""
+    """Send a heartbeat; a join (epoch 0) subscribes to "t" by default."""
     cls = ConsumerGroupHeartbeatRequest
     if epoch == 0:
         fields = {"subscribed_topic_names": ["t"], "rebalance_timeout_ms": 60_000} | fields
@@ -45,7 +45,7 @@ def owning(topic_id: UUID, *partitions: int) -> list[Any]:
 
 
 def given(answer: Any) -> list[int] | None:
-    """The partitions of one topic that a member is told to have."""
+    """Return the assigned partitions of one topic, or None if the response has no assignment."""
     assert not answer.error_code, answer
     if answer.assignment is None:
         return None
@@ -66,13 +66,13 @@ async def set_config(wire: Wire, kind: int, resource: str, name: str, value: str
     return int(answer.responses[0].error_code)
 
 
-async def test_a_group_lives_on_the_wire(wire: Wire) -> None:
+async def test_group_is_joined_described_left_and_deleted(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 4)
     await find(wire)
     assert given(await beat(wire, "a", 0)) == [0, 1, 2, 3]
     assert given(await beat(wire, "b", 0)) == []
     (row,) = await describe(wire)
-    assert row.group_state == "Assigning", "targets are a second apart"
+    assert row.group_state == "Assigning", "a second must pass between target assignments"
     (listed,) = (await wire.ask(ApiKey.LIST_GROUPS, 5, request(ApiKey.LIST_GROUPS))).groups
     assert (listed.group_type, listed.protocol_type) == ("consumer", "consumer")
     assert row.members[0].assignment.topic_partitions[0].topic_name == "t"
@@ -85,7 +85,7 @@ async def test_a_group_lives_on_the_wire(wire: Wire) -> None:
     assert row.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_a_group_survives_a_restart(tmp_path: Path) -> None:
+async def test_group_survives_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 4)
         await find(wire)
@@ -100,7 +100,7 @@ async def test_a_group_survives_a_restart(tmp_path: Path) -> None:
         assert (answer.member_epoch, given(answer)) == (2, None)
 
 
-async def test_topics_that_come_grow_and_go_are_noticed(wire: Wire) -> None:
+async def test_assignment_follows_created_grown_and_deleted_topics(wire: Wire) -> None:
     await set_config(wire, ResourceType.GROUP, "g", "consumer.assignment.interval.ms", "0")
     await find(wire)
     assert given(await beat(wire, "a", 0)) == []
@@ -116,7 +116,7 @@ async def test_topics_that_come_grow_and_go_are_noticed(wire: Wire) -> None:
     assert (answer.member_epoch, given(answer)) == (5, [])
 
 
-async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
+async def test_changed_group_and_broker_settings_take_effect_at_once() -> None:
     clock = MovableClock()
     clock.coordinator.freeze()
     async with started(None, clock) as broker, connected(broker.endpoint) as wire:
@@ -144,7 +144,7 @@ async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
         assert row.group_state == "Empty"
 
 
-async def test_limits_of_the_broker_hold_for_what_groups_have_set(tmp_path: Path) -> None:
+async def test_broker_limits_cap_stored_group_settings(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         name = "consumer.session.timeout.ms"
         assert await set_config(wire, ResourceType.GROUP, "g", name, "60000") == 0
@@ -156,7 +156,7 @@ async def test_limits_of_the_broker_hold_for_what_groups_have_set(tmp_path: Path
         assert settings.assignors == ("uniform", "range")
 
 
-async def test_a_cluster_may_do_without_consumer_groups(wire: Wire) -> None:
+async def test_heartbeat_is_rejected_if_group_feature_is_disabled(wire: Wire) -> None:
     cls = UpdateFeaturesRequest
     row = cls.Feature(feature="group.version", max_version_level=0, upgrade_type=2)
     answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
@@ -168,7 +168,7 @@ async def test_a_cluster_may_do_without_consumer_groups(wire: Wire) -> None:
     assert (await describe(wire))[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_a_large_group_is_shared_beside_clients(wire: Wire, broker: Broker) -> None:
+async def test_large_assignment_is_computed_in_background(wire: Wire, broker: Broker) -> None:
     await create_topic(wire, "t", 2_500)
     await find(wire)
     answer = await beat(wire, "a", 0)
@@ -178,7 +178,7 @@ async def test_a_large_group_is_shared_beside_clients(wire: Wire, broker: Broker
     assert broker.node.context.error_log.unhandled_errors == 0
 
 
-async def test_an_empty_group_changes_its_kind_as_its_members_come(wire: Wire) -> None:
+async def test_empty_group_switches_protocol_with_new_members(wire: Wire) -> None:
     await create_topic(wire, "t", 1)
     await find(wire)
     await beat(wire, "a", 0)

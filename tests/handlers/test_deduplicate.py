@@ -1,14 +1,14 @@
-"""What requests name, each once."""
+"""Tests of the removal of duplicate names from requests."""
 
 from __future__ import annotations
 
 from kbroker.handlers.deduplicate import distinct
 
 
-def test_names_are_taken_one_by_one_each_where_it_came_first() -> None:
-    """A set of all of them at once would keep the event loop."""
+def test_distinct_yields_first_occurrences_lazily() -> None:
+    """Building a set of all names at once would block the event loop."""
     names = iter("abacb")
     found = distinct(names)
     assert next(found) == "a"
-    assert next(names) == "b", "no more than that was taken"
+    assert next(names) == "b", "it consumes only what it yields"
     assert "".join(found) == "cb"

@@ -1,4 +1,4 @@
-"""Requests that create, renew, expire and describe delegation tokens."""
+"""Tests of requests that create, renew, expire and describe delegation tokens."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ NOT_AUTHORIZED = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_a_token_is_made_and_described(version: int) -> None:
+async def test_token_is_created_and_described(version: int) -> None:
     time = Time()
     async with guarded(clock=time) as broker, user(broker, "alice") as alice:
         before = time.log_ms()
@@ -84,8 +84,8 @@ async def test_a_token_is_made_and_described(version: int) -> None:
                 assert each.token_requester_principal_name == "alice"
 
 
-async def test_who_has_logged_in_by_a_token_gets_no_others() -> None:
-    """Also when the owner lets them, and after another login on the same connection."""
+async def test_token_authenticated_client_cannot_manage_tokens() -> None:
+    """The same holds if the client owns the token, and after re-authentication."""
     async with guarded() as broker, user(broker, "alice") as alice:
         token = await create(alice, "alice")
         hmac = bytes(token.hmac)
@@ -94,15 +94,15 @@ async def test_who_has_logged_in_by_a_token_gets_no_others() -> None:
                 assert (await create(wire)).error_code == NOT_ALLOWED
                 assert (await renew(wire, hmac)).error_code == NOT_ALLOWED
                 assert (await expire(wire, hmac)).error_code == NOT_ALLOWED
-                told = await describe(wire)
-                assert (told.error_code, told.tokens) == (NOT_ALLOWED, [])
-                await trio.sleep(1.1)  # logins follow each other by a second at least
+                answer = await describe(wire)
+                assert (answer.error_code, answer.tokens) == (NOT_ALLOWED, [])
+                await trio.sleep(1.1)  # re-authentication is allowed once per second
                 again = await show_token(wire, token.token_id, password_of(hmac))
                 assert again.error_code == 0
         assert await ids(alice) == [token.token_id]
 
 
-async def test_who_shows_nothing_of_himself_gets_none(authority: Authority) -> None:
+async def test_unauthenticated_client_cannot_manage_tokens(authority: Authority) -> None:
     safe = (
         "listeners=OPEN://127.0.0.1:0,INSIDE://127.0.0.1:0,SAFE://127.0.0.1:0",
         "listener.security.protocol.map=OPEN:PLAINTEXT,INSIDE:SASL_PLAINTEXT,SAFE:SSL",
@@ -116,16 +116,16 @@ async def test_who_shows_nothing_of_himself_gets_none(authority: Authority) -> N
             encrypted(endpoints["SAFE"], authority.context()),
         ):
             async with opened as wire:
-                told = await create(wire, owner=ALICE)
-                assert told.error_code == NOT_ALLOWED
-                assert (told.token_id, told.hmac, told.max_timestamp_ms) == ("", b"", -1)
+                answer = await create(wire, owner=ALICE)
+                assert answer.error_code == NOT_ALLOWED
+                assert (answer.token_id, answer.hmac, answer.max_timestamp_ms) == ("", b"", -1)
                 for answer in (await renew(wire, hmac), await expire(wire, hmac)):
                     assert (answer.error_code, answer.expiry_timestamp_ms) == (NOT_ALLOWED, -1)
                 assert (await describe(wire)).error_code == NOT_ALLOWED
 
 
-async def test_who_shows_a_certificate_gets_one(authority: Authority) -> None:
-    """Of the owner whom it names; where certificates are only requested, nobody else does."""
+async def test_client_with_certificate_can_create_token(authority: Authority) -> None:
+    """The token belongs to the certificate's principal. Clients without a certificate get none."""
     safe = (
         "listeners=OPEN://127.0.0.1:0,INSIDE://127.0.0.1:0,SAFE://127.0.0.1:0",
         "listener.security.protocol.map=OPEN:PLAINTEXT,INSIDE:SASL_PLAINTEXT,SAFE:SSL",
@@ -145,7 +145,7 @@ async def test_who_shows_a_certificate_gets_one(authority: Authority) -> None:
             assert (await create(wire)).error_code == NOT_ALLOWED
 
 
-async def test_without_a_key_there_are_none(tmp_path: Path) -> None:
+async def test_requests_are_rejected_without_secret_key(tmp_path: Path) -> None:
     data = tmp_path / "data"
     async with guarded(data_dir=data) as broker, user(broker, "alice") as alice:
         token = await create(alice)
@@ -162,7 +162,7 @@ async def test_without_a_key_there_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_token_is_renewed_and_ended_by_its_hmac(version: int) -> None:
+async def test_token_is_renewed_and_expired_by_hmac(version: int) -> None:
     time = Time()
     async with (
         guarded(clock=time) as broker,
@@ -194,8 +194,8 @@ async def test_a_token_is_renewed_and_ended_by_its_hmac(version: int) -> None:
             assert answer.error_code == NOT_FOUND
 
 
-async def test_the_order_of_requests_is_that_of_their_effects() -> None:
-    """Who does not wait for answers sees what it has done (one connection)."""
+async def test_pipelined_token_requests_take_effect_in_order() -> None:
+    """A client that pipelines requests on one connection sees the effects of earlier ones."""
     describing = DescribeDelegationTokenRequest(owners=None)
     key = ApiKey.DESCRIBE_DELEGATION_TOKEN
     async with guarded() as broker, user(broker, "alice") as alice:
@@ -221,7 +221,7 @@ async def test_the_order_of_requests_is_that_of_their_effects() -> None:
         assert (await alice.receive()).tokens == []
 
 
-async def test_there_is_an_end_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_and_size_of_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation_tokens, "TOKENS_MAX", 5)
     monkeypatch.setattr(delegation_tokens, "TOKENS_PER_REQUESTER_MAX", 3)
     full = ErrorCode.POLICY_VIOLATION
@@ -240,7 +240,7 @@ async def test_there_is_an_end_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await create(bob, "x" * 5000)).error_code == full
 
 
-async def test_tokens_of_others_need_a_right() -> None:
+async def test_creating_token_for_other_owner_requires_acl() -> None:
     async with with_acls() as (broker, admin, alice, bob):
         refusal = await create(alice, owner=BOB)
         assert refusal.error_code == NOT_AUTHORIZED
@@ -266,14 +266,14 @@ async def test_tokens_of_others_need_a_right() -> None:
         assert (await create(admin, owner=CAROL)).error_code == 0
 
 
-async def test_an_owner_can_only_be_a_user() -> None:
-    """Who logs in is one: a right over `Group:bob` is none over `User:bob`."""
+async def test_token_owner_must_be_user() -> None:
+    """Authenticated principals are users, so an ACL on `Group:bob` does not cover `User:bob`."""
     async with with_acls() as (_, admin, alice, _):
         await grant(admin, new(AclResourceType.USER, AclOperation.CREATE_TOKENS, "Group:bob"))
         assert (await create(alice, owner=Principal("Group", "bob"))).error_code == BAD_TYPE
 
 
-async def test_who_sees_which_tokens() -> None:
+async def test_visible_tokens_depend_on_ownership_and_acls() -> None:
     describes, lets = AclOperation.DESCRIBE, AclOperation.DESCRIBE_TOKENS
     async with with_acls() as (_, admin, alice, bob):
         first, second = [(await create(alice)).token_id for _ in range(2)]
@@ -299,18 +299,17 @@ async def test_who_sees_which_tokens() -> None:
         assert set(await ids(alice)) == everything
 
 
-async def test_many_who_make_tokens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not make more than there may be."""
+async def test_concurrent_token_creation_respects_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation_tokens, "TOKENS_PER_REQUESTER_MAX", 3)
     async with guarded() as broker:
         codes: list[int] = []
 
-        async def one() -> None:
+        async def create_one() -> None:
             async with user(broker, "alice") as wire:
                 codes.append((await create(wire)).error_code)
 
         async with trio.open_nursery() as nursery:
             for _ in range(10):
-                nursery.start_soon(one)
+                nursery.start_soon(create_one)
         assert sorted(codes) == [0] * 3 + [ErrorCode.POLICY_VIOLATION] * 7
         assert len(broker.node.cluster.delegation_tokens) == 3

@@ -1,4 +1,4 @@
-"""Produce 0 to 2 and Fetch 0 to 3: clients that know message formats 0 and 1 only."""
+"""Tests of clients that know only message formats 0 and 1: Produce 0 to 2 and Fetch 0 to 3."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def magic_of(fetch_version: int) -> int:
 
 
 def old_values(row: Any, version: int) -> list[bytes | None]:
-    """The values in a row of a Fetch answer below version 4; wrappers are opened."""
+    """Return the values in a row of a Fetch response below version 4, with wrappers unpacked."""
     assert row.error_code == 0, row
     magic = magic_of(version)
     found: list[bytes | None] = []
@@ -80,8 +80,9 @@ def old_offsets(row: Any, version: int) -> list[int]:
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", CODECS)
-async def test_produce_and_fetch(start: Start, version: int, magic: int, codec: Codec) -> None:
-    """What comes in by an old request is there for old and new ones."""
+async def test_old_messages_are_readable_by_old_and_new_clients(
+    start: Start, version: int, magic: int, codec: Codec
+) -> None:
     values: list[bytes | None] = [b"a", None, b"c" * 100]
     sent = messages(values, magic)
     if codec:
@@ -102,7 +103,7 @@ async def test_produce_and_fetch(start: Start, version: int, magic: int, codec: 
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_log_append_time(wire: Wire, version: int) -> None:
+async def test_old_messages_get_log_append_time(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", configs={"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
     row = await produce(wire, topic, messages([b"a", b"b"]), version)
@@ -115,8 +116,8 @@ async def test_log_append_time(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-async def test_format_0_has_no_timestamps(wire: Wire, magic: int) -> None:
-    """-1 is none, which no timestamp limit concerns."""
+async def test_timestamp_limits_do_not_apply_to_format_0(wire: Wire, magic: int) -> None:
+    """Messages of format 0 have no timestamp, which is stored as -1."""
     limits = {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "1000"}
     topic = await create_topic(wire, "t", configs=limits)
     row = await produce(wire, topic, message(magic=magic, timestamp=5), 2)
@@ -127,7 +128,7 @@ async def test_format_0_has_no_timestamps(wire: Wire, magic: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-async def test_a_compacted_topic_wants_keys(wire: Wire, codec: Codec) -> None:
+async def test_compacted_topic_rejects_old_messages_without_key(wire: Wire, codec: Codec) -> None:
     topic = await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
     for data, code in (
         (message(b"v", None), ErrorCode.INVALID_RECORD),
@@ -140,7 +141,7 @@ async def test_a_compacted_topic_wants_keys(wire: Wire, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_what_is_refused(wire: Wire, version: int) -> None:
+async def test_invalid_old_messages_are_rejected(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", configs={"max.message.bytes": "1000"})
     cases: dict[ErrorCode, bytes | None] = {
         ErrorCode.CORRUPT_MESSAGE: message(crc=1),
@@ -162,8 +163,8 @@ async def test_what_is_refused(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", bytes(10), message()[:-1]])
-async def test_no_whole_message_is_no_error(wire: Wire, data: bytes) -> None:
-    """As in Kafka: nothing is appended, and there is no offset to tell."""
+async def test_incomplete_old_message_is_ignored(wire: Wire, data: bytes) -> None:
+    """Like Kafka, the broker appends nothing and returns no offset."""
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, data, 2)
     assert (row.error_code, row.base_offset) == (0, -1)
@@ -172,8 +173,8 @@ async def test_no_whole_message_is_no_error(wire: Wire, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_a_record_batch_in_an_old_request(wire: Wire, version: int) -> None:
-    """Kafka takes it from clients that mix this up; zstd needs a newer request."""
+async def test_old_produce_request_accepts_record_batch(wire: Wire, version: int) -> None:
+    """Like Kafka, the broker accepts it from such clients, but zstd requires a newer version."""
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, batch([b"a"], codec=Codec.GZIP), version)
     assert (row.error_code, row.base_offset) == (0, 0)
@@ -182,14 +183,14 @@ async def test_a_record_batch_in_an_old_request(wire: Wire, version: int) -> Non
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-async def test_old_messages_in_a_newer_request(wire: Wire, magic: int) -> None:
+async def test_new_produce_request_rejects_old_messages(wire: Wire, magic: int) -> None:
     topic = await create_topic(wire, "t")
     for version in (3, 8, 13):
         row = await produce(wire, topic, message(magic=magic), version)
         assert row.error_code == ErrorCode.INVALID_RECORD
 
 
-async def test_a_mistake_in_one_partition_is_that_partitions(wire: Wire) -> None:
+async def test_invalid_message_fails_only_its_partition(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 3)
     rows = [
         ProduceRequest.Partition(index=0, records=messages([b"0"])),
@@ -205,7 +206,9 @@ async def test_a_mistake_in_one_partition_is_that_partitions(wire: Wire) -> None
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_acks_0(broker: Broker, wire: Wire, version: int) -> None:
+async def test_invalid_message_with_acks_0_closes_connection(
+    broker: Broker, wire: Wire, version: int
+) -> None:
     topic = await create_topic(wire, "t")
     quiet = produce_request(topic, message(b"a"), acks=0)
     await wire.send(ApiKey.PRODUCE, version, quiet, answered=False)
@@ -216,11 +219,11 @@ async def test_acks_0(broker: Broker, wire: Wire, version: int) -> None:
     assert broker.node.context.error_log.unhandled_errors == 0
 
 
-async def test_pipelined_requests_keep_their_order(wire: Wire) -> None:
-    """Converted or not: what was sent first has the smaller offset and is answered first."""
+async def test_pipelined_old_and_new_produce_requests_keep_order(wire: Wire) -> None:
+    """Offsets and responses follow the order of the requests, converted or not."""
     topic = await create_topic(wire, "t")
     rng = random.Random(1)
-    now_ms = int(time.time() * 1000)  # far older ones would go into a segment of their own
+    now_ms = int(time.time() * 1000)  # much older timestamps would roll the segment
     sent: list[bytes] = []
     for i in range(60):
         value = b"%d" % i
@@ -237,7 +240,7 @@ async def test_pipelined_requests_keep_their_order(wire: Wire) -> None:
 
 
 class HeldWork(HeavyWork):
-    """Heavy work that begins when it is told to."""
+    """Offloaded CPU work that waits until a test releases it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +254,7 @@ class HeldWork(HeavyWork):
 
 
 class HeldReads(BatchReads):
-    """Reads of stored batches that begin when they are told to."""
+    """Reads of stored batches that wait until a test releases them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +274,7 @@ class HeldReads(BatchReads):
 
 @pytest.fixture
 def held_reads(monkeypatch: pytest.MonkeyPatch) -> HeldReads:
-    """Reads of every node that is started after this fixture."""
+    """Return the reads of all nodes that are started after this fixture."""
     reads = HeldReads()
     monkeypatch.setattr("kbroker.node.node.BatchReads", lambda in_thread: reads)
     return reads
@@ -283,10 +286,10 @@ def held(broker: Broker) -> HeldWork:
     return broker.node.heavy_work
 
 
-async def test_others_go_on_while_messages_are_converted(
+async def test_conversion_does_not_block_other_connections(
     broker: Broker, wire: Wire, held: HeldWork
 ) -> None:
-    """The next request of the same connection has to wait, earlier answers need not."""
+    """The next request of the same connection waits; earlier responses are sent."""
     topic = await create_topic(wire, "t")
     await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"first"])))
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(b"second")))
@@ -303,7 +306,7 @@ async def test_others_go_on_while_messages_are_converted(
         assert values_of(await fetch(other, topic)) == [b"first", b"second", b"third"]
 
 
-async def test_a_topic_that_goes_while_its_messages_are_converted(
+async def test_topic_deleted_during_conversion_is_unknown(
     broker: Broker, wire: Wire, held: HeldWork
 ) -> None:
     topic = await create_topic(wire, "t")
@@ -316,7 +319,7 @@ async def test_a_topic_that_goes_while_its_messages_are_converted(
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_request_that_is_converted_is_not_idle(
+async def test_connection_is_not_idle_during_conversion(
     broker: Broker, wire: Wire, held: HeldWork
 ) -> None:
     topic = await create_topic(wire, "t")
@@ -328,10 +331,10 @@ async def test_a_request_that_is_converted_is_not_idle(
     await until(lambda: not connection.owes_replies)
 
 
-async def test_a_large_request_counts_until_it_is_converted(
+async def test_request_memory_is_accounted_until_conversion_ends(
     broker: Broker, wire: Wire, held: HeldWork
 ) -> None:
-    """Else many of them could wait for their turn, and no limit would see their memory."""
+    """Otherwise the memory limit would ignore requests that wait for their conversion."""
     topic = await create_topic(wire, "t")
     data = message(bytes(900_000))
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, data))
@@ -342,7 +345,7 @@ async def test_a_large_request_counts_until_it_is_converted(
     assert broker.node.request_memory.used == 0
 
 
-async def test_a_client_that_goes_while_its_messages_are_converted(
+async def test_messages_are_stored_if_client_disconnects_during_conversion(
     broker: Broker, held: HeldWork
 ) -> None:
     async with connected(broker.endpoint) as wire:
@@ -360,8 +363,10 @@ async def test_a_client_that_goes_while_its_messages_are_converted(
 
 @pytest.mark.parametrize("version", range(4))
 @pytest.mark.parametrize("codec", CODECS)
-async def test_new_batches_for_old_consumers(start: Start, version: int, codec: Codec) -> None:
-    """Headers are lost; offsets and, from version 2 on, timestamps are kept."""
+async def test_record_batches_are_converted_for_old_consumers(
+    start: Start, version: int, codec: Codec
+) -> None:
+    """Headers are lost. Offsets are kept, and timestamps from version 2 on."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         records = [Record(b"k", b"%d" % i, 1000 + i, [("h", b"x")]) for i in range(3)]
@@ -374,7 +379,7 @@ async def test_new_batches_for_old_consumers(start: Start, version: int, codec: 
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_zstd_cannot_be_told_to_them(wire: Wire, version: int) -> None:
+async def test_old_consumers_cannot_fetch_zstd_batches(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"a"]))
     await produce(wire, topic, batch([b"b"], codec=Codec.ZSTD))
@@ -385,7 +390,7 @@ async def test_zstd_cannot_be_told_to_them(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_errors_and_nothing_new(wire: Wire, version: int) -> None:
+async def test_old_fetch_returns_errors_and_empty_responses(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     row = await fetch(wire, topic, 0, version, max_wait_ms=50)
     assert (row.error_code, row.high_watermark, bytes(row.records)) == (0, 0, b"")
@@ -398,7 +403,7 @@ async def test_errors_and_nothing_new(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_a_waiting_fetch_is_woken(broker: Broker, wire: Wire, version: int) -> None:
+async def test_append_wakes_pending_old_fetch(broker: Broker, wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     await wire.send(ApiKey.FETCH, version, fetch_request(topic, max_wait_ms=NEVER))
     async with connected(broker.endpoint) as other:
@@ -408,8 +413,8 @@ async def test_a_waiting_fetch_is_woken(broker: Broker, wire: Wire, version: int
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_whole_batches_within_the_limit_and_at_least_one(wire: Wire, version: int) -> None:
-    """Batches take more room in the old formats, so the limit counts after the conversion."""
+async def test_partition_limit_applies_to_converted_batches(wire: Wire, version: int) -> None:
+    """Old formats need more bytes, so the limit applies after conversion. One batch is always sent."""
     topic = await create_topic(wire, "t")
     for _ in range(5):
         await produce(wire, topic, batch([b"x"] * 100))
@@ -420,8 +425,8 @@ async def test_whole_batches_within_the_limit_and_at_least_one(wire: Wire, versi
         assert expected == 100 or len(row.records) <= limit
 
 
-async def test_the_limit_of_a_request(wire: Wire) -> None:
-    """Version 3 brought it (KIP-74). The first partition gives at least one batch."""
+async def test_request_limit_applies_to_version_3(wire: Wire) -> None:
+    """KIP-74 added the limit. The first partition always returns at least one batch."""
     topic = await create_topic(wire, "t", 3)
     for index in range(3):
         await produce(wire, topic, batch([b"x" * 1000]), partition=index)
@@ -432,8 +437,8 @@ async def test_the_limit_of_a_request(wire: Wire) -> None:
         assert [len(old_values(row, 3)) for row in rows] == [1] * expected + [0] * (3 - expected)
 
 
-async def test_before_that_every_partition_gives_a_batch(wire: Wire) -> None:
-    """Such clients always ask in the same order: the later ones would never get their turn."""
+async def test_every_partition_returns_a_batch_below_version_3(wire: Wire) -> None:
+    """Such clients never change the order of partitions, so the last ones would starve."""
     topic = await create_topic(wire, "t", 3)
     for index in range(3):
         await produce(wire, topic, batch([b"x" * 1000]), partition=index)
@@ -444,10 +449,10 @@ async def test_before_that_every_partition_gives_a_batch(wire: Wire) -> None:
         assert [len(old_values(row, version)) for row in rows] == [1, 1, 1]
 
 
-async def test_the_work_for_one_fetch_is_bounded(
+async def test_uncompressed_bytes_per_old_fetch_are_bounded(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what is uncompressed, over all partitions; the rest comes with the next fetch."""
+    """The bound covers all partitions; the next fetch returns the rest."""
     monkeypatch.setattr(down_conversion, "CONTENT_BYTES_MAX", 25_000)
     topic = await create_topic(wire, "t", 2)
     for index in (0, 1):
@@ -461,11 +466,11 @@ async def test_the_work_for_one_fetch_is_bounded(
     assert old_offsets(await fetch(wire, topic, 3, 2), 2) == [3, 4, 5]
 
 
-# -- what old consumers do not see
+# -- control batches
 
 
 def append_marker(broker: Broker, name: str) -> None:
-    """Append a control batch, as the end of a transaction does."""
+    """Append a control batch like the end of a transaction does."""
     replica = broker.node.partitions.named_replica(name, 0)
     marker = end_transaction_marker(
         Marker(True, 0), producer_id=7, producer_epoch=0, timestamp=broker.node.clock.log_ms()
@@ -473,16 +478,14 @@ def append_marker(broker: Broker, name: str) -> None:
     replica.append(memoryview(marker), read_header(marker), broker.node.clock.log_ms())
 
 
-async def markers_committed(broker: Broker, name: str, end_offset: int) -> None:
+async def wait_until_committed(broker: Broker, name: str, end_offset: int) -> None:
     log = broker.node.partitions.named_replica(name, 0).log
     await until(lambda: log.high_watermark == end_offset)
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_reading_goes_on_behind_control_batches(
-    broker: Broker, wire: Wire, version: int
-) -> None:
-    """Also when the limit leaves room for nothing else: else the consumer would never pass them."""
+async def test_old_fetch_skips_control_batches(broker: Broker, wire: Wire, version: int) -> None:
+    """The fetch skips them even if its limit is exceeded; otherwise the consumer would be stuck."""
     topic = await create_topic(wire, "t")
     for _ in range(5):
         append_marker(broker, "t")
@@ -493,13 +496,13 @@ async def test_reading_goes_on_behind_control_batches(
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_a_control_batch_at_the_end_does_not_end_the_wait(
+async def test_control_batch_at_log_end_does_not_complete_old_fetch(
     broker: Broker, wire: Wire, version: int
 ) -> None:
-    """A consumer that is answered at once would ask again at once, for ever."""
+    """An immediate empty response would make the consumer poll in a busy loop."""
     topic = await create_topic(wire, "t")
     append_marker(broker, "t")
-    await markers_committed(broker, "t", 1)
+    await wait_until_committed(broker, "t", 1)
     row = await fetch(wire, topic, 0, version, max_wait_ms=50)
     assert (row.error_code, row.high_watermark, bytes(row.records)) == (0, 1, b"")
     await wire.send(ApiKey.FETCH, version, fetch_request(topic, max_wait_ms=NEVER))
@@ -512,12 +515,12 @@ async def test_a_control_batch_at_the_end_does_not_end_the_wait(
     assert old_values(row, version) == [b"a"]
 
 
-async def test_what_comes_while_a_control_batch_is_converted(
+async def test_append_during_conversion_of_control_batch_completes_fetch(
     held_reads: HeldReads, broker: Broker, wire: Wire
 ) -> None:
     topic = await create_topic(wire, "t")
     append_marker(broker, "t")
-    await markers_committed(broker, "t", 1)
+    await wait_until_committed(broker, "t", 1)
     await wire.send(ApiKey.FETCH, 2, fetch_request(topic, max_wait_ms=NEVER))
     await until(lambda: held_reads.begun)
     async with connected(broker.endpoint) as other:
@@ -527,11 +530,11 @@ async def test_what_comes_while_a_control_batch_is_converted(
     assert old_values(row, 2) == [b"a"]
 
 
-async def test_a_waiting_fetch_does_not_hold_up_a_stop(start: Start) -> None:
+async def test_pending_old_fetch_does_not_delay_stop(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         append_marker(broker, "t")
-        await markers_committed(broker, "t", 1)
+        await wait_until_committed(broker, "t", 1)
         await wire.send(ApiKey.FETCH, 2, fetch_request(topic, max_wait_ms=NEVER))
         assert await wire.is_silent(0.05)
         with trio.fail_after(ANSWER_SECONDS):

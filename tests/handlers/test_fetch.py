@@ -1,4 +1,4 @@
-"""Fetch; parked fetches are in test_connection.py."""
+"""Tests of Fetch; test_connection.py tests pending fetches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERSIONS = range(4, 19)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_answered(start: Start, version: int) -> None:
+async def test_fetch_returns_records_and_offsets(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         await produce(wire, topic, batch([b"a"]))
@@ -48,7 +48,9 @@ async def test_what_is_answered(start: Start, version: int) -> None:
         assert (answer.error_code, answer.session_id, answer.throttle_time_ms) == (0, 0, 0)
         (row,) = answer.responses
         assert row.topic_id == topic.id if version >= 13 else row.topic == "t"
-        assert [p.partition_index for p in row.partitions] == [1, 0], "in the request's order"
+        assert [p.partition_index for p in row.partitions] == [1, 0], (
+            "partitions keep the order of the request"
+        )
         assert [values_of(p) for p in row.partitions] == [[b"b", b"c"], [b"a"]]
         first = row.partitions[0]
         assert (first.error_code, first.high_watermark, first.last_stable_offset) == (0, 2, 2)
@@ -58,8 +60,10 @@ async def test_what_is_answered(start: Start, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_read_committed(wire: Wire, version: int) -> None:
-    """Aborted transactions are null for others, and an empty list where there are none."""
+async def test_read_committed_fetch_returns_empty_aborted_transactions(
+    wire: Wire, version: int
+) -> None:
+    """Other fetches get null instead of an empty list."""
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"a"]))
     row = await fetch(wire, topic, version=version, isolation_level=1)
@@ -70,7 +74,7 @@ async def test_read_committed(wire: Wire, version: int) -> None:
 # -- batches and limits
 
 
-async def test_from_the_batch_that_holds_the_offset(start: Start) -> None:
+async def test_fetch_starts_with_batch_that_contains_offset(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(4):
@@ -78,12 +82,12 @@ async def test_from_the_batch_that_holds_the_offset(start: Start) -> None:
         for offset in range(20):
             row = await fetch(wire, topic, offset)
             first = next(read_records(row.records))
-            assert first.offset == offset - offset % 5, "its batch, never re-based"
+            assert first.offset == offset - offset % 5, "the batch is returned unchanged"
             assert len(values_of(row)) == 20 - first.offset
 
 
 async def three_partitions(wire: Wire, size: int = 10_000) -> tuple[Topic, int]:
-    """A topic with two batches in each of three partitions; and the size of one."""
+    """Create a topic with two batches in each of three partitions; return the size of a batch."""
     topic = await create_topic(wire, "t", 3)
     one = batch([bytes(size)])
     for partition in range(3):
@@ -92,7 +96,9 @@ async def three_partitions(wire: Wire, size: int = 10_000) -> tuple[Topic, int]:
     return topic, len(one)
 
 
-async def sizes(wire: Wire, topic: Topic, order: tuple[int, ...], **limits: int) -> list[int]:
+async def fetched_sizes(
+    wire: Wire, topic: Topic, order: tuple[int, ...], **limits: int
+) -> list[int]:
     answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, partitions=order, **limits))
     rows = answer.responses[0].partitions
     assert [row.partition_index for row in rows] == list(order)
@@ -100,45 +106,48 @@ async def sizes(wire: Wire, topic: Topic, order: tuple[int, ...], **limits: int)
         position = 0
         for position, header in iter_headers(row.records):
             position += header.size
-        assert position == len(row.records), "whole batches"
+        assert position == len(row.records), "only complete batches are returned"
     return [len(row.records) for row in rows]
 
 
-async def test_the_first_batch_comes_whatever_its_size(start: Start) -> None:
+async def test_first_batch_is_returned_even_if_above_limit(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic, one = await three_partitions(wire)
-        assert await sizes(wire, topic, (0, 1, 2), max_bytes=1) == [one, 0, 0]
-        assert await sizes(wire, topic, (2, 0, 1), max_bytes=1) == [one, 0, 0]
-        found = await sizes(wire, topic, (0, 1, 2), partition_max_bytes=1)
+        assert await fetched_sizes(wire, topic, (0, 1, 2), max_bytes=1) == [one, 0, 0]
+        assert await fetched_sizes(wire, topic, (2, 0, 1), max_bytes=1) == [one, 0, 0]
+        found = await fetched_sizes(wire, topic, (0, 1, 2), partition_max_bytes=1)
         assert found == [one, 0, 0], "only for the first partition with records"
 
 
-async def test_the_first_that_is_not_empty(start: Start) -> None:
+async def test_first_nonempty_partition_may_exceed_request_limit(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 3)
         one = batch([bytes(5000)])
         await produce(wire, topic, one, partition=1)
         await produce(wire, topic, one, partition=2)
-        assert await sizes(wire, topic, (0, 1, 2), max_bytes=10) == [0, len(one), 0]
+        assert await fetched_sizes(wire, topic, (0, 1, 2), max_bytes=10) == [0, len(one), 0]
 
 
-async def test_limits(start: Start) -> None:
+async def test_partition_and_request_limits_are_respected(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic, one = await three_partitions(wire)
-        assert await sizes(wire, topic, (0, 1, 2), partition_max_bytes=one) == [one] * 3
-        assert await sizes(wire, topic, (0, 1, 2), partition_max_bytes=2 * one) == [2 * one] * 3
-        assert await sizes(wire, topic, (0, 1, 2), max_bytes=3 * one) == [2 * one, one, 0]
-        assert await sizes(wire, topic, (0, 1, 2), max_bytes=3 * one - 1) == [2 * one, 0, 0]
+        assert await fetched_sizes(wire, topic, (0, 1, 2), partition_max_bytes=one) == [one] * 3
+        assert (
+            await fetched_sizes(wire, topic, (0, 1, 2), partition_max_bytes=2 * one)
+            == [2 * one] * 3
+        )
+        assert await fetched_sizes(wire, topic, (0, 1, 2), max_bytes=3 * one) == [2 * one, one, 0]
+        assert await fetched_sizes(wire, topic, (0, 1, 2), max_bytes=3 * one - 1) == [2 * one, 0, 0]
 
 
-async def test_the_brokers_own_limit() -> None:
+async def test_broker_limit_caps_fetch_response() -> None:
     async with started(fetch_max_bytes=25_000) as broker, connected(broker.endpoint) as wire:
         topic, one = await three_partitions(wire)
-        assert await sizes(wire, topic, (0, 1, 2)) == [2 * one, 0, 0]
+        assert await fetched_sizes(wire, topic, (0, 1, 2)) == [2 * one, 0, 0]
 
 
-async def test_large_answers_come_whole(start: Start) -> None:
-    """Many times what a socket takes at once, from several segments."""
+async def test_large_responses_are_sent_completely(start: Start) -> None:
+    """The responses exceed the socket buffers many times and span several segments."""
     async with start(log_segment_bytes=1_048_576) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         sent = [b"%03d" % i + bytes(300_000) for i in range(50)]
@@ -155,7 +164,7 @@ async def test_large_answers_come_whole(start: Start) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_offsets_out_of_range(wire: Wire, version: int) -> None:
+async def test_offset_outside_of_log_is_out_of_range(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"0", b"1"]))
     for offset in (-1, -100, 3, 2**62):
@@ -168,7 +177,7 @@ async def test_offsets_out_of_range(wire: Wire, version: int) -> None:
     assert (row.error_code, bytes(row.records), row.high_watermark) == (0, b"", 2)
 
 
-async def test_below_a_start_that_moved(start: Start) -> None:
+async def test_offset_below_advanced_log_start_is_out_of_range(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(6):
@@ -188,8 +197,8 @@ async def delete_records(wire: Wire, name: str, offset: int) -> Any:
     return answer.topics[0].partitions[0]
 
 
-async def test_a_start_in_the_middle_of_a_batch(start: Start) -> None:
-    """The whole batch comes; the client leaves out what is before its offset."""
+async def test_log_start_inside_batch_returns_whole_batch(start: Start) -> None:
+    """The client skips the records before its offset."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"0", b"1", b"2", b"3"]))
@@ -199,7 +208,7 @@ async def test_a_start_in_the_middle_of_a_batch(start: Start) -> None:
         assert [r.value for r in read_records(row.records) if r.offset >= 2] == [b"2", b"3"]
 
 
-# -- what is answered at once
+# -- immediate responses
 
 
 @pytest.mark.parametrize(
@@ -211,7 +220,9 @@ async def test_a_start_in_the_middle_of_a_batch(start: Start) -> None:
         ("negative bytes", {"min_bytes": -1}),
     ],
 )
-async def test_no_reason_to_wait(wire: Wire, case: str, settings: dict[str, int]) -> None:
+async def test_fetch_without_wait_or_min_bytes_responds_immediately(
+    wire: Wire, case: str, settings: dict[str, int]
+) -> None:
     topic = await create_topic(wire, "t")
     row = await fetch(wire, topic, **{"max_wait_ms": NEVER, **settings})
     assert row.error_code == 0
@@ -220,11 +231,11 @@ async def test_no_reason_to_wait(wire: Wire, case: str, settings: dict[str, int]
 @pytest.mark.parametrize(
     ("partitions", "part_bytes", "min_bytes", "max_bytes", "waits"),
     [
-        ((0,), 1 << 20, 5000, 1000, False),  # no more than 1000 bytes can come
-        ((0,), 1 << 20, 1000, 1000, False),  # two batches do not fit, but they are there
+        ((0,), 1 << 20, 5000, 1000, False),  # the response is limited to 1000 bytes
+        ((0,), 1 << 20, 1000, 1000, False),  # two batches exist, although they do not fit
         ((0,), 1 << 20, 5000, 100, False),
         ((0,), 1000, 1000, 1 << 20, False),
-        ((0,), 100, 500, 1 << 20, False),  # the first batch comes whole
+        ((0,), 100, 500, 1 << 20, False),  # the first batch is returned completely
         ((0,), 1000, 1500, 1 << 20, True),
         ((0,), 100, 5000, 1 << 20, True),
         ((0, 1), 1000, 1500, 1 << 20, False),
@@ -232,7 +243,7 @@ async def test_no_reason_to_wait(wire: Wire, case: str, settings: dict[str, int]
         ((0, 1), 1000, 2001, 1 << 20, True),
     ],
 )
-async def test_fetch_waits_for_min_bytes_as_far_as_an_answer_has_space(
+async def test_fetch_waits_for_min_bytes_up_to_response_limits(
     wire: Wire,
     partitions: tuple[int, ...],
     part_bytes: int,
@@ -240,7 +251,7 @@ async def test_fetch_waits_for_min_bytes_as_far_as_an_answer_has_space(
     max_bytes: int,
     waits: bool,
 ) -> None:
-    """The same as Apache Kafka 4.3, which sends a part of the last batch."""
+    """Apache Kafka 4.3 waits in the same cases; it sends a part of the last batch."""
     topic = await create_topic(wire, "t", 2)
     for partition in (0, 1):
         for _ in range(3):
@@ -260,7 +271,7 @@ async def test_fetch_waits_for_min_bytes_as_far_as_an_answer_has_space(
         assert (await wire.receive()).responses[0].partitions[0].records
 
 
-async def test_fetch_with_a_missing_partition_waits_for_the_others(
+async def test_fetch_with_unknown_partition_waits_for_other_partitions(
     broker: Broker, wire: Wire
 ) -> None:
     topic = await create_topic(wire, "t", 2)
@@ -274,13 +285,13 @@ async def test_fetch_with_a_missing_partition_waits_for_the_others(
     assert found == {0: (0, False), 7: (3, False), 1: (0, True)}
 
 
-async def test_fetch_of_missing_partitions_alone_does_not_wait(wire: Wire) -> None:
+async def test_fetch_of_only_unknown_partitions_responds_immediately(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     row = await fetch(wire, topic, partitions=(7,), max_wait_ms=NEVER)
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_no_partitions(wire: Wire) -> None:
+async def test_fetch_without_partitions_responds_immediately(wire: Wire) -> None:
     for version in (4, 12, 13, 18):
         ask = FetchRequest(max_wait_ms=NEVER, min_bytes=1)
         answer = await wire.ask(ApiKey.FETCH, version, ask)
@@ -295,13 +306,15 @@ async def test_no_partitions(wire: Wire) -> None:
     ],
     ids=str,
 )
-async def test_any_error(wire: Wire, bad: dict[str, Any]) -> None:
+async def test_fetch_with_partition_error_responds_immediately(
+    wire: Wire, bad: dict[str, Any]
+) -> None:
     topic = await create_topic(wire, "t")
     answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER, **bad))
     assert any(p.error_code for t in answer.responses for p in t.partitions)
 
 
-async def test_records_of_any_partition_are_enough(wire: Wire) -> None:
+async def test_records_of_one_partition_complete_fetch(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 3)
     await produce(wire, topic, batch(), partition=2)
     ask = fetch_request(topic, partitions=(0, 1, 2), max_wait_ms=NEVER)
@@ -310,15 +323,15 @@ async def test_records_of_any_partition_are_enough(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_topics_that_do_not_exist(wire: Wire, version: int) -> None:
+async def test_fetch_of_unknown_topic_returns_error_of_version(wire: Wire, version: int) -> None:
     row = await fetch(wire, Topic("missing", uuid.uuid4()), version=version)
     code = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert row.error_code == code
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_zstd_is_served_to_every_version(wire: Wire, version: int) -> None:
-    """As Kafka 4.x, which dropped the check."""
+async def test_zstd_batches_are_served_in_every_version(wire: Wire, version: int) -> None:
+    """Kafka 4.x does the same; it dropped the version check."""
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"z"], codec=4))
     assert values_of(await fetch(wire, topic, version=version)) == [b"z"]
@@ -334,7 +347,9 @@ async def open_session(wire: Wire, topic: Topic, version: int = 12, **fields: An
     return int(answer.session_id)
 
 
-def again(session: int, epoch: int, topics: list[Any] | None = None, **fields: Any) -> FetchRequest:
+def incremental_request(
+    session: int, epoch: int, topics: list[Any] | None = None, **fields: Any
+) -> FetchRequest:
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=1,
@@ -346,61 +361,67 @@ def again(session: int, epoch: int, topics: list[Any] | None = None, **fields: A
 
 
 @pytest.mark.parametrize("version", range(7, 19))
-async def test_an_incremental_answer_has_what_changed(wire: Wire, version: int) -> None:
+async def test_incremental_response_contains_only_changed_partitions(
+    wire: Wire, version: int
+) -> None:
     topic = await create_topic(wire, "t", 3)
     session = await open_session(wire, topic, version, partitions=(0, 1, 2))
-    answer = await wire.ask(ApiKey.FETCH, version, again(session, 1))
+    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 1))
     assert (answer.session_id, answer.responses) == (session, [])
     await produce(wire, topic, batch([b"x"]), partition=1)
-    answer = await wire.ask(ApiKey.FETCH, version, again(session, 2))
+    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 2))
     (row,) = answer.responses[0].partitions
     assert (row.partition_index, values_of(row)) == (1, [b"x"])
-    # It is fetched at the offset stored in the session until the client moves it.
-    answer = await wire.ask(ApiKey.FETCH, version, again(session, 3))
+    # The partition is fetched at the offset stored in the session until the client moves it.
+    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 3))
     assert values_of(answer.responses[0].partitions[0]) == [b"x"]
     moved = fetch_request(topic, 1, partitions=(1,)).topics
-    answer = await wire.ask(ApiKey.FETCH, version, again(session, 4, moved))
+    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 4, moved))
     assert answer.responses == []
 
 
-async def test_idle_partitions_are_not_read(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer of thousands of partitions pays for the few in which something happens."""
+async def test_incremental_fetch_reads_only_changed_partitions(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of thousands of partitions causes work only for the active ones."""
     topic = await create_topic(wire, "t", 20)
     session = await open_session(wire, topic, partitions=range(20))
     read: list[int] = []
-    was_read = FetchOperation._read_replica
+    read_replica = FetchOperation._read_replica
 
-    def counted(self: FetchOperation, target: Target, *rest: Any) -> Any:
+    def counting_read(self: FetchOperation, target: Target, *rest: Any) -> Any:
         read.append(target.key[1])
-        return was_read(self, target, *rest)
+        return read_replica(self, target, *rest)
 
-    monkeypatch.setattr(FetchOperation, "_read_replica", counted)
-    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 1))).responses == []
+    monkeypatch.setattr(FetchOperation, "_read_replica", counting_read)
+    assert (await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))).responses == []
     assert read == []
     await produce(wire, topic, batch([b"x"]), partition=7)
-    await wire.ask(ApiKey.FETCH, 12, again(session, 2))
+    await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 2))
     assert read == [7]
     read.clear()
     moved = fetch_request(topic, 1, partitions=(7,)).topics
-    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 3, moved))).responses == []
-    assert read == [7], "the client says something new of it"
-    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 4))).responses == []
+    assert (
+        await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 3, moved))
+    ).responses == []
+    assert read == [7], "the client changed the fetch offset"
+    assert (await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 4))).responses == []
     assert read == [7]
 
 
-async def test_a_parked_fetch_reads_again_where_something_happened(
+async def test_pending_fetch_rereads_only_changed_partitions(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a session too."""
+    """This also applies without a session."""
     topic = await create_topic(wire, "t", 20)
     read: list[int] = []
-    was_read = FetchOperation._read_replica
+    read_replica = FetchOperation._read_replica
 
-    def counted(self: FetchOperation, target: Target, *rest: Any) -> Any:
+    def counting_read(self: FetchOperation, target: Target, *rest: Any) -> Any:
         read.append(target.key[1])
-        return was_read(self, target, *rest)
+        return read_replica(self, target, *rest)
 
-    monkeypatch.setattr(FetchOperation, "_read_replica", counted)
+    monkeypatch.setattr(FetchOperation, "_read_replica", counting_read)
     await wire.send(ApiKey.FETCH, 12, fetch_request(topic, partitions=range(20), max_wait_ms=NEVER))
     async with connected(broker.endpoint) as other:
         await until(lambda: len(read) == 20)
@@ -410,97 +431,99 @@ async def test_a_parked_fetch_reads_again_where_something_happened(
     assert read == [*range(20), 7]
 
 
-async def test_a_log_start_that_moved_is_told(wire: Wire) -> None:
+async def test_incremental_response_contains_advanced_log_start(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"0"]))
     await produce(wire, topic, batch([b"1"]))
     session = await open_session(wire, topic, offset=2)
-    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 1))).responses == []
+    assert (await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))).responses == []
     await delete_records(wire, "t", 1)
-    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 2))
+    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 2))
     assert answer.responses[0].partitions[0].log_start_offset == 1
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-async def test_wrong_sessions(wire: Wire, version: int) -> None:
-    """They come without a session id and without rows, and the session goes on."""
+async def test_wrong_session_id_or_epoch_is_rejected(wire: Wire, version: int) -> None:
+    """The error response has no session ID and no partitions, and the session stays open."""
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic, version)
     for asked, code in (
-        (again(session + 1, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-        (again(session, 2), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
-        (again(session, 9), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (incremental_request(session + 1, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (incremental_request(session, 2), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (incremental_request(session, 9), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     ):
         answer = await wire.ask(ApiKey.FETCH, version, asked)
         assert (answer.error_code, answer.session_id, answer.responses) == (code, 0, [])
-    assert (await wire.ask(ApiKey.FETCH, version, again(session, 1))).error_code == 0
+    assert (await wire.ask(ApiKey.FETCH, version, incremental_request(session, 1))).error_code == 0
 
 
-async def test_by_name_and_by_id_do_not_mix(wire: Wire) -> None:
+async def test_session_cannot_mix_topic_names_and_ids(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     for first, second in ((12, 13), (13, 12)):
         session = await open_session(wire, topic, first)
-        answer = await wire.ask(ApiKey.FETCH, second, again(session, 1))
+        answer = await wire.ask(ApiKey.FETCH, second, incremental_request(session, 1))
         assert answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 @pytest.mark.parametrize("version", [7, 12, 13])
-async def test_forgotten_topics(wire: Wire, version: int) -> None:
+async def test_forgotten_partition_is_not_fetched(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", 2)
     await produce(wire, topic, batch([b"0"]))
     await produce(wire, topic, batch([b"1"]), partition=1)
     session = await open_session(wire, topic, version, partitions=(0, 1))
-    gone = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[0])
-    answer = await wire.ask(ApiKey.FETCH, version, again(session, 1, forgotten_topics_data=[gone]))
+    forgotten = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[0])
+    answer = await wire.ask(
+        ApiKey.FETCH, version, incremental_request(session, 1, forgotten_topics_data=[forgotten])
+    )
     assert [p.partition_index for p in answer.responses[0].partitions] == [1]
 
 
 @pytest.mark.parametrize("version", [7, 12, 13])
 @pytest.mark.parametrize("partition", [0, 1])
-async def test_partition_that_is_added_and_forgotten_at_once_is_forgotten(
+async def test_partition_added_and_forgotten_in_one_request_is_forgotten(
     wire: Wire, version: int, partition: int
 ) -> None:
     topic = await create_topic(wire, "t", 3)
     for index in (0, 1):
         await produce(wire, topic, batch([b"0"]), partition=index)
     session = await open_session(wire, topic, version, partitions=(0, 2))
-    gone = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[partition])
-    request = fetch_request(topic, partitions=(partition,), forgotten_topics_data=[gone])
+    forgotten = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[partition])
+    request = fetch_request(topic, partitions=(partition,), forgotten_topics_data=[forgotten])
     request.session_id, request.session_epoch = session, 1
     answer = await wire.ask(ApiKey.FETCH, version, request)
     found = [p.partition_index for each in answer.responses for p in each.partitions]
     assert found == ([] if partition == 0 else [0])
 
 
-async def test_a_failing_partition_is_listed_every_time(wire: Wire) -> None:
+async def test_failing_partition_is_in_every_incremental_response(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic, partitions=(0, 5))
     for epoch in (1, 2, 3):
-        answer = await wire.ask(ApiKey.FETCH, 12, again(session, epoch))
+        answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, epoch))
         rows = answer.responses[0].partitions
         assert [(p.partition_index, p.error_code) for p in rows] == [(5, 3)]
 
 
-async def test_a_new_session_replaces_the_one_it_names(broker: Broker, wire: Wire) -> None:
+async def test_new_session_replaces_named_session(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
     ask = fetch_request(topic, session_id=session, session_epoch=0)
     second = (await wire.ask(ApiKey.FETCH, 12, ask)).session_id
     assert second not in (0, session)
     assert len(broker.node.fetch_sessions) == 1
-    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 1))
+    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
     assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_session_is_closed(broker: Broker, wire: Wire) -> None:
+async def test_final_epoch_closes_session(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
-    answer = await wire.ask(ApiKey.FETCH, 12, again(session, -1, max_bytes=1000))
+    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, -1, max_bytes=1000))
     assert (answer.error_code, answer.session_id) == (0, 0)
     assert len(broker.node.fetch_sessions) == 0
 
 
-async def test_the_cache_is_bounded() -> None:
+async def test_session_cache_is_bounded() -> None:
     async with (
         started(max_incremental_fetch_session_cache_slots=3) as broker,
         connected(broker.endpoint) as wire,
@@ -509,25 +532,25 @@ async def test_the_cache_is_bounded() -> None:
         for _ in range(6):
             ask = fetch_request(topic, session_epoch=0)
             answer = await wire.ask(ApiKey.FETCH, 12, ask)
-            assert answer.responses, "served all the same, perhaps with session 0"
+            assert answer.responses, "the request is served, perhaps without a session"
         assert len(broker.node.fetch_sessions) == 3
 
 
 @pytest.mark.slow
-async def test_partitions_that_do_not_exist_fill_no_session(broker: Broker, wire: Wire) -> None:
+async def test_unknown_partitions_use_no_session_memory(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "t")
     ask = fetch_request(Topic("none"), partitions=tuple(range(40_000)), session_epoch=0)
     answer = await wire.ask(ApiKey.FETCH, 12, ask)
     assert (answer.session_id, len(answer.responses[0].partitions)) == (0, 40_000)
     assert broker.node.fetch_sessions.partitions == 0
-    # A few are remembered, and told of in every answer.
+    # A session keeps a few of them and lists them in every response.
     ask = fetch_request(Topic("none"), partitions=(0, 1), session_epoch=0)
     session = (await wire.ask(ApiKey.FETCH, 12, ask)).session_id
-    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 1))
+    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
     assert [row.error_code for row in answer.responses[0].partitions] == [3, 3]
 
 
-async def test_the_sessions_of_closed_connections_make_way() -> None:
+async def test_sessions_of_closed_connections_are_evicted_first() -> None:
     async with started(max_incremental_fetch_session_cache_slots=1) as broker:
         async with connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "t")
@@ -537,22 +560,22 @@ async def test_the_sessions_of_closed_connections_make_way() -> None:
             assert await open_session(wire, topic)
 
 
-async def test_a_session_is_told_when_its_topic_comes_and_goes(wire: Wire) -> None:
+async def test_session_reports_deleted_and_recreated_topic(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
     await delete_topic(wire, "t")
-    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 1))
+    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await create_topic(wire, "t")
-    answer = await wire.ask(ApiKey.FETCH, 12, again(session, 2))
+    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 2))
     assert answer.responses[0].partitions[0].error_code == 0
-    assert (await wire.ask(ApiKey.FETCH, 12, again(session, 3))).responses == []
+    assert (await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 3))).responses == []
 
 
-async def test_a_parked_incremental_fetch(wire: Wire) -> None:
+async def test_incremental_fetch_waits_for_max_wait(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 2)
     session = await open_session(wire, topic, partitions=(0, 1))
-    ask = again(session, 1)
+    ask = incremental_request(session, 1)
     ask.max_wait_ms = 300
     began_at = time.perf_counter()
     answer = await wire.ask(ApiKey.FETCH, 12, ask)
@@ -564,7 +587,7 @@ async def test_a_parked_incremental_fetch(wire: Wire) -> None:
 
 
 async def two_epochs(directory: Path) -> Topic:
-    """Epoch 0 has offsets 0 to 2, epoch 1 offsets 3 and 4, epoch 2 none."""
+    """Create a log: epoch 0 has offsets 0 to 2, epoch 1 offsets 3 and 4, and epoch 2 is empty."""
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"0", b"1", b"2"]))
@@ -574,7 +597,7 @@ async def two_epochs(directory: Path) -> Topic:
 
 
 @pytest.mark.parametrize("version", range(9, 19))
-async def test_current_leader_epoch(tmp_path: Path, version: int) -> None:
+async def test_fetch_checks_current_leader_epoch(tmp_path: Path, version: int) -> None:
     topic = await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for epoch, code in (
@@ -598,13 +621,13 @@ async def test_current_leader_epoch(tmp_path: Path, version: int) -> None:
         (3, 0, 0, None),
         (5, 1, 0, None),
         (2, 0, 0, None),
-        (4, 0, 0, (0, 3)),  # epoch 0 ended before that
-        (5, 2, 0, None),  # an epoch without records ends at the end of the log
-        (3, 3, 1, None),  # above every epoch there is
+        (4, 0, 0, (0, 3)),  # epoch 0 ended before offset 4
+        (5, 2, 0, None),  # an empty epoch ends at the log end offset
+        (3, 3, 1, None),  # above the current epoch
         (3, 9, 1, None),
     ],
 )
-async def test_a_client_that_diverged(
+async def test_fetch_after_divergence_returns_diverging_epoch(
     tmp_path: Path,
     version: int,
     offset: int,
@@ -616,23 +639,23 @@ async def test_a_client_that_diverged(
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         row = await fetch(wire, topic, offset, version, last_fetched_epoch=last_epoch)
         assert row.error_code == code
-        told = row.diverging_epoch
-        assert (told and (told.epoch, told.end_offset)) == diverging
+        found = row.diverging_epoch
+        assert (found and (found.epoch, found.end_offset)) == diverging
         if diverging:
             assert bytes(row.records) == b""
 
 
-async def test_divergence_is_answered_at_once(tmp_path: Path) -> None:
+async def test_diverging_epoch_is_returned_immediately(tmp_path: Path) -> None:
     topic = await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         row = await fetch(wire, topic, 4, last_fetched_epoch=0, max_wait_ms=NEVER)
         assert row.diverging_epoch.end_offset == 3
 
 
-# -- the offsets topic can be read like any other
+# -- internal topics
 
 
-async def test_the_offsets_topic_is_readable(wire: Wire) -> None:
+async def test_offsets_topic_can_be_fetched(wire: Wire) -> None:
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     row = await fetch(wire, Topic("__consumer_offsets"))
     assert (row.error_code, row.high_watermark) == (0, 0)

@@ -1,4 +1,4 @@
-"""What a leader answers to a follower, over the wire; the test is the follower."""
+"""Tests of a leader's responses to followers on the wire; the tests act as the follower."""
 
 from __future__ import annotations
 
@@ -61,22 +61,24 @@ def isr_of(broker: Broker, topic: Topic) -> list[int]:
 
 
 async def elect(broker: Broker, topic: Topic) -> None:
-    """Let the leader begin a new epoch."""
+    """Start a new leader epoch with the same leader."""
     await broker.node.cluster.renew_leader(topic.name, 0, cause="test")
 
 
 # -- acknowledgements and the high watermark
 
 
-async def test_acks_all_waits_for_the_followers_next_fetch(
+async def test_acks_all_waits_for_next_fetch_of_follower(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
     await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"a", b"b"])))
     assert await wire.is_silent()
     row = await follower.fetch(topic, 0)
-    assert (values_of(row), row.high_watermark) == ([b"a", b"b"], 0), "beyond the high watermark"
-    assert await wire.is_silent(), "it has them, but has not said so"
+    assert (values_of(row), row.high_watermark) == ([b"a", b"b"], 0), (
+        "followers read beyond the high watermark"
+    )
+    assert await wire.is_silent(), "the follower has not confirmed the records"
     row = await follower.fetch(topic, 2)
     assert (row.high_watermark, row.records) == (2, b"")
     answer = await wire.receive()
@@ -84,18 +86,18 @@ async def test_acks_all_waits_for_the_followers_next_fetch(
     assert values_of(await fetch(wire, topic)) == [b"a", b"b"]
 
 
-async def test_acks_1_does_not_wait_for_followers(
+async def test_acks_1_does_not_wait_for_follower(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
     assert (await produce(wire, topic, batch(), acks=1)).error_code == 0
     row = await fetch(wire, topic)
-    assert (row.high_watermark, row.records) == (0, b""), "nobody reads what may be lost"
+    assert (row.high_watermark, row.records) == (0, b""), "uncommitted records are not readable"
     await follower.fetch(topic, 1)
     assert (await fetch(wire, topic)).high_watermark == 1
 
 
-async def test_nobody_waits_for_a_follower_that_is_not_in_sync(broker: Broker, wire: Wire) -> None:
+async def test_acks_all_ignores_follower_outside_isr(broker: Broker, wire: Wire) -> None:
     async with played(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
         assert isr_of(broker, topic) == [1]
@@ -103,7 +105,7 @@ async def test_nobody_waits_for_a_follower_that_is_not_in_sync(broker: Broker, w
         assert (await follower.fetch(topic, 0)).high_watermark == 1
 
 
-async def test_too_few_in_sync_before_and_after_the_append(
+async def test_too_small_isr_fails_before_and_after_append(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2, min_insync_replicas=2)
@@ -115,10 +117,10 @@ async def test_too_few_in_sync_before_and_after_the_append(
     assert row.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert (await produce(wire, topic, batch())).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert (await produce(wire, topic, batch(), acks=1)).error_code == 0
-    assert (await fetch(wire, topic)).high_watermark == 0, "it stands still"
+    assert (await fetch(wire, topic)).high_watermark == 0, "the high watermark does not advance"
 
 
-async def test_an_acknowledgement_that_comes_late_is_a_timeout(
+async def test_late_follower_causes_request_timeout(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -127,11 +129,11 @@ async def test_an_acknowledgement_that_comes_late_is_a_timeout(
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-async def test_produce_is_refused_when_another_node_is_elected(
+async def test_pending_produce_fails_if_other_leader_is_elected(
     broker: Broker, wire: Wire, follower: PlayedFollower, acks: int
 ) -> None:
     topic = await replicated(broker, 1, 2, flush_messages=1)
-    async with broker.node.partitions.flusher.sync_lock:  # so that acks=1 has to wait too
+    async with broker.node.partitions.flusher.sync_lock:  # makes acks=1 wait as well
         request = produce_request(topic, batch(), acks=acks, timeout_ms=NEVER)
         await wire.send(ApiKey.PRODUCE, 9, request)
         await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
@@ -140,7 +142,7 @@ async def test_produce_is_refused_when_another_node_is_elected(
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_acks_1_is_refused_when_the_registration_is_lost(
+async def test_pending_acks_1_fails_if_registration_is_lost(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2, flush_messages=1)
@@ -152,7 +154,7 @@ async def test_acks_1_is_refused_when_the_registration_is_lost(
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_stops_leading_says_so_to_followers(
+async def test_pending_follower_fetch_fails_if_leadership_is_lost(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -163,22 +165,24 @@ async def test_who_stops_leading_says_so_to_followers(
     assert (await follower.rows())[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-# -- who may fetch as a replica
+# -- validation of follower fetches
 
 
 @pytest.mark.parametrize("stale", [0, 1, -1, 10**9])
-async def test_another_broker_epoch_is_refused(
+async def test_follower_fetch_with_wrong_broker_epoch_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower, stale: int
 ) -> None:
     topic = await replicated(broker, 1, 2)
     await produce(wire, topic, batch(), acks=1)
     row = await follower.fetch(topic, 1, broker_epoch=stale)
     assert (row.error_code, row.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-    assert replica_of(broker, topic).log.high_watermark == 0, "it counted for nothing"
+    assert replica_of(broker, topic).log.high_watermark == 0, (
+        "the fetch does not advance the high watermark"
+    )
 
 
 @pytest.mark.parametrize("version", [4, 11, 14])
-async def test_versions_that_cannot_tell_the_epoch_are_refused(
+async def test_follower_fetch_without_broker_epoch_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower, version: int
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -187,26 +191,26 @@ async def test_versions_that_cannot_tell_the_epoch_are_refused(
     ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_node_that_is_no_replica_is_refused(
+async def test_follower_fetch_of_non_replica_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1)
     assert (await follower.fetch(topic, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_an_earlier_run_of_a_follower_is_refused(
+async def test_follower_fetch_of_earlier_registration_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
-    async with played(broker, 2) as again:
+    async with played(broker, 2) as restarted:
         assert (await follower.fetch(topic, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert (await again.fetch(topic, 0)).error_code == 0
+        assert (await restarted.fetch(topic, 0)).error_code == 0
 
 
-# -- parked fetches
+# -- pending fetches
 
 
-async def test_an_append_wakes_a_follower(
+async def test_append_completes_pending_follower_fetch(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -216,8 +220,10 @@ async def test_an_append_wakes_a_follower(
     assert values_of(row) == [b"a"]
 
 
-async def test_a_session_hears_of_the_high_watermark_alone(broker: Broker, wire: Wire) -> None:
-    """Another follower moved it; there is nothing else to tell."""
+async def test_session_completes_if_only_high_watermark_advances(
+    broker: Broker, wire: Wire
+) -> None:
+    """Another follower advances the high watermark; there are no new records."""
     async with played(broker, 2) as second, played(broker, 3) as third:
         topic = await replicated(broker, 1, 2, 3)
         await produce(wire, topic, batch(), acks=1)
@@ -232,7 +238,7 @@ async def test_a_session_hears_of_the_high_watermark_alone(broker: Broker, wire:
         assert await second.rows() == []
 
 
-async def test_without_a_session_a_follower_says_what_it_knows(
+async def test_fetch_without_session_waits_if_high_watermark_is_known(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -242,7 +248,7 @@ async def test_without_a_session_a_follower_says_what_it_knows(
     assert await follower.wire.is_silent()
 
 
-async def test_an_idle_session_still_says_that_the_follower_is_there(
+async def test_empty_session_fetches_keep_follower_caught_up(
     broker: Broker, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -260,7 +266,7 @@ async def test_an_idle_session_still_says_that_the_follower_is_there(
 
 
 async def two_epochs(broker: Broker, wire: Wire, follower: PlayedFollower) -> Topic:
-    """Records 0 and 1 of epoch 0, record 2 of epoch 1."""
+    """Create a log: epoch 0 has records 0 and 1, epoch 1 has record 2."""
     topic = await replicated(broker, 1, 2)
     await produce(wire, topic, batch([b"a", b"b"]), acks=1)
     await elect(broker, topic)
@@ -268,10 +274,10 @@ async def two_epochs(broker: Broker, wire: Wire, follower: PlayedFollower) -> To
     return topic
 
 
-async def test_a_log_that_parted_is_told_where(
+async def test_diverged_follower_gets_diverging_epoch(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
-    """And what it has beyond that counts for nothing."""
+    """The records of the follower after the divergence do not advance the high watermark."""
     topic = await two_epochs(broker, wire, follower)
     row = await follower.fetch(topic, 3, last_fetched_epoch=0, current_leader_epoch=1)
     assert (row.error_code, row.records) == (0, b"")
@@ -285,7 +291,7 @@ async def test_a_log_that_parted_is_told_where(
     ("epoch", "code"),
     [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-async def test_a_follower_of_another_epoch_counts_for_nothing(
+async def test_follower_fetch_with_wrong_leader_epoch_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower, epoch: int, code: int
 ) -> None:
     topic = await two_epochs(broker, wire, follower)
@@ -293,7 +299,7 @@ async def test_a_follower_of_another_epoch_counts_for_nothing(
     assert replica_of(broker, topic).log.high_watermark == 0
 
 
-async def test_an_offset_that_the_log_does_not_have_counts_for_nothing(
+async def test_follower_offset_beyond_log_end_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await two_epochs(broker, wire, follower)
@@ -301,7 +307,7 @@ async def test_an_offset_that_the_log_does_not_have_counts_for_nothing(
     assert replica_of(broker, topic).log.high_watermark == 0
 
 
-async def test_where_epochs_ended_is_told_to_replicas_too(
+async def test_offset_for_leader_epoch_serves_replicas(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await two_epochs(broker, wire, follower)
@@ -318,11 +324,11 @@ async def test_where_epochs_ended_is_told_to_replicas_too(
         assert (found.error_code, found.leader_epoch, found.end_offset) == (0, *expected)
 
 
-# -- where the log ends, to clients of a new leader
+# -- log end offset of a new leader
 
 
 @pytest.mark.parametrize("version", [1, 4, 5, 11])
-async def test_a_new_leader_withholds_the_end_until_it_knows_it(
+async def test_new_leader_withholds_latest_offset_until_known(
     broker: Broker, wire: Wire, follower: PlayedFollower, version: int
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -336,7 +342,7 @@ async def test_a_new_leader_withholds_the_end_until_it_knows_it(
         row = await list_offset(wire, topic, timestamp, version)
         assert (row.error_code, row.offset) == (code, -1)
     assert (await list_offset(wire, topic, EARLIEST, version)).offset == 0
-    assert (await list_offset(wire, topic, 0, version)).offset == 0, "what is committed is found"
+    assert (await list_offset(wire, topic, 0, version)).offset == 0, "committed records are found"
     await follower.fetch(topic, 2)
     assert (await list_offset(wire, topic, LATEST, version)).offset == 2
     assert (await list_offset(wire, topic, late, version)).error_code == 0
@@ -345,13 +351,13 @@ async def test_a_new_leader_withholds_the_end_until_it_knows_it(
 # -- deleted records
 
 
-def deletion(topic: Topic, offset: int, timeout_ms: int) -> DeleteRecordsRequest:
+def delete_records_request(topic: Topic, offset: int, timeout_ms: int) -> DeleteRecordsRequest:
     row = DeleteRecordsRequest.Partition(partition_index=0, offset=offset)
     named = DeleteRecordsRequest.Topic(name=topic.name, partitions=[row])
     return DeleteRecordsRequest(topics=[named], timeout_ms=timeout_ms)
 
 
-async def test_records_are_deleted_when_all_replicas_have_deleted_them(
+async def test_delete_records_waits_for_all_replicas(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
@@ -359,36 +365,38 @@ async def test_records_are_deleted_when_all_replicas_have_deleted_them(
     await produce(wire, topic, batch([b"b"]), acks=1)
     await follower.fetch(topic, 2, session_epoch=0)
     await follower.begin(topic, 2, partitions=(), session_epoch=1, max_wait_ms=NEVER)
-    await wire.send(ApiKey.DELETE_RECORDS, 2, deletion(topic, 1, NEVER))
+    await wire.send(ApiKey.DELETE_RECORDS, 2, delete_records_request(topic, 1, NEVER))
     (row,) = await follower.rows()
-    assert row.log_start_offset == 1, "it is told at once"
+    assert row.log_start_offset == 1, "the follower gets the new log start offset immediately"
     assert await wire.is_silent()
     await follower.begin(topic, 2, session_epoch=2, log_start_offset=1)
     answer = (await wire.receive()).topics[0].partitions[0]
     assert (answer.error_code, answer.low_watermark) == (0, 1)
 
 
-async def test_a_follower_that_does_not_delete_in_time(
+async def test_delete_records_times_out_if_follower_is_late(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
     await produce(wire, topic, batch(), acks=1)
     await follower.fetch(topic, 1)
-    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, deletion(topic, 1, 50))
+    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records_request(topic, 1, 50))
     row = answer.topics[0].partitions[0]
     assert (row.error_code, row.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     await follower.membership.end(clean=True)
-    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, deletion(topic, 1, NEVER))
-    assert answer.topics[0].partitions[0].low_watermark == 1, "one that is down is not asked"
+    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records_request(topic, 1, NEVER))
+    assert answer.topics[0].partitions[0].low_watermark == 1, (
+        "followers outside of the ISR are ignored"
+    )
 
 
-# -- readers in a rack
+# -- follower fetching (KIP-392)
 
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
-async def rack_answer(wire: Wire, topic: Topic, offset: int, rack: str) -> int:
+async def preferred_replica(wire: Wire, topic: Topic, offset: int, rack: str) -> int:
     row = await fetch(wire, topic, offset, rack_id=rack, max_wait_ms=NEVER if rack == "b" else 0)
     assert row.error_code == 0
     preferred: int = row.preferred_read_replica
@@ -396,7 +404,7 @@ async def rack_answer(wire: Wire, topic: Topic, offset: int, rack: str) -> int:
     return preferred
 
 
-async def test_consumers_are_sent_to_a_follower_in_their_rack() -> None:
+async def test_consumers_are_redirected_to_follower_in_their_rack() -> None:
     async with (
         started(broker_rack="a", replica_selector_class=SELECTOR) as broker,
         connected(broker.endpoint) as wire,
@@ -407,12 +415,12 @@ async def test_consumers_are_sent_to_a_follower_in_their_rack() -> None:
         await follower.fetch(topic, 1)
         await produce(wire, topic, batch([b"b"]), acks=1)
         for rack, expected in (("b", 2), ("a", -1), ("c", -1), ("", -1)):
-            assert await rack_answer(wire, topic, 0, rack) == expected, rack
+            assert await preferred_replica(wire, topic, 0, rack) == expected, rack
         row = await fetch(wire, topic, 2, rack_id="b")
-        assert row.preferred_read_replica == -1, "the follower does not have that yet"
+        assert row.preferred_read_replica == -1, "the follower does not have that offset yet"
 
 
-async def test_consumers_read_from_the_leader_unless_told_otherwise() -> None:
+async def test_consumers_read_from_leader_without_replica_selector() -> None:
     async with (
         started(broker_rack="a") as broker,
         connected(broker.endpoint) as wire,
@@ -425,8 +433,10 @@ async def test_consumers_read_from_the_leader_unless_told_otherwise() -> None:
         assert (row.preferred_read_replica, values_of(row)) == (-1, [b"a"])
 
 
-async def test_a_follower_serves_up_to_its_own_high_watermark(broker: Broker, wire: Wire) -> None:
-    """From version 11 on, which knows of it; and sends nobody back to the start of the log."""
+async def test_follower_serves_consumers_up_to_its_high_watermark(
+    broker: Broker, wire: Wire
+) -> None:
+    """This requires version 11. The error for later offsets does not reset the consumer."""
     async with played(broker, 2):
         topic = await replicated(broker, 2, 1)
         node = broker.node
@@ -447,11 +457,11 @@ async def test_a_follower_serves_up_to_its_own_high_watermark(broker: Broker, wi
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-# -- a leader that others have given up, and that has not heard yet who leads instead
+# -- a leader whose registration ended, before it knows the new leader
 
 
-async def given_up(broker: Broker, wire: Wire, *, acks: int = -1) -> Topic:
-    """A topic with one batch that node 1 led until a moment ago, under a registration that is over.
+async def leader_without_registration(broker: Broker, wire: Wire, *, acks: int = -1) -> Topic:
+    """Append a batch to a topic whose leader, node 1, then loses its registration.
 
     With acks=-1 the batch waits for the follower, with acks=1 it is acknowledged.
     """
@@ -459,13 +469,13 @@ async def given_up(broker: Broker, wire: Wire, *, acks: int = -1) -> Topic:
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=acks))
     await until(lambda: replica_of(broker, topic).log.log_end_offset == 1)
     if acks == 1:
-        assert (await told(wire))[0] == ErrorCode.NONE
+        assert (await produce_result(wire))[0] == ErrorCode.NONE
     broker.node.registered(NO_EPOCH)
     return topic
 
 
-async def told(wire: Wire) -> tuple[ErrorCode, int, int, list[int]]:
-    """What the next answer to a Produce says: error, leader, its epoch, and whose address is there."""
+async def produce_result(wire: Wire) -> tuple[ErrorCode, int, int, list[int]]:
+    """Return the next Produce result: error, leader, leader epoch and the nodes with endpoints."""
     answer = await wire.receive()
     ((row,),) = (each.partition_responses for each in answer.responses)
     named = row.current_leader or ProduceResponse.Leader()
@@ -473,21 +483,21 @@ async def told(wire: Wire) -> tuple[ErrorCode, int, int, list[int]]:
     return row.error_code, named.leader_id, named.leader_epoch, nodes
 
 
-async def test_producers_are_refused_when_it_is_known_who_leads_instead(
+async def test_pending_producers_fail_when_new_leader_is_known(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
-    topic = await given_up(broker, wire)
+    topic = await leader_without_registration(broker, wire)
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
     assert await wire.is_silent()
     await broker.node.cluster.create_topic("other", [[2]], {}, cause="test")
-    assert await wire.is_silent(), "that was other news"
+    assert await wire.is_silent(), "the change concerns another topic"
     await broker.node.cluster.hand_over(topic.name, 0, to=2, cause="test")
     expected = (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2, 1, [2])
-    assert [await told(wire) for _ in range(3)] == [expected] * 3
+    assert [await produce_result(wire) for _ in range(3)] == [expected] * 3
 
 
-async def test_who_writes_to_several_partitions_waits_for_news_of_the_first(
+async def test_produce_to_several_partitions_waits_for_leader_of_first(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     made = await broker.node.cluster.create_topic("t", [[1, 2], [1, 2]], {}, cause="test")
@@ -503,21 +513,21 @@ async def test_who_writes_to_several_partitions_waits_for_news_of_the_first(
     assert leaders == [2, 2]
 
 
-async def test_a_producer_is_refused_in_the_end_without_such_news(
+async def test_pending_producer_fails_after_timeout_without_new_leader(
     broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbroker.partitions.leader_change_waiters.SECONDS_MAX", 0.05)
-    topic = await given_up(broker, wire, acks=1)
+    topic = await leader_without_registration(broker, wire, acks=1)
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
-    assert await told(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, [])
+    assert await produce_result(wire) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, [])
 
 
-async def test_not_too_many_producers_wait_for_it(
+async def test_number_of_producers_waiting_for_new_leader_is_bounded(
     broker: Broker, wire: Wire, follower: PlayedFollower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbroker.partitions.leader_change_waiters.SECONDS_MAX", NEVER)
     monkeypatch.setattr("kbroker.partitions.leader_change_waiters.WAITING_MAX", 1)
-    topic = await given_up(broker, wire, acks=1)
+    topic = await leader_without_registration(broker, wire, acks=1)
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
     assert await wire.is_silent()
     async with connected(broker.endpoint) as other:
@@ -526,18 +536,18 @@ async def test_not_too_many_producers_wait_for_it(
     assert await wire.is_silent()
 
 
-async def test_batches_that_wait_are_acknowledged_when_it_leads_again(
+async def test_pending_batches_are_acknowledged_if_leader_is_reelected(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     epoch = broker.node.partitions.epoch
-    topic = await given_up(broker, wire)
+    topic = await leader_without_registration(broker, wire)
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch()))
     assert await wire.is_silent()
     broker.node.registered(epoch)
     await elect(broker, topic)
-    assert await wire.is_silent(), "the follower does not have them"
+    assert await wire.is_silent(), "the follower has not fetched the batches"
     await follower.fetch(topic, 2)
-    assert [(await told(wire))[0] for _ in range(2)] == [ErrorCode.NONE] * 2
+    assert [(await produce_result(wire))[0] for _ in range(2)] == [ErrorCode.NONE] * 2
     await wire.send(ApiKey.PRODUCE, 10, produce_request(topic, batch(), acks=1))
-    assert (await told(wire))[0] == ErrorCode.NONE
+    assert (await produce_result(wire))[0] == ErrorCode.NONE
     assert replica_of(broker, topic).log.log_end_offset == 3

@@ -1,6 +1,6 @@
-"""Groups through a node: time-outs, durable answers, members that come, go, and are lost.
+"""Tests of classic groups on the wire: timeouts, durability, and members that join, leave or fail.
 
-What a coordinator decides is tested in tests/coordinator; here it is on the wire.
+tests/coordinator tests the decisions of the coordinator.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..wire import ANSWER_SECONDS, ConnectionClosed, Wire, connected, create_top
 
 
 class Member:
-    """A consumer by hand, on a connection of its own."""
+    """A group member of the classic protocol without a client library."""
 
     def __init__(self, wire: Wire, group: str = "g", *, version: int = 5, **settings: Any) -> None:
         self.wire = wire
@@ -47,16 +47,16 @@ class Member:
         self.assignment: bytes | None = None
 
     async def join(self) -> Any:
-        """Join, with a second try under the id that the first one was given."""
-        answer = await self._ask_to_join()
+        """Join the group, and again if the broker requires the member ID that it assigned."""
+        answer = await self._send_join()
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.id = answer.member_id
-            answer = await self._ask_to_join()
+            answer = await self._send_join()
         if not answer.error_code:
             self.id, self.generation = answer.member_id, answer.generation_id
         return answer
 
-    async def _ask_to_join(self) -> Any:
+    async def _send_join(self) -> Any:
         find = request(ApiKey.FIND_COORDINATOR, key=self.group)
         await self.wire.ask(ApiKey.FIND_COORDINATOR, 0, find)
         ask = JoinGroupRequest(
@@ -69,7 +69,7 @@ class Member:
         return await self.wire.ask(ApiKey.JOIN_GROUP, self.version, ask)
 
     async def sync(self, joined: Any) -> int:
-        """Fetch the assignment; the leader gives everybody the name of the member."""
+        """Send SyncGroup; the leader assigns to each member its own ID."""
         ask = SyncGroupRequest(
             group_id=self.group,
             generation_id=self.generation,
@@ -86,7 +86,7 @@ class Member:
         return int(answer.error_code)
 
     async def enter(self) -> None:
-        """Join and sync until both work."""
+        """Join and sync until both succeed."""
         while True:
             joined = await self.join()
             assert joined.error_code in (0, ErrorCode.REBALANCE_IN_PROGRESS), joined
@@ -102,9 +102,9 @@ class Member:
         )
         return int((await self.wire.ask(ApiKey.HEARTBEAT, 3, beat)).error_code)
 
-    async def stay(self, until_alone: Callable[[], bool]) -> None:
-        """What a consumer does: heartbeats, and a new round whenever it is told."""
-        while not until_alone():
+    async def run_until(self, stopped: Callable[[], bool]) -> None:
+        """Send heartbeats and rejoin on each rebalance until `stopped()` is true."""
+        while not stopped():
             code = await self.heartbeat()
             assert code in (0, ErrorCode.REBALANCE_IN_PROGRESS), code
             if code:
@@ -142,8 +142,8 @@ def state(broker: Broker, group: str = "g") -> Any:
     return broker.node.groups.shard(group).coordinator.describe_group(group, 5)
 
 
-def standing_time(broker: Broker) -> Callable[[int], None]:
-    """Freeze the coordinator clock of a broker on a `MovableClock`. Return what moves it, in ms."""
+def freeze_clock(broker: Broker) -> Callable[[int], None]:
+    """Freeze the coordinator clock; return a function that advances it by milliseconds."""
     clock = broker.node.clock
     assert isinstance(clock, MovableClock)
     clock.coordinator.freeze()
@@ -156,7 +156,9 @@ def standing_time(broker: Broker) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("version", range(10))
-async def test_one_member_over_all_versions(start: Start, version: int) -> None:
+async def test_single_member_joins_commits_and_leaves_in_every_version(
+    start: Start, version: int
+) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         member = Member(wire, version=version)
@@ -175,8 +177,8 @@ async def test_one_member_over_all_versions(start: Start, version: int) -> None:
         assert await member.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_members_come_and_go(start: Start) -> None:
-    """Two, then three, then one: each round has one leader and one assignment for each."""
+async def test_group_rebalances_as_members_join_and_leave(start: Start) -> None:
+    """Each generation has one leader and one assignment per member."""
     async with start() as broker, trio.open_nursery() as nursery:
         ended = trio.Event()
         async with (
@@ -186,7 +188,7 @@ async def test_members_come_and_go(start: Start) -> None:
         ):
             first, second, third = Member(a), Member(b), Member(c)
             await first.enter()
-            nursery.start_soon(first.stay, ended.is_set)
+            nursery.start_soon(first.run_until, ended.is_set)
             with trio.fail_after(ANSWER_SECONDS):
                 await second.enter()
                 await until(lambda: first.generation == second.generation)
@@ -195,7 +197,7 @@ async def test_members_come_and_go(start: Start) -> None:
                 assert len(state(broker).members) == 2
                 second_ended = trio.Event()
                 async with trio.open_nursery() as stays:
-                    stays.start_soon(second.stay, second_ended.is_set)
+                    stays.start_soon(second.run_until, second_ended.is_set)
                     await third.enter()
                     assert len(state(broker).members) == 3
                     second_ended.set()
@@ -208,21 +210,21 @@ async def test_members_come_and_go(start: Start) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_a_lost_member_is_missed_after_its_session(start: Start) -> None:
+async def test_lost_member_is_removed_after_session_timeout(start: Start) -> None:
     async with start(MovableClock()) as broker:
-        advance = standing_time(broker)
+        advance = freeze_clock(broker)
         async with connected(broker.endpoint) as wire:
             member = Member(wire, session_timeout_ms=10_000)
             await member.enter()
         await until(lambda: not broker.server.connections)
         advance(9_999)
-        assert len(state(broker).members) == 1, "a closed connection alone is no reason"
+        assert len(state(broker).members) == 1, "a closed connection does not remove the member"
         advance(1)
         assert not state(broker).members
         assert state(broker).group_state == "Empty"
 
 
-async def test_a_session_ends_in_real_time(start: Start) -> None:
+async def test_session_timeout_expires_in_real_time(start: Start) -> None:
     async with start(group_min_session_timeout_ms=100) as broker:
         async with connected(broker.endpoint) as wire:
             member = Member(wire, session_timeout_ms=300)
@@ -230,9 +232,9 @@ async def test_a_session_ends_in_real_time(start: Start) -> None:
         await until(lambda: not state(broker).members)
 
 
-async def test_heartbeats_and_commits_keep_a_session(start: Start) -> None:
+async def test_heartbeats_and_commits_extend_session(start: Start) -> None:
     async with start(MovableClock()) as broker, connected(broker.endpoint) as wire:
-        advance = standing_time(broker)
+        advance = freeze_clock(broker)
         await create_topic(wire, "t")
         member = Member(wire, session_timeout_ms=10_000)
         await member.enter()
@@ -241,8 +243,8 @@ async def test_heartbeats_and_commits_keep_a_session(start: Start) -> None:
             assert (await member.heartbeat() if i % 2 else await member.commit("t", i)) == 0
 
 
-async def test_the_others_go_on_when_one_does_not_come_back(start: Start) -> None:
-    """The second member joins; the first one, which never hears of it, is dropped in time."""
+async def test_member_that_does_not_rejoin_is_removed(start: Start) -> None:
+    """The first member does not notice the rebalance and is removed after the rebalance timeout."""
     async with (
         start(group_min_session_timeout_ms=100) as broker,
         connected(broker.endpoint) as a,
@@ -258,19 +260,18 @@ async def test_the_others_go_on_when_one_does_not_come_back(start: Start) -> Non
         assert await silent.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_member_that_was_given_an_id_and_never_came(start: Start) -> None:
+async def test_unused_member_id_expires(start: Start) -> None:
     async with start(MovableClock()) as broker, connected(broker.endpoint) as wire:
-        advance = standing_time(broker)
+        advance = freeze_clock(broker)
         member = Member(wire, session_timeout_ms=10_000)
-        answer = await member._ask_to_join()
+        answer = await member._send_join()
         assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
         member.id = answer.member_id
         advance(10_000)
         assert (await member.join()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_session_timers_run_after_a_restart(tmp_path: Path) -> None:
-    """A member of before that does not come back is missed, too."""
+async def test_session_timeout_applies_after_restart(tmp_path: Path) -> None:
     settings = {"group_min_session_timeout_ms": 100}
     async with started(tmp_path, **settings) as broker, connected(broker.endpoint) as wire:
         member = Member(wire, session_timeout_ms=600)
@@ -281,13 +282,13 @@ async def test_session_timers_run_after_a_restart(tmp_path: Path) -> None:
         assert any("missed heartbeats" in cause for cause in causes)
 
 
-async def test_the_initial_delay_gathers_members() -> None:
+async def test_initial_rebalance_delay_gathers_members() -> None:
     async with (
         started(None, MovableClock(), group_initial_rebalance_delay_ms=400) as broker,
         connected(broker.endpoint) as a,
         connected(broker.endpoint) as b,
     ):
-        advance = standing_time(broker)
+        advance = freeze_clock(broker)
         await broker.node.groups.create_topic()
         first, second = Member(a, version=3), Member(b, version=3)
         async with trio.open_nursery() as nursery:
@@ -296,13 +297,13 @@ async def test_the_initial_delay_gathers_members() -> None:
             advance(399)
             nursery.start_soon(second.enter)
             await until(lambda: len(state(broker).members) == 2)
-            advance(1)  # somebody came meanwhile, so it goes on once more
+            advance(1)  # a member joined during the delay, so the delay is extended once
             assert state(broker).group_state == "PreparingRebalance"
             advance(400)
         assert first.generation == second.generation == 1
 
 
-async def test_a_group_has_at_most_so_many_members() -> None:
+async def test_group_size_is_bounded() -> None:
     async with started(group_max_size=1) as broker, connected(broker.endpoint) as wire:
         member = Member(wire, version=3)
         await member.enter()
@@ -313,8 +314,8 @@ async def test_a_group_has_at_most_so_many_members() -> None:
 # -- durability
 
 
-async def test_a_commit_is_answered_when_it_is_durable(tmp_path: Path) -> None:
-    """And who asks for offsets or for the group does not see it before."""
+async def test_commit_is_acknowledged_when_durable(tmp_path: Path) -> None:
+    """Requests for offsets or for the group do not see the commit earlier."""
     async with (
         started(tmp_path) as broker,
         connected(broker.endpoint) as wire,
@@ -331,7 +332,7 @@ async def test_a_commit_is_answered_when_it_is_durable(tmp_path: Path) -> None:
         async def commit() -> None:
             codes.append(await member.commit("t", 2))
 
-        async def look() -> None:
+        async def fetch_offset() -> None:
             seen.append(await committed(other, "t"))
 
         async def describe() -> None:
@@ -341,7 +342,7 @@ async def test_a_commit_is_answered_when_it_is_durable(tmp_path: Path) -> None:
         async with broker.node.partitions.flusher.sync_lock:
             nursery.start_soon(commit)
             await trio.sleep(0.1)
-            nursery.start_soon(look)
+            nursery.start_soon(fetch_offset)
             nursery.start_soon(describe)
             await trio.sleep(0.2)
             assert (codes, seen, described) == ([], [], [])
@@ -350,7 +351,7 @@ async def test_a_commit_is_answered_when_it_is_durable(tmp_path: Path) -> None:
         assert described[0].groups[0].group_state == "Stable"
 
 
-async def test_a_commit_that_cannot_be_stored_is_not_acknowledged(
+async def test_commit_that_cannot_be_stored_is_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -371,7 +372,7 @@ async def test_a_commit_that_cannot_be_stored_is_not_acknowledged(
         assert await committed(wire, "t") in (1, 2)
 
 
-async def test_pipelined_commits_are_answered_in_order(start: Start) -> None:
+async def test_pipelined_commits_are_acknowledged_in_order(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         member = Member(wire)
@@ -393,11 +394,9 @@ async def test_pipelined_commits_are_answered_in_order(start: Start) -> None:
         assert await committed(wire, "t") == 99
 
 
-async def test_offsets_expire_with_their_group() -> None:
-    """Retention counts from when the group became empty."""
-
+async def test_offsets_expire_after_group_becomes_empty() -> None:
     class Calendar:
-        """A clock whose days can be skipped."""
+        """A clock whose days can be skipped by tests."""
 
         def __init__(self) -> None:
             self.ahead_ms = 0
@@ -422,16 +421,18 @@ async def test_offsets_expire_with_their_group() -> None:
         assert await committed(wire, "t") == 5, "the group is not empty"
         await member.leave()
         await trio.sleep(0.2)
-        assert await committed(wire, "t") == 5, "it just became empty"
+        assert await committed(wire, "t") == 5, (
+            "the retention time starts when the group becomes empty"
+        )
         clock.ahead_ms += 8 * 86_400_000
         with trio.fail_after(ANSWER_SECONDS):
-            while await committed(wire, "t") != -1:  # noqa: ASYNC110  # it takes a request
+            while await committed(wire, "t") != -1:  # noqa: ASYNC110  # polls with requests
                 await trio.sleep(0.01)
         listed = await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
         assert listed.groups == []
 
 
-async def test_what_tools_see(start: Start) -> None:
+async def test_groups_are_described_and_listed_in_every_version(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         member = Member(wire, version=5, group_instance_id="rack-1")
         await member.enter()
@@ -453,13 +454,13 @@ async def test_what_tools_see(start: Start) -> None:
             assert (row.group_id, row.protocol_type) == ("g", "consumer")
 
 
-async def test_deleting_the_offsets_topic_leaves_the_broker_working(start: Start) -> None:
+async def test_groups_work_after_offsets_topic_is_deleted(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         member = Member(wire)
         await member.enter()
         ask = request(ApiKey.DELETE_TOPICS, topic_names=["__consumer_offsets"])
         await wire.ask(ApiKey.DELETE_TOPICS, 4, ask)
-        again = Member(wire)
-        await again.enter()
-        assert await again.commit("t", 1) == 0
+        rejoined = Member(wire)
+        await rejoined.enter()
+        assert await rejoined.commit("t", 1) == 0

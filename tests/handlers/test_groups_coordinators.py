@@ -1,4 +1,4 @@
-"""FindCoordinator, and what groups need of a node around their coordinator."""
+"""Tests of FindCoordinator and of the broker around the group coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 
 async def find(wire: Wire, version: int, *keys: str, kind: int = GROUP) -> list[Any]:
-    """Coordinators as version 4+ lists them."""
+    """Return the coordinators in the form of versions 4 and later."""
     ask = request(
         ApiKey.FIND_COORDINATOR,
         key=keys[0] if keys else "",
@@ -30,8 +30,10 @@ async def find(wire: Wire, version: int, *keys: str, kind: int = GROUP) -> list[
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_group(broker: Broker, wire: Wire, version: int) -> None:
-    """This node, for every group, also for the empty id; the topic is there afterwards."""
+async def test_find_group_coordinator_returns_node_and_creates_topic(
+    broker: Broker, wire: Wire, version: int
+) -> None:
+    """The empty group ID is valid."""
     for key in ("g", "", "ä" * 100):
         (row,) = await find(wire, version, key)
         assert (row.error_code, row.node_id) == (0, 1)
@@ -42,15 +44,16 @@ async def test_a_group(broker: Broker, wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-async def test_several_keys(wire: Wire, version: int) -> None:
+async def test_find_coordinator_accepts_several_keys(wire: Wire, version: int) -> None:
     rows = await find(wire, version, "a", "b", "c")
     assert [(row.key, row.error_code) for row in rows] == [("a", 0), ("b", 0), ("c", 0)]
     assert await find(wire, version) == []
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_a_transactional_id(broker: Broker, wire: Wire, version: int) -> None:
-    """This node as well; their topic is there afterwards."""
+async def test_find_transaction_coordinator_returns_node_and_creates_topic(
+    broker: Broker, wire: Wire, version: int
+) -> None:
     (row,) = await find(wire, version, "tx", kind=TRANSACTION)
     assert (row.error_code, row.node_id) == (0, 1)
     assert (row.host, row.port) == broker.endpoint
@@ -59,14 +62,16 @@ async def test_a_transactional_id(broker: Broker, wire: Wire, version: int) -> N
 
 @pytest.mark.parametrize("version", range(1, 7))
 @pytest.mark.parametrize("kind", [SHARE, 3, -1, 127])
-async def test_other_types(wire: Wire, version: int, kind: int) -> None:
+async def test_find_coordinator_rejects_other_key_types(
+    wire: Wire, version: int, kind: int
+) -> None:
     (row,) = await find(wire, version, "key", kind=kind)
     assert row.error_code == ErrorCode.INVALID_REQUEST
     assert (row.node_id, row.host, row.port) == (-1, "", -1)
 
 
-async def test_the_offsets_topic(start: Start) -> None:
-    """As many partitions as configured; one in memory, where nobody asked for more."""
+async def test_offsets_topic_has_configured_partitions(start: Start) -> None:
+    """An in-memory broker has one partition by default."""
     async with start() as broker, connected(broker.endpoint) as wire:
         await find(wire, 4, "g")
         (topic,) = (await metadata(wire, ["__consumer_offsets"])).topics
@@ -80,7 +85,7 @@ async def test_the_offsets_topic(start: Start) -> None:
         assert len(topic.partitions) == 7
 
 
-async def test_groups_on_all_partitions(start: Start) -> None:
+async def test_groups_are_spread_over_offsets_partitions(start: Start) -> None:
     async with (
         start(offsets_topic_num_partitions=5) as broker,
         connected(broker.endpoint) as wire,
@@ -94,7 +99,7 @@ async def test_groups_on_all_partitions(start: Start) -> None:
         assert {row.group_id for row in listed.groups} == {f"group {i}" for i in range(30)}
 
 
-async def test_offsets_of_a_deleted_topic_go(start: Start) -> None:
+async def test_offsets_of_deleted_topic_are_removed(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         for name in ("t", "other"):
             await create_topic(wire, name)
@@ -105,16 +110,15 @@ async def test_offsets_of_a_deleted_topic_go(start: Start) -> None:
         assert await committed(wire, "g", "other") == 5
 
 
-async def test_a_group_before_any_coordinator_was_asked_for(wire: Wire) -> None:
-    """A client that skips FindCoordinator is told to ask for it."""
+async def test_heartbeat_before_find_coordinator_is_rejected(wire: Wire) -> None:
+    """The error makes the client send FindCoordinator."""
     beat = request(ApiKey.HEARTBEAT, group_id="g", generation_id=1, member_id="m")
     answer = await wire.ask(ApiKey.HEARTBEAT, 3, beat)
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
     assert ErrorCode(answer.error_code).retriable
 
 
-async def test_deleting_groups(start: Start) -> None:
-    """The answer waits for the disk."""
+async def test_deleted_groups_lose_their_offsets(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         for group in ("a", "b"):
@@ -129,8 +133,10 @@ async def test_deleting_groups(start: Start) -> None:
         assert await committed(wire, "b", "t") == 1
 
 
-async def test_a_topic_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
-    """The operator is told why, once; clients ask again and again."""
+async def test_failed_creation_of_coordinator_topic_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Clients repeat the request many times."""
     async with (
         started(transaction_state_log_segment_bytes=10) as broker,
         connected(broker.endpoint) as wire,
@@ -139,5 +145,5 @@ async def test_a_topic_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> 
             (row,) = await find(wire, 4, "tx", kind=TRANSACTION)
             assert row.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
             assert "segment.bytes" in row.error_message
-    told = [record for record in caplog.records if "segment.bytes" in record.getMessage()]
-    assert len(told) == 1
+    logged = [record for record in caplog.records if "segment.bytes" in record.getMessage()]
+    assert len(logged) == 1

@@ -17,7 +17,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.crash_files import MODES, CrashFiles, Mode
 
 from ..brokers import started, started_on
-from ..handlers.test_log_dirs import move, moved
+from ..handlers.test_log_dirs import move, wait_until_moved
 from ..replication.harness import place_topic, until_leader, wire_to
 from ..wire import (
     Topic,
@@ -181,7 +181,7 @@ async def test_idempotent_retry_is_recognized_after_move_to_other_directory(cras
         producer = await start_producer(wire, await create_topic(wire, "t"))
         for directory in ("/two", "/one", "/two"):
             assert await move(wire, directory, ("t", [0])) == [0]
-            await moved(wire, ("t", 0), Path(directory))
+            await wait_until_moved(wire, ("t", 0), Path(directory))
             await check(producer, wire)
         left = files.killed()
     async with started_on(left if crash else files, directories) as broker:
@@ -198,7 +198,7 @@ async def test_idempotent_retry_is_recognized_after_move_without_records(tmp_pat
         replica = broker.node.partitions.named_replica("t", 0)
         replica.delete_records_before(replica.log.log_end_offset)
         assert await move(wire, directories[1], ("t", [0])) == [0]
-        await moved(wire, ("t", 0), directories[1])
+        await wait_until_moved(wire, ("t", 0), directories[1])
         await producer.check(wire)
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         await producer.check(wire)

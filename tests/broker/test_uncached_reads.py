@@ -24,7 +24,7 @@ from kbroker.storage.future import FutureLog
 
 from ..brokers import started
 from ..cold_disk import ColdDisk
-from ..handlers.test_log_dirs import move, moved
+from ..handlers.test_log_dirs import move, wait_until_moved
 from ..net.test_server import commit, committed
 from ..security.certificates import Authority
 from ..security.clients import encrypted
@@ -209,7 +209,7 @@ async def test_replica_move_does_not_block_event_loop(
         topic, values = await fill(wire, "large")
         disk = ColdDisk(monkeypatch, tmp_path)
         assert await move(wire, directories[1], ("t", [0])) == [0]
-        await moved(wire, ("t", 0), directories[1])
+        await wait_until_moved(wire, ("t", 0), directories[1])
         assert await read_all(wire, topic, len(values)) == values
     assert disk.waits == []
     assert disk.loads > 0

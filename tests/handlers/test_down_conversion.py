@@ -414,7 +414,7 @@ async def test_append_wakes_pending_old_fetch(broker: Broker, wire: Wire, versio
 
 @pytest.mark.parametrize("version", range(4))
 async def test_partition_limit_applies_to_converted_batches(wire: Wire, version: int) -> None:
-    """Old formats need more bytes, so the limit applies after conversion. One batch is always sent."""
+    """The limit applies after the conversion, which adds bytes. One batch is always sent."""
     topic = await create_topic(wire, "t")
     for _ in range(5):
         await produce(wire, topic, batch([b"x"] * 100))

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch."""
+"""Tests of ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 VERSIONS = range(1, 12)
 
 
-async def filled(wire: Wire, codec: Codec = Codec.NONE) -> Topic:
-    """Six records in two batches, the greatest time in the middle."""
+async def filled_topic(wire: Wire, codec: Codec = Codec.NONE) -> Topic:
+    """Create a topic with six records in two batches; the maximum timestamp is in the middle."""
     topic = await create_topic(wire, "t")
     times = [1000, 1500, 2000, 5000, 3000, 4000]
     for part in (times[:3], times[3:]):
@@ -38,8 +38,10 @@ async def filled(wire: Wire, codec: Codec = Codec.NONE) -> Topic:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("isolation", [0, 1])
-async def test_the_ends(start: Start, version: int, isolation: int) -> None:
-    """The timestamp of a special answer is -1; the epoch is told from version 4 on."""
+async def test_earliest_and_latest_offsets_are_returned(
+    start: Start, version: int, isolation: int
+) -> None:
+    """The timestamp is -1 for special timestamps; the epoch is set from version 4 on."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for expected in (0, 1):
@@ -61,11 +63,11 @@ async def test_the_ends(start: Start, version: int, isolation: int) -> None:
         (-7, 99, -1, -1),
     ],
 )
-async def test_names_that_came_later(
+async def test_newer_special_timestamps_need_their_version(
     wire: Wire, version: int, timestamp: int, since: int, offset: int, time: int
 ) -> None:
-    """Before their version they are UNSUPPORTED_VERSION, for their partition only."""
-    topic = await filled(wire)
+    """Older versions get UNSUPPORTED_VERSION for that partition only."""
+    topic = await filled_topic(wire)
     row = await list_offset(wire, topic, timestamp, version)
     if version < since:
         expected = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
@@ -76,9 +78,11 @@ async def test_names_that_came_later(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_by_time(wire: Wire, version: int, codec: Codec) -> None:
-    """The record's own offset, also inside of a compressed batch; the first one at or after."""
-    topic = await filled(wire, codec)
+async def test_timestamp_lookup_returns_first_record_at_or_after(
+    wire: Wire, version: int, codec: Codec
+) -> None:
+    """The response has the offset of the record itself, even inside a compressed batch."""
+    topic = await filled_topic(wire, codec)
     for timestamp, offset, time in (
         (0, 0, 1000),
         (1000, 0, 1000),
@@ -95,8 +99,8 @@ async def test_by_time(wire: Wire, version: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_none_found(wire: Wire, version: int) -> None:
-    topic = await filled(wire)
+async def test_timestamp_lookup_without_match_returns_no_offset(wire: Wire, version: int) -> None:
+    topic = await filled_topic(wire)
     row = await list_offset(wire, topic, 5001, version)
     assert (row.error_code, row.offset, row.timestamp, row.leader_epoch) == (0, -1, -1, -1)
     empty = await create_topic(wire, "empty")
@@ -104,14 +108,14 @@ async def test_none_found(wire: Wire, version: int) -> None:
     assert (row.error_code, row.offset, row.timestamp) == (0, -1, -1)
 
 
-async def test_the_greatest_time_of_an_empty_log(wire: Wire) -> None:
+async def test_max_timestamp_of_empty_log_returns_no_offset(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     row = await list_offset(wire, topic, MAX_TIMESTAMP, 7)
     assert (row.error_code, row.offset, row.timestamp) == (0, -1, -1)
 
 
-async def test_the_greatest_time_is_of_what_may_be_read(wire: Wire) -> None:
-    """The newest record is the first one of a transaction that is open."""
+async def test_max_timestamp_respects_isolation_level(wire: Wire) -> None:
+    """The newest record is the first one of an open transaction."""
     topic = await create_topic(wire, "tx")
     writer = await begun(wire, SECOND)
     await writer.write(topic, b"open")
@@ -120,8 +124,8 @@ async def test_the_greatest_time_is_of_what_may_be_read(wire: Wire) -> None:
         assert (row.error_code, row.offset) == (0, offset)
 
 
-async def test_over_many_segments(start: Start) -> None:
-    """With index entries, rolled segments and a start that moved."""
+async def test_timestamp_lookup_works_over_many_segments(start: Start) -> None:
+    """The log has index entries, rolled segments and an advanced log start offset."""
     async with (
         start(log_segment_bytes=1_048_576, log_index_interval_bytes=4096) as broker,
         connected(broker.endpoint) as wire,
@@ -140,8 +144,8 @@ async def test_over_many_segments(start: Start) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_same_partition_twice(wire: Wire, version: int) -> None:
-    """One row, 42, offset -1; the other partition is answered."""
+async def test_partition_named_twice_is_rejected(wire: Wire, version: int) -> None:
+    """The partition gets one row with INVALID_REQUEST; the other partition is served."""
     await create_topic(wire, "t", 2)
     rows = [ListOffsetsRequest.Partition(partition_index=i, timestamp=LATEST) for i in (0, 1, 0)]
     ask = ListOffsetsRequest(
@@ -153,7 +157,7 @@ async def test_the_same_partition_twice(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
+async def test_list_offsets_of_unknown_partition_returns_error(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     for where, partition in ((Topic("missing"), 0), (topic, 1), (topic, -1)):
         row = await list_offset(wire, where, LATEST, version, partition=partition)
@@ -161,8 +165,10 @@ async def test_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
         assert (row.offset, row.timestamp) == (-1, -1)
 
 
-async def test_version_0_answers_segments_before_a_time(broker: Broker, wire: Wire) -> None:
-    """KIP-79: newest first, among them the end of the log, which begins a segment now."""
+async def test_version_0_returns_segment_offsets_before_timestamp(
+    broker: Broker, wire: Wire
+) -> None:
+    """KIP-79: the newest come first, including the log end offset as the start of a new segment."""
     topic = await create_topic(wire, "t", configs={"segment.bytes": "1048576"})
     ahead = 1 << 50
     for timestamp, offsets in ((LATEST, [0]), (EARLIEST, [0]), (0, []), (ahead, [0])):
@@ -199,7 +205,7 @@ async def offsets_before(wire: Wire, topic: Topic, timestamp: int, count: int = 
 
 
 @pytest.mark.parametrize("version", range(4, 12))
-async def test_epochs_in_list_offsets(tmp_path: Path, version: int) -> None:
+async def test_list_offsets_checks_and_returns_leader_epochs(tmp_path: Path, version: int) -> None:
     topic = await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for epoch, code in ((-1, 0), (2, 0), (1, 74), (0, 74), (3, 75)):
@@ -230,7 +236,7 @@ async def epoch_end(
     ("asked", "epoch", "end"),
     [(0, 0, 3), (1, 1, 5), (2, 2, 5), (3, -1, -1), (99, -1, -1), (-1, -1, -1)],
 )
-async def test_where_an_epoch_ended(
+async def test_end_offset_of_leader_epoch_is_returned(
     tmp_path: Path, version: int, asked: int, epoch: int, end: int
 ) -> None:
     await two_epochs(tmp_path)
@@ -241,8 +247,7 @@ async def test_where_an_epoch_ended(
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_an_epoch_that_wrote_nothing(tmp_path: Path, version: int) -> None:
-    """It is answered by the largest one below it."""
+async def test_empty_epoch_returns_largest_lower_epoch(tmp_path: Path, version: int) -> None:
     for i in range(4):
         async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
             if i == 0:
@@ -256,7 +261,7 @@ async def test_an_epoch_that_wrote_nothing(tmp_path: Path, version: int) -> None
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-async def test_checks_the_current_epoch(tmp_path: Path, version: int) -> None:
+async def test_offset_for_leader_epoch_checks_current_epoch(tmp_path: Path, version: int) -> None:
     await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for current, code in ((-1, 0), (2, 0), (1, 74), (3, 75)):
@@ -265,7 +270,9 @@ async def test_checks_the_current_epoch(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_epochs_of_unknown_topics_and_partitions(wire: Wire, version: int) -> None:
+async def test_offset_for_leader_epoch_of_unknown_partition_returns_error(
+    wire: Wire, version: int
+) -> None:
     await create_topic(wire, "t")
     for name, partition in (("missing", 0), ("t", 1), ("t", -1)):
         row = await epoch_end(wire, name, 0, version, partition=partition)

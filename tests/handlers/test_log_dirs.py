@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: several data directories, and replicas that move."""
+"""Tests of DescribeLogDirs and AlterReplicaLogDirs with several log directories."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def directories(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 async def two(directories: list[Path]) -> AsyncIterator[Broker]:
-    """A broker with two data directories."""
+    """Start a broker with two log directories."""
     async with started(directories) as opened:
         yield opened
 
@@ -67,8 +67,8 @@ async def describe(wire: Wire, *topics: tuple[str, list[int]], version: int = 5)
     return answer.results
 
 
-async def places(wire: Wire) -> dict[tuple[str, int], tuple[str, int]]:
-    """Name of the directory, and size, of each partition; one that moves has a "future" too."""
+async def replica_directories(wire: Wire) -> dict[tuple[str, int], tuple[str, int]]:
+    """Return directory name and size by partition; "future" marks the target of a move."""
     return {
         (topic.name, row.partition_index): (
             Path(directory.log_dir).name + (" future" if row.is_future_key else ""),
@@ -88,9 +88,9 @@ async def move(wire: Wire, path: Path | str, *topics: tuple[str, list[int]]) -> 
     return [row.error_code for topic in answer.results for row in topic.partitions]
 
 
-async def moved(wire: Wire, key: tuple[str, int], to: Path) -> None:
+async def wait_until_moved(wire: Wire, key: tuple[str, int], to: Path) -> None:
     with trio.fail_after(ANSWER_SECONDS):
-        while (await places(wire))[key][0] != to.name:  # noqa: ASYNC110  # it takes a request
+        while (await replica_directories(wire))[key][0] != to.name:  # noqa: ASYNC110  # polls with requests
             await trio.sleep(0.01)
 
 
@@ -98,7 +98,7 @@ async def moved(wire: Wire, key: tuple[str, int], to: Path) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_one_directory(tmp_path: Path, version: int) -> None:
+async def test_describe_log_dirs_returns_sizes_and_disk_usage(tmp_path: Path, version: int) -> None:
     async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         data = batch([b"x" * 100])
@@ -120,8 +120,8 @@ async def test_one_directory(tmp_path: Path, version: int) -> None:
         assert directory.is_cordoned is False
 
 
-async def test_what_is_asked_for(wire: Wire) -> None:
-    """In memory too; partitions that do not exist are left out."""
+async def test_describe_log_dirs_returns_only_requested_partitions(wire: Wire) -> None:
+    """The broker is in memory. Unknown partitions are omitted."""
     await create_topic(wire, "a", 2)
     await create_topic(wire, "b")
     (directory,) = await describe(wire, ("a", [1, 7, 1, -1]), ("none", [0]))
@@ -132,28 +132,28 @@ async def test_what_is_asked_for(wire: Wire) -> None:
     assert 0 < answer.results[0].usable_bytes <= answer.results[0].total_bytes
 
 
-async def test_sizes_of_logs_that_are_not_open(tmp_path: Path) -> None:
+async def test_sizes_of_unopened_logs_are_returned(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs={"internal.segment.bytes": "2000"})
         for _ in range(10):
             await produce(wire, topic, batch([b"x" * 500]))
         assert len(list((tmp_path / "t-0").glob("*.log"))) > 1
-        before = await places(wire)
+        before = await replica_directories(wire)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert await places(wire) == before
+        assert await replica_directories(wire) == before
         assert broker.node.partitions.logs.get("t", 0) is None
 
 
 # -- several directories
 
 
-async def test_partitions_are_spread(directories: list[Path]) -> None:
-    """And found again where they are; each directory is of the same cluster and has its own id."""
+async def test_partitions_are_spread_over_directories(directories: list[Path]) -> None:
+    """They stay there after a restart. Directories share the cluster ID and have their own IDs."""
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 5)
         for index in range(5):
             await produce(wire, topic, batch([b"%d" % index]), partition=index)
-        before = await places(wire)
+        before = await replica_directories(wire)
         assert sorted(name for name, _ in before.values()) == ["one"] * 3 + ["two"] * 2
     metas = [
         MetaProperties.from_bytes((each / "meta.properties").read_bytes(), str(each))
@@ -163,12 +163,12 @@ async def test_partitions_are_spread(directories: list[Path]) -> None:
     assert metas[0].directory_id != metas[1].directory_id
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         assert broker.node.partitions.logs.clean
-        assert await places(wire) == before
+        assert await replica_directories(wire) == before
         for index in range(5):
             assert values_of(await fetch(wire, topic, partitions=[index])) == [b"%d" % index]
 
 
-async def test_a_deleted_topic_leaves_all_directories(
+async def test_deleted_topic_is_removed_from_all_directories(
     client: Wire, directories: list[Path]
 ) -> None:
     topic = await create_topic(client, "t", 4)
@@ -178,34 +178,34 @@ async def test_a_deleted_topic_leaves_all_directories(
     await until(lambda: not [p for each in directories for p in each.glob("t-*")])
 
 
-async def test_what_is_deleted_while_others_are_removed_goes_too(
+async def test_topic_deleted_during_removal_of_another_is_removed(
     two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, go_on = [], threading.Event()
+    runs, resume = [], threading.Event()
     remove = two.node.partitions.logs.empty_trash
 
-    def slowly() -> None:
+    def empty_trash_slowly() -> None:
         remove()
         runs.append(1)
-        go_on.wait(5)
+        resume.wait(5)
 
     for name in ("a", "b"):
         await produce(client, await create_topic(client, name), batch())
-    monkeypatch.setattr(two.node.partitions.logs, "empty_trash", slowly)
+    monkeypatch.setattr(two.node.partitions.logs, "empty_trash", empty_trash_slowly)
     await delete_topic(client, "a")
     await until(lambda: runs)
     await delete_topic(client, "b")
-    go_on.set()
+    resume.set()
     await until(lambda: not [p for each in directories for p in each.glob("b-0*")])
 
 
-async def test_a_disk_that_fails_takes_its_own_partitions(
+async def test_failed_disk_takes_only_its_partitions_offline(
     two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await create_topic(client, "t", 3)
     for index in range(3):
         await produce(client, topic, batch([b"safe"]), partition=index)
-    where = {index: name for (_, index), (name, _) in (await places(client)).items()}
+    where = {index: name for (_, index), (name, _) in (await replica_directories(client)).items()}
 
     def sync(file: OsFile) -> None:
         if file.path.startswith(f"{directories[1]}/"):
@@ -218,9 +218,9 @@ async def test_a_disk_that_fails_takes_its_own_partitions(
             row = await produce(client, topic, batch(), partition=index)
             codes[index] = row.error_code
     assert {where[index]: code for index, code in codes.items()} == {"one": 0, "two": 56}
-    one, gone = await describe(client)
-    assert (one.error_code, gone.error_code) == (0, ErrorCode.KAFKA_STORAGE_ERROR)
-    assert (gone.log_dir, gone.topics, gone.total_bytes) == (str(directories[1]), [], -1)
+    one, failed = await describe(client)
+    assert (one.error_code, failed.error_code) == (0, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert (failed.log_dir, failed.topics, failed.total_bytes) == (str(directories[1]), [], -1)
     assert await move(client, directories[1], ("t", [0])) == [ErrorCode.KAFKA_STORAGE_ERROR]
     new = await create_topic(client, "new", 2)
     for index in range(2):
@@ -228,8 +228,8 @@ async def test_a_disk_that_fails_takes_its_own_partitions(
     assert two.node.partitions.logs.managers[0].failed is None
 
 
-async def test_a_directory_that_is_missing_is_asked_for(directories: list[Path]) -> None:
-    """Its partitions would begin empty; who accepts that says so."""
+async def test_broker_does_not_start_if_directory_is_missing(directories: list[Path]) -> None:
+    """Its partitions would be empty. The operator can accept that by its ID."""
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         for index in range(2):
@@ -247,10 +247,10 @@ async def test_a_directory_that_is_missing_is_asked_for(directories: list[Path])
         found = [values_of(await fetch(wire, topic, partitions=[index])) for index in range(2)]
         assert found == [[b"0"], []]
     async with started(directories[0]):
-        pass  # it is forgotten now
+        pass  # the discarded directory is no longer known
 
 
-async def test_the_order_of_directories_does_not_matter(directories: list[Path]) -> None:
+async def test_order_of_directories_can_change(directories: list[Path]) -> None:
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         for index in range(2):
@@ -260,7 +260,7 @@ async def test_the_order_of_directories_does_not_matter(directories: list[Path])
         assert found == [[b"0"], [b"1"]]
 
 
-async def test_a_new_directory_may_stand_before_the_others(directories: list[Path]) -> None:
+async def test_new_directory_can_be_listed_first(directories: list[Path]) -> None:
     async with started(directories[1]) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"kept"]))
@@ -268,16 +268,16 @@ async def test_a_new_directory_may_stand_before_the_others(directories: list[Pat
         assert values_of(await fetch(wire, topic)) == [b"kept"]
 
 
-async def test_partitions_without_metadata_are_left_alone(directories: list[Path]) -> None:
-    """Of the directory alone that has no metadata, and of one whose metadata is gone."""
+async def test_partitions_survive_if_metadata_is_missing(directories: list[Path]) -> None:
+    """The directory with metadata is missing from the list, or its metadata is lost."""
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         for index in range(2):
             await produce(wire, topic, batch([b"%d" % index]), partition=index)
     (directories[0] / "cluster.journal").rename(directories[0] / "away")
-    for given in (directories, directories[1]):
+    for configured in (directories, directories[1]):
         with pytest.raises(StorageError, match=r"no cluster\.journal .* log\.dirs, or restore it"):
-            async with started(given):
+            async with started(configured):
                 raise AssertionError("it started")
     (directories[0] / "away").rename(directories[0] / "cluster.journal")
     async with started(directories) as broker, connected(broker.endpoint) as wire:
@@ -285,7 +285,9 @@ async def test_partitions_without_metadata_are_left_alone(directories: list[Path
         assert found == [[b"0"], [b"1"]]
 
 
-async def test_metadata_in_two_directories_is_refused(directories: list[Path]) -> None:
+async def test_broker_does_not_start_with_metadata_in_two_directories(
+    directories: list[Path],
+) -> None:
     async with started(directories):
         pass
     (directories[1] / "cluster.journal").write_bytes(
@@ -311,17 +313,17 @@ async def cordoned(wire: Wire) -> list[bool]:
     return [directory.is_cordoned for directory in await describe(wire)]
 
 
-async def test_a_cordoned_directory_takes_nothing_new(
+async def test_cordoned_directory_gets_no_new_partitions(
     client: Wire, directories: list[Path]
 ) -> None:
     await create_topic(client, "old", 2)
-    assert sorted((await places(client)).values()) == [("one", 0), ("two", 0)]
+    assert sorted((await replica_directories(client)).values()) == [("one", 0), ("two", 0)]
     assert await cordon(client, str(directories[0])) == 0
     assert await cordoned(client) == [True, False]
     topic = await create_topic(client, "new", 3)
     for index in range(3):
         assert (await produce(client, topic, batch(), partition=index)).error_code == 0
-    found = await places(client)
+    found = await replica_directories(client)
     assert {found["new", index][0] for index in range(3)} == {"two"}
     assert await move(client, directories[0], ("new", [0])) == [
         ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -329,26 +331,26 @@ async def test_a_cordoned_directory_takes_nothing_new(
     assert await cordon(client, "") == 0
     assert await cordoned(client) == [False, False]
     assert await move(client, directories[0], ("new", [0])) == [0]
-    await moved(client, ("new", 0), directories[0])
+    await wait_until_moved(client, ("new", 0), directories[0])
 
 
-async def test_nothing_is_created_when_all_directories_are_cordoned(
+async def test_topic_creation_fails_if_all_directories_are_cordoned(
     two: Broker, client: Wire, directories: list[Path]
 ) -> None:
     old = await create_topic(client, "old", 2)
     for value in ("*", f"{directories[0]},{directories[1]}"):
         assert await cordon(client, value) == 0
         assert await cordoned(client) == [True, True]
-        await until(lambda: not two.node.cluster.open_ids)  # whoever creates topics knows as well
+        await until(lambda: not two.node.cluster.open_ids)  # the metadata contains the cordons
         row = CreateTopicsRequest.Topic(name="new", num_partitions=1, replication_factor=1)
         answer = await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
         assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert "cordoned" in answer.topics[0].error_message
-    for index in range(2):  # they exist, though nothing was ever written
+    for index in range(2):  # the partitions exist, although their logs are empty
         assert (await produce(client, old, batch(), partition=index)).error_code == 0
 
 
-async def test_cordons_name_directories_that_exist(
+async def test_cordon_of_unknown_directory_is_rejected(
     two: Broker, client: Wire, directories: list[Path], tmp_path: Path
 ) -> None:
     assert await cordon(client, str(tmp_path)) == ErrorCode.INVALID_REQUEST
@@ -358,7 +360,7 @@ async def test_cordons_name_directories_that_exist(
             raise AssertionError("it started")
 
 
-async def test_cordons_last(directories: list[Path]) -> None:
+async def test_cordons_survive_restart(directories: list[Path]) -> None:
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         assert await cordon(wire, str(directories[1])) == 0
     async with started(directories) as broker, connected(broker.endpoint) as wire:
@@ -368,14 +370,14 @@ async def test_cordons_last(directories: list[Path]) -> None:
 # -- moves
 
 
-async def test_a_replica_moves_while_clients_write_and_read(
+async def test_replica_moves_while_clients_write_and_read(
     two: Broker, client: Wire, directories: list[Path]
 ) -> None:
     topic = await create_topic(client, "t")
     written = [b"%05d" % number + bytes(2000) for number in range(300)]
     for start in range(0, 300, 50):
         await produce(client, topic, batch(written[start : start + 50]))
-    assert (await places(client))["t", 0][0] == "one"
+    assert (await replica_directories(client))["t", 0][0] == "one"
     stop = trio.Event()
     read: list[bytes | None] = []
     async with trio.open_nursery() as nursery:
@@ -384,7 +386,7 @@ async def test_a_replica_moves_while_clients_write_and_read(
         for target in (directories[1], directories[0], directories[1]):
             await until(lambda: bool(read))
             assert await move(client, target, ("t", [0])) == [0]
-            await moved(client, ("t", 0), target)
+            await wait_until_moved(client, ("t", 0), target)
         stop.set()
     assert len(written) > 303
     assert read == written[: len(read)]
@@ -413,36 +415,36 @@ async def _read(broker: Broker, topic: Topic, read: list[bytes | None], stop: tr
             read += values_of(row)
 
 
-async def test_a_move_survives_restarts(directories: list[Path]) -> None:
+async def test_completed_move_survives_restart(directories: list[Path]) -> None:
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"a"]))
         assert await move(wire, directories[1], ("t", [0])) == [0]
-        await moved(wire, ("t", 0), directories[1])
+        await wait_until_moved(wire, ("t", 0), directories[1])
         await produce(wire, topic, batch([b"b"]))
     async with started(directories) as broker, connected(broker.endpoint) as wire:
-        assert (await places(wire))["t", 0][0] == "two"
+        assert (await replica_directories(wire))["t", 0][0] == "two"
         assert values_of(await fetch(wire, topic)) == [b"a", b"b"]
 
 
-async def test_a_move_that_a_stop_broke_off_goes_on(directories: list[Path]) -> None:
+async def test_interrupted_move_continues_after_restart(directories: list[Path]) -> None:
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"a"]))
         replica = broker.node.partitions.named_replica("t", 0)
         broker.node.partitions.logs.start_move(
             replica.log, str(directories[1])
-        )  # nobody carries it out
+        )  # the mover does not run the move
         broker.node.partitions.logs.next_future().copy(100, now_ms=0)  # type: ignore[union-attr]
         found = await describe(wire, ("t", [0]))
         (now,), (future,) = (directory.topics[0].partitions for directory in found)
         assert (now.is_future_key, future.is_future_key, future.offset_lag) == (False, True, 0)
     async with started(directories) as broker, connected(broker.endpoint) as wire:
-        await moved(wire, ("t", 0), directories[1])
+        await wait_until_moved(wire, ("t", 0), directories[1])
         assert values_of(await fetch(wire, topic)) == [b"a"]
 
 
-async def test_groups_go_on_when_their_offsets_move(directories: list[Path]) -> None:
+async def test_groups_work_while_offsets_partitions_move(directories: list[Path]) -> None:
     name = "__consumer_offsets"
     async with (
         started(directories, offsets_topic_num_partitions=3) as broker,
@@ -451,16 +453,16 @@ async def test_groups_go_on_when_their_offsets_move(directories: list[Path]) -> 
         await create_topic(wire, "t")
         await commit(wire, "g", "t", 5)
         for index in range(3):
-            here = (await places(wire))[name, index][0]
+            here = (await replica_directories(wire))[name, index][0]
             target = directories[here == "one"]
             assert await move(wire, target, (name, [index])) == [0]
-            await moved(wire, (name, index), target)
+            await wait_until_moved(wire, (name, index), target)
         assert await committed(wire, "g", "t") == 5
         await commit(wire, "g", "t", 6)
         assert await committed(wire, "g", "t") == 6
 
 
-async def test_deleting_records_and_topics_while_they_move(
+async def test_moving_partitions_can_be_truncated_and_deleted(
     two: Broker, client: Wire, directories: list[Path]
 ) -> None:
     topic = await create_topic(client, "t")
@@ -469,7 +471,7 @@ async def test_deleting_records_and_topics_while_they_move(
     replica = two.node.partitions.named_replica("t", 0)
     replica.delete_records_before(3)
     assert await move(client, directories[1], ("t", [0])) == [0]
-    await moved(client, ("t", 0), directories[1])
+    await wait_until_moved(client, ("t", 0), directories[1])
     assert (await list_offset(client, topic, EARLIEST)).offset == 3
     assert await move(client, directories[0], ("t", [0])) == [0]
     await delete_topic(client, "t")
@@ -478,7 +480,9 @@ async def test_deleting_records_and_topics_while_they_move(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_what_cannot_move(client: Wire, directories: list[Path], version: int) -> None:
+async def test_move_of_unknown_partition_or_directory_is_rejected(
+    client: Wire, directories: list[Path], version: int
+) -> None:
     await create_topic(client, "t")
     cls = AlterReplicaLogDirsRequest
     rows = [cls.Topic(name="t", partitions=[0, 7]), cls.Topic(name="none", partitions=[0])]
@@ -495,64 +499,66 @@ async def test_what_cannot_move(client: Wire, directories: list[Path], version: 
         assert await move(client, path, ("t", [0])) == [ErrorCode.LOG_DIR_NOT_FOUND]
 
 
-async def test_to_stay_ends_a_move(two: Broker, client: Wire, directories: list[Path]) -> None:
+async def test_move_to_current_directory_cancels_move(
+    two: Broker, client: Wire, directories: list[Path]
+) -> None:
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
     logs = two.node.partitions.logs
     logs.start_move(two.node.partitions.named_replica("t", 0).log, str(directories[1]))
     assert await move(client, directories[0], ("t", [0])) == [0]
     assert logs.future("t", 0) is None
-    assert (await places(client))["t", 0][0] == "one"
+    assert (await replica_directories(client))["t", 0][0] == "one"
     assert values_of(await fetch(client, topic)) == [b"a"]
 
 
-async def test_a_copy_that_fails_is_given_up(
+async def test_failed_copy_cancels_move(
     two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
 
-    def refuse(self: Any, bytes_max: int, reading: Any, *, now_ms: int) -> bool:
+    def fail(self: Any, bytes_max: int, reading: Any, *, now_ms: int) -> bool:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr("kbroker.storage.future.FutureLog.copy", refuse)
+    monkeypatch.setattr("kbroker.storage.future.FutureLog.copy", fail)
     assert await move(client, directories[1], ("t", [0])) == [0]
     await until(lambda: two.node.partitions.logs.future("t", 0) is None)
     assert values_of(await fetch(client, topic)) == [b"a"]
     assert (await produce(client, topic, batch([b"b"]))).error_code == 0
 
 
-async def test_a_move_that_fails_between_the_names_is_finished_by_the_next_start(
+async def test_move_that_fails_between_renames_is_completed_on_restart(
     directories: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(self: Any, key: Any, name: str) -> None:
+    def fail(self: Any, key: Any, name: str) -> None:
         raise StorageError("the disk is gone")
 
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"a"]))
         with monkeypatch.context() as patch:
-            patch.setattr("kbroker.storage.manager.LogManager.install_future", refuse)
+            patch.setattr("kbroker.storage.manager.LogManager.install_future", fail)
             assert await move(wire, directories[1], ("t", [0])) == [0]
             await until(lambda: "offline until the node restarts" in caplog.text)
         row = await produce(wire, topic, batch([b"b"]))
         assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     async with started(directories) as broker, connected(broker.endpoint) as wire:
-        assert (await places(wire))["t", 0][0] == "two"
+        assert (await replica_directories(wire))["t", 0][0] == "two"
         assert values_of(await fetch(wire, topic)) == [b"a"]
         assert (await produce(wire, topic, batch([b"b"]))).error_code == 0
 
 
-async def test_a_copy_whose_directory_is_gone_is_given_up(
+async def test_move_is_cancelled_if_copied_log_is_missing(
     two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
 
-    def refuse(self: Any) -> None:
+    def fail(self: Any) -> None:
         raise FileNotFoundError(2, "no such file", "somewhere")
 
-    monkeypatch.setattr("kbroker.storage.future.FutureLog.finish", refuse)
+    monkeypatch.setattr("kbroker.storage.future.FutureLog.finish", fail)
     assert await move(client, directories[1], ("t", [0])) == [0]
     await until(lambda: two.node.partitions.logs.future("t", 0) is None)
     assert values_of(await fetch(client, topic)) == [b"a"]

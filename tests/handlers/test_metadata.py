@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster and DescribeTopicPartitions."""
+"""Tests of Metadata, DescribeCluster and DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from ..wire import (
 )
 
 VERSIONS = range(14)
-NOT_ASKED = -(2**31)
+# Value of authorized operations that are not requested.
+NOT_REQUESTED = -(2**31)
 
 
 def rows(*names: str | None, ids: list[uuid.UUID] | None = None) -> list[MetadataRequest.Topic]:
@@ -44,7 +45,9 @@ async def ask(wire: Wire, version: int, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_answered(broker: Broker, wire: Wire, version: int) -> None:
+async def test_metadata_returns_brokers_and_partitions(
+    broker: Broker, wire: Wire, version: int
+) -> None:
     topic = await create_topic(wire, "t", 3)
     answer = await ask(wire, version, topics=rows("t"))
     (node,) = answer.brokers
@@ -68,7 +71,7 @@ async def test_what_is_answered(broker: Broker, wire: Wire, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_all_and_none(wire: Wire, version: int) -> None:
+async def test_metadata_of_all_and_of_no_topics_is_returned(wire: Wire, version: int) -> None:
     for name in ("a", "b"):
         await create_topic(wire, name)
     everything = await ask(wire, version, topics=None if version else [])
@@ -79,10 +82,10 @@ async def test_all_and_none(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_unknown_names_and_names_twice(wire: Wire, version: int) -> None:
+async def test_unknown_and_duplicate_topic_names_get_one_row(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     answer = await ask(wire, version, topics=rows("t", "missing", "t"))
-    if version < 4:  # they imply creation
+    if version < 4:  # these versions imply auto-creation
         assert {(t.name, t.error_code) for t in answer.topics} == {("t", 0), ("missing", 0)}
     else:
         found = [(t.name, t.error_code, len(t.partitions)) for t in answer.topics]
@@ -90,7 +93,7 @@ async def test_unknown_names_and_names_twice(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_by_id(wire: Wire, version: int) -> None:
+async def test_metadata_by_topic_id_is_returned(wire: Wire, version: int) -> None:
     topic, unknown = await create_topic(wire, "t"), uuid.uuid4()
     asked = rows(None, None, None, ids=[topic.id, unknown, topic.id])
     answer = await ask(wire, version, topics=asked)
@@ -103,7 +106,7 @@ async def test_by_id(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_ids_before_they_are_usable(wire: Wire, version: int) -> None:
+async def test_topic_ids_are_rejected_below_version_12(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     for asked in (rows(None, ids=[topic.id]), rows("t", ids=[topic.id]), rows(None)):
         answer = await ask(wire, version, topics=asked)
@@ -113,8 +116,10 @@ async def test_ids_before_they_are_usable(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_auto_creation(wire: Wire, version: int) -> None:
-    """Where both sides allow it; the answer already has the topic. Before 4 it is implied."""
+async def test_topic_is_auto_created_if_client_and_broker_allow_it(
+    wire: Wire, version: int
+) -> None:
+    """The response contains the new topic. Versions below 4 imply permission of the client."""
     answer = await ask(wire, version, topics=rows("new"), allow_auto_topic_creation=True)
     (row,) = answer.topics
     assert (row.error_code, row.name, len(row.partitions)) == (0, "new", 1)
@@ -126,7 +131,7 @@ async def test_auto_creation(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_broker_that_does_not_auto_create(version: int) -> None:
+async def test_topic_is_not_auto_created_if_broker_forbids_it(version: int) -> None:
     async with (
         started(auto_create_topics_enable=False) as broker,
         connected(broker.endpoint) as wire,
@@ -136,19 +141,19 @@ async def test_a_broker_that_does_not_auto_create(version: int) -> None:
         assert not broker.node.cluster.topics
 
 
-async def test_asking_for_all_creates_nothing(broker: Broker, wire: Wire) -> None:
+async def test_metadata_of_all_topics_creates_nothing(broker: Broker, wire: Wire) -> None:
     await ask(wire, 0, topics=[])
     await ask(wire, 9, topics=None, allow_auto_topic_creation=True)
     assert not broker.node.cluster.topics
 
 
-async def test_an_auto_created_topic_has_the_brokers_defaults() -> None:
+async def test_auto_created_topic_has_broker_defaults() -> None:
     async with started(num_partitions=5) as broker, connected(broker.endpoint) as wire:
         answer = await ask(wire, 9, topics=rows("new"), allow_auto_topic_creation=True)
         assert len(answer.topics[0].partitions) == 5
 
 
-async def test_many_clients_that_create_the_same_topic(broker: Broker) -> None:
+async def test_concurrent_auto_creation_creates_one_topic(broker: Broker) -> None:
     answers = []
 
     async def client() -> None:
@@ -164,7 +169,9 @@ async def test_many_clients_that_create_the_same_topic(broker: Broker) -> None:
 
 @pytest.mark.parametrize("version", range(8, 14))
 @pytest.mark.parametrize("asked", [False, True])
-async def test_authorized_operations(wire: Wire, version: int, asked: bool) -> None:
+async def test_authorized_operations_are_returned_on_request(
+    wire: Wire, version: int, asked: bool
+) -> None:
     await create_topic(wire, "t")
     answer = await ask(
         wire,
@@ -173,19 +180,19 @@ async def test_authorized_operations(wire: Wire, version: int, asked: bool) -> N
         include_cluster_authorized_operations=asked,
         include_topic_authorized_operations=asked,
     )
-    assert answer.topics[0].topic_authorized_operations == (0xDF8 if asked else NOT_ASKED)
+    assert answer.topics[0].topic_authorized_operations == (0xDF8 if asked else NOT_REQUESTED)
     if version <= 10:
-        assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_ASKED)
+        assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_REQUESTED)
 
 
-async def test_the_place_of_a_node_is_told() -> None:
+async def test_rack_of_broker_is_returned() -> None:
     async with started(broker_rack="hall-7") as broker, connected(broker.endpoint) as wire:
         for key, version in ((ApiKey.METADATA, 9), (ApiKey.DESCRIBE_CLUSTER, 2)):
             (row,) = (await wire.ask(key, version, request(key))).brokers
             assert row.rack == "hall-7"
 
 
-async def test_a_topic_made_again_has_another_id(wire: Wire) -> None:
+async def test_recreated_topic_has_new_id(wire: Wire) -> None:
     first = await create_topic(wire, "t")
     await delete_topic(wire, "t")
     second = await create_topic(wire, "t")
@@ -194,7 +201,7 @@ async def test_a_topic_made_again_has_another_id(wire: Wire) -> None:
     assert [t.error_code for t in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_ID, 0]
 
 
-async def test_internal_topics_are_marked(wire: Wire) -> None:
+async def test_internal_topics_are_flagged(wire: Wire) -> None:
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     for version in range(1, 14):
         answer = await ask(wire, version, topics=None)
@@ -206,7 +213,9 @@ async def test_internal_topics_are_marked(wire: Wire) -> None:
 
 @pytest.mark.parametrize("version", range(3))
 @pytest.mark.parametrize("asked", [False, True])
-async def test_describe_cluster(broker: Broker, wire: Wire, version: int, asked: bool) -> None:
+async def test_describe_cluster_returns_brokers_and_controller(
+    broker: Broker, wire: Wire, version: int, asked: bool
+) -> None:
     answer = await wire.ask(
         ApiKey.DESCRIBE_CLUSTER,
         version,
@@ -221,12 +230,14 @@ async def test_describe_cluster(broker: Broker, wire: Wire, version: int, asked:
     (node,) = answer.brokers
     assert (node.broker_id, node.host, node.port) == (1, *broker.endpoint)
     assert not getattr(node, "is_fenced", False)
-    assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_ASKED)
+    assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_REQUESTED)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(("kind", "code"), [(2, 114), (0, 115), (3, 115), (-1, 115)])
-async def test_other_endpoints(wire: Wire, version: int, kind: int, code: int) -> None:
+async def test_describe_cluster_rejects_unsupported_endpoint_types(
+    wire: Wire, version: int, kind: int, code: int
+) -> None:
     ask_for = request(ApiKey.DESCRIBE_CLUSTER, endpoint_type=kind)
     answer = await wire.ask(ApiKey.DESCRIBE_CLUSTER, version, ask_for)
     assert (answer.error_code, answer.cluster_id, answer.controller_id) == (code, "", -1)
@@ -237,7 +248,7 @@ async def test_other_endpoints(wire: Wire, version: int, kind: int, code: int) -
 # -- DescribeTopicPartitions
 
 
-async def page(
+async def describe_page(
     wire: Wire,
     *names: str,
     limit: int = 2000,
@@ -255,20 +266,20 @@ async def page(
     )
 
 
-def seen(answer: Any) -> list[tuple[str, int, list[int]]]:
+def topic_rows(answer: Any) -> list[tuple[str, int, list[int]]]:
     return [
         (t.name, t.error_code, [p.partition_index for p in t.partitions]) for t in answer.topics
     ]
 
 
-async def test_sorted_by_name(wire: Wire) -> None:
+async def test_topic_partitions_are_sorted_by_name(wire: Wire) -> None:
     for name, count in (("b", 2), ("a", 1), ("c", 3)):
         await create_topic(wire, name, count)
     everything = [("a", 0, [0]), ("b", 0, [0, 1]), ("c", 0, [0, 1, 2])]
     for names in ((), ("c", "a", "b"), ("c", "b", "a", "a")):
-        answer = await page(wire, *names)
-        assert (seen(answer), answer.next_cursor) == (everything, None)
-    (row, *_) = (await page(wire, "a")).topics
+        answer = await describe_page(wire, *names)
+        assert (topic_rows(answer), answer.next_cursor) == (everything, None)
+    (row, *_) = (await describe_page(wire, "a")).topics
     assert row.topic_id != ZERO_UUID
     assert row.topic_authorized_operations == 0xDF8
     (partition,) = row.partitions
@@ -276,15 +287,15 @@ async def test_sorted_by_name(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("limit", [-5, 0, 1, 2, 3, 4, 6, 100])
-async def test_page_by_page(wire: Wire, limit: int) -> None:
-    """Following the cursor shows every row once; a page has at least one row."""
+async def test_pages_contain_each_partition_once(wire: Wire, limit: int) -> None:
+    """Each page has at least one partition."""
     for name, count in (("b", 2), ("a", 1), ("c", 3)):
         await create_topic(wire, name, count)
     found: list[tuple[str, int]] = []
     cursor, pages = None, 0
     while True:
-        answer = await page(wire, "a", "b", "c", limit=limit, cursor=cursor)
-        got = [(name, index) for name, _, indexes in seen(answer) for index in indexes]
+        answer = await describe_page(wire, "a", "b", "c", limit=limit, cursor=cursor)
+        got = [(name, index) for name, _, indexes in topic_rows(answer) for index in indexes]
         assert len(got) <= max(limit, 1)
         found += got
         pages += 1
@@ -295,10 +306,10 @@ async def test_page_by_page(wire: Wire, limit: int) -> None:
     assert pages == -(-6 // max(limit, 1))
 
 
-async def test_bad_rows(wire: Wire) -> None:
+async def test_invalid_topics_get_error_rows(wire: Wire) -> None:
     await create_topic(wire, "t")
-    answer = await page(wire, "missing", "t", "a b")
-    assert [(name, code) for name, code, _ in seen(answer)] == [
+    answer = await describe_page(wire, "missing", "t", "a b")
+    assert [(name, code) for name, code, _ in topic_rows(answer)] == [
         ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ("t", 0),
@@ -306,18 +317,20 @@ async def test_bad_rows(wire: Wire) -> None:
     assert {row.topic_authorized_operations for row in answer.topics} == {0xDF8}
 
 
-async def test_bad_cursors(wire: Wire) -> None:
-    """One that names no topic of the request fails every row of it, as they were asked for."""
+async def test_cursor_outside_of_requested_topics_fails_all_rows(wire: Wire) -> None:
+    """The error rows keep the order and the duplicates of the request."""
     await create_topic(wire, "t", 2)
     for cursor in (("t", -1), ("a", 0), ("z", 0)):
-        answer = await page(wire, "t", "b", "t", cursor=cursor)
+        answer = await describe_page(wire, "t", "b", "t", cursor=cursor)
         bad = ErrorCode.INVALID_REQUEST
-        assert seen(answer) == [("t", bad, []), ("b", bad, []), ("t", bad, [])]
-        assert {row.topic_authorized_operations for row in answer.topics} == {NOT_ASKED}
+        assert topic_rows(answer) == [("t", bad, []), ("b", bad, []), ("t", bad, [])]
+        assert {row.topic_authorized_operations for row in answer.topics} == {NOT_REQUESTED}
         assert answer.next_cursor is None
-    assert seen(await page(wire, cursor=("a", 0))) == [("t", 0, [0, 1])]
-    assert seen(await page(wire, cursor=("z", 0))) == []
-    assert [indexes for _, _, indexes in seen(await page(wire, "t", cursor=("t", 9)))] in ([], [[]])
+    assert topic_rows(await describe_page(wire, cursor=("a", 0))) == [("t", 0, [0, 1])]
+    assert topic_rows(await describe_page(wire, cursor=("z", 0))) == []
+    assert [
+        indexes for _, _, indexes in topic_rows(await describe_page(wire, "t", cursor=("t", 9)))
+    ] in ([], [[]])
 
 
 async def test_request_that_would_create_too_many_partitions_creates_none(
@@ -351,7 +364,7 @@ async def test_topics_are_not_created_after_client_disconnects(
         names = [f"t{number}" for number in range(500)]
         asked = MetadataRequest(topics=rows(*names), allow_auto_topic_creation=True)
         await wire.send(ApiKey.METADATA, 9, asked)
-        if pipelined:  # bytes that the broker does not receive hide no disconnect
+        if pipelined:  # unread bytes must not hide the disconnect
             await wire.send_bytes(b"\0\0\0\x10")
         await until(lambda: len(created) >= 3 and not broker.server.connections)
     assert created == names[:3] == list(broker.node.cluster.topics)

@@ -1,4 +1,4 @@
-"""What each of several nodes says of the others: addresses, leaders, who is away."""
+"""Tests of metadata in clusters of several nodes: addresses, leaders and stopped nodes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NAME = "orders"
 
 
 @asynccontextmanager
-async def three(**properties: Any) -> AsyncIterator[tuple[Broker, Topic]]:
-    """Three nodes with a topic of three partitions on all of them; node i leads partition i - 1."""
+async def three_nodes(**properties: Any) -> AsyncIterator[tuple[Broker, Topic]]:
+    """Start three nodes with a topic of three partitions on each; node i leads partition i - 1."""
     async with started(nodes=3, **properties) as broker:
         node = broker.node
         new = NewTopic(NAME, assignments={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
@@ -41,8 +41,8 @@ def _endpoints(broker: Broker) -> dict[int, Endpoint]:
     return {each.id: each.endpoint for each in broker.nodes}
 
 
-async def test_every_node_names_all_nodes() -> None:
-    async with three(broker_rack="a") as (broker, _):
+async def test_every_node_returns_all_nodes() -> None:
+    async with three_nodes(broker_rack="a") as (broker, _):
         for node in broker.nodes:
             async with connected(node.endpoint) as wire:
                 answer = await metadata(wire, [NAME])
@@ -61,7 +61,7 @@ async def test_every_node_names_all_nodes() -> None:
             assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 3]
 
 
-async def test_nodes_are_in_racks_in_turn() -> None:
+async def test_nodes_are_assigned_to_racks_round_robin() -> None:
     listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
     opened = open_broker(
         BrokerConfig(), data_dir=None, listeners=listeners, nodes=4, racks=["a", "b"]
@@ -75,7 +75,7 @@ async def test_nodes_are_in_racks_in_turn() -> None:
             assert {answer.brokers[each - 1].rack for each in partition.replicas} == {"a", "b"}
 
 
-async def test_a_client_is_told_of_the_listener_that_it_came_in_by() -> None:
+async def test_metadata_has_endpoints_of_the_clients_listener() -> None:
     listeners = [Listener("INSIDE", "127.0.0.1", 0), Listener("OUTSIDE", "0.0.0.0", 0)]
     config = BrokerConfig()
     async with open_broker(config, data_dir=None, listeners=listeners, nodes=2) as broker:
@@ -87,9 +87,11 @@ async def test_a_client_is_told_of_the_listener_that_it_came_in_by() -> None:
             assert found == {key: ("127.0.0.1", each.port) for key, each in endpoints.items()}
 
 
-async def test_fixed_addresses_are_told_as_they_are() -> None:
-    told = Listener("PLAINTEXT", "127.0.0.1", 0, Endpoint("kafka.example", 9092))
-    async with open_broker(BrokerConfig(), data_dir=None, listeners=[told], nodes=3) as broker:
+async def test_advertised_endpoints_are_returned_unchanged() -> None:
+    advertised = Listener("PLAINTEXT", "127.0.0.1", 0, Endpoint("kafka.example", 9092))
+    async with open_broker(
+        BrokerConfig(), data_dir=None, listeners=[advertised], nodes=3
+    ) as broker:
         port = broker.nodes[1].listeners[0].port
         async with connected(("127.0.0.1", port)) as wire:
             answer = await metadata(wire, [])
@@ -100,8 +102,8 @@ async def test_fixed_addresses_are_told_as_they_are() -> None:
     }
 
 
-async def test_a_node_that_stopped_is_named_no_more() -> None:
-    async with three() as (broker, _), connected(broker.endpoint) as wire:
+async def test_stopped_node_is_removed_from_metadata() -> None:
+    async with three_nodes() as (broker, _), connected(broker.endpoint) as wire:
         await broker.nodes[2].stop()
         partitions = broker.node.cluster.topics[NAME].partitions
         await until(lambda: partitions[2].leader == 1)
@@ -115,7 +117,7 @@ async def test_a_node_that_stopped_is_named_no_more() -> None:
         assert [row.offline_replicas for row in answer.topics[0].partitions] == [[]] * 3
 
 
-async def test_a_partition_without_a_leader_says_so() -> None:
+async def test_leaderless_partition_has_error() -> None:
     async with started(nodes=2) as broker, connected(broker.endpoint) as wire:
         node = broker.node
         new = NewTopic(NAME, assignments={0: [2]})
@@ -136,8 +138,8 @@ async def test_a_partition_without_a_leader_says_so() -> None:
 @pytest.mark.parametrize(
     ("version", "code"), [(5, "LEADER_NOT_AVAILABLE"), (9, "LISTENER_NOT_FOUND")]
 )
-async def test_a_leader_without_the_clients_listener_is_not_named(version: int, code: str) -> None:
-    async with three() as (broker, _), connected(broker.endpoint) as wire:
+async def test_leader_without_clients_listener_is_omitted(version: int, code: str) -> None:
+    async with three_nodes() as (broker, _), connected(broker.endpoint) as wire:
         assert await wire.works()
         for connection in broker.server.connections:
             connection.peer.listener = "ELSEWHERE"
@@ -159,8 +161,8 @@ async def _produce(wire: Wire, topic: Topic, version: int, partition: int) -> tu
 
 
 @pytest.mark.parametrize("version", [10, 13])
-async def test_a_producer_at_the_wrong_node_is_told_the_leader(version: int) -> None:
-    async with three() as (broker, topic), connected(broker.endpoint) as wire:
+async def test_produce_to_wrong_node_returns_leader(version: int) -> None:
+    async with three_nodes() as (broker, topic), connected(broker.endpoint) as wire:
         answer, row = await _produce(wire, topic, version, 1)
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (2, 0)
@@ -171,17 +173,17 @@ async def test_a_producer_at_the_wrong_node_is_told_the_leader(version: int) -> 
         assert answer.node_endpoints == []
 
 
-async def test_an_old_producer_is_told_nothing() -> None:
-    async with three() as (broker, topic), connected(broker.endpoint) as wire:
+async def test_old_produce_version_returns_no_leader() -> None:
+    async with three_nodes() as (broker, topic), connected(broker.endpoint) as wire:
         answer, row = await _produce(wire, topic, 9, 1)
         assert (row.error_code, row.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
         assert answer.node_endpoints == []
 
 
 @pytest.mark.parametrize("version", [12, 15, 16, 18])
-async def test_a_consumer_at_the_wrong_node_is_told_the_leader(version: int) -> None:
-    """A node that has no replica; a follower would serve it (KIP-392)."""
-    async with three() as (broker, _), connected(broker.endpoint) as wire:
+async def test_fetch_from_wrong_node_returns_leader(version: int) -> None:
+    """The node has no replica of the partition; a follower would serve the fetch (KIP-392)."""
+    async with three_nodes() as (broker, _), connected(broker.endpoint) as wire:
         node = broker.node
         new = NewTopic("alone", assignments={0: [1], 1: [2], 2: [3]})
         created = await create_topic(node.cluster, node.config, new, cause="test")

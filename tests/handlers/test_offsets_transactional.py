@@ -1,7 +1,7 @@
-"""TxnOffsetCommit, and what becomes of its offsets when the transaction ends.
+"""Tests of TxnOffsetCommit and of its offsets after the end of the transaction.
 
-Most tests have a fake transaction coordinator, the last ones the real one. What a group coordinator
-decides is tested in tests/coordinator.
+Most tests use a fake transaction coordinator, the last ones the real one. tests/coordinator tests
+the decisions of the group coordinator.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OFFSETS = "__consumer_offsets"
 
 
 class FakeTransactions:
-    """Answers `code`, and remembers what it was asked for."""
+    """A fake transaction coordinator that returns `code` and records its calls."""
 
     def __init__(self, code: ErrorCode = ErrorCode.NONE) -> None:
         self.code = code
         self.joined: list[Collection[tuple[str, int]]] = []
         self.verified: list[tuple[str, int]] = []
-        self.gate: trio.Event | None = None
+        self.resume: trio.Event | None = None
 
     async def add_or_verify_transaction(
         self, writer: Writer, partitions: Collection[tuple[str, int]], *, adds: bool
@@ -52,8 +52,8 @@ class FakeTransactions:
         else:
             self.verified.extend(partitions)
         await trio.lowlevel.checkpoint()
-        if self.gate is not None:
-            await self.gate.wait()
+        if self.resume is not None:
+            await self.resume.wait()
         return dict.fromkeys(partitions, self.code)
 
 
@@ -63,7 +63,7 @@ def transactions() -> FakeTransactions:
 
 
 async def prepare(broker: Broker, wire: Wire, transactions: FakeTransactions) -> None:
-    """A topic "t", a coordinator for every group, and a fake one for every transaction."""
+    """Create a topic "t" and group coordinators, and install the fake transaction coordinator."""
     broker.node.transactions.add_or_verify_transaction = transactions.add_or_verify_transaction  # type: ignore[method-assign]
     if "t" not in broker.node.cluster.topics:
         await create_topic(wire, "t", partitions=4)
@@ -91,8 +91,8 @@ async def txn_commit(wire: Wire, offset: int, *, version: int = 5, **fields: Any
     return int(answer.topics[0].partitions[0].error_code)
 
 
-def end(broker: Broker, *, commit: bool, group: str = "g", epoch: int = EPOCH) -> None:
-    """The marker of the transaction comes to the partition of the group."""
+def append_marker(broker: Broker, *, commit: bool, group: str = "g", epoch: int = EPOCH) -> None:
+    """Append the marker of the transaction to the partition of the group."""
     replica = broker.node.groups.shard(group).replica
     marker = Marker(commit=commit, coordinator_epoch=0)
     partition = replica.topic.name, replica.index
@@ -108,7 +108,7 @@ async def plain_commit(wire: Wire, offset: int) -> None:
 
 
 async def fetch(wire: Wire, *, version: int = 7, stable: bool = False) -> tuple[int, int]:
-    """Offset and error code of the group's offset."""
+    """Return the committed offset of the group and the error code."""
     topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0])
     ask = OffsetFetchRequest(group_id="g", topics=[topic], require_stable=stable)
     ask.groups = [OffsetFetchRequest.Group(group_id="g", topics=[topic])]
@@ -125,7 +125,7 @@ def log_of(broker: Broker) -> Log:
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("commit", [True, False])
-async def test_all_versions(
+async def test_offsets_are_pending_until_transaction_ends_in_every_version(
     start: Start, transactions: FakeTransactions, version: int, commit: bool
 ) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
@@ -136,7 +136,7 @@ async def test_all_versions(
         for fetch_version in (7, 8, 9):
             unstable = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             assert await fetch(wire, version=fetch_version, stable=True) == unstable
-        end(broker, commit=commit)
+        append_marker(broker, commit=commit)
         assert await fetch(wire, stable=True) == (42 if commit else 1, 0)
         asked = (OFFSETS, broker.node.groups.shard("g").replica.index)
         assert (transactions.joined, transactions.verified) == (
@@ -144,14 +144,16 @@ async def test_all_versions(
         )
 
 
-async def test_the_log_has_one_batch_of_the_transaction(
+async def test_offset_commits_are_transactional_batches_in_log(
     start: Start, transactions: FakeTransactions
 ) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
         assert await txn_commit(wire, 42) == 0
         assert await txn_commit(wire, 43) == 0
-        assert len(transactions.joined) == 1, "the transaction is open in the log"
+        assert len(transactions.joined) == 1, (
+            "the open transaction in the log makes another call unnecessary"
+        )
         log = log_of(broker)
         found = log.read(0, 1 << 20, limit=log.log_end_offset).records
         batches = found if isinstance(found, bytes) else found.read()
@@ -162,12 +164,12 @@ async def test_the_log_has_one_batch_of_the_transaction(
         }
         assert log.last_stable_offset == 0
         assert log.producers.has_open_transaction(PRODUCER, EPOCH)
-        end(broker, commit=True)
+        append_marker(broker, commit=True)
         await until(lambda: log.last_stable_offset == 3)
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_restart_in_the_middle_of_a_transaction(
+async def test_pending_offsets_survive_restart(
     tmp_path: Path, transactions: FakeTransactions, commit: bool
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
@@ -177,14 +179,14 @@ async def test_a_restart_in_the_middle_of_a_transaction(
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
         assert await fetch(wire, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        end(broker, commit=commit)
+        append_marker(broker, commit=commit)
         assert await fetch(wire, stable=True) == (42 if commit else 1, 0)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
         assert await fetch(wire, stable=True) == (42 if commit else 1, 0)
 
 
-async def test_a_marker_for_a_coordinator_that_is_not_loaded(
+async def test_marker_for_unloaded_coordinator_is_applied(
     start: Start, transactions: FakeTransactions
 ) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
@@ -198,10 +200,12 @@ async def test_a_marker_for_a_coordinator_that_is_not_loaded(
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_codes_by_version(start: Start, transactions: FakeTransactions, version: int) -> None:
-    """PRODUCER_FENCED is never told, TRANSACTION_ABORTABLE only to those who know it."""
+async def test_error_codes_depend_on_version(
+    start: Start, transactions: FakeTransactions, version: int
+) -> None:
+    """Clients never get PRODUCER_FENCED, and TRANSACTION_ABORTABLE only from version 4 on."""
     abortable = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
-    told = {
+    expected = {
         ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.TRANSACTION_ABORTABLE: abortable,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -211,49 +215,51 @@ async def test_codes_by_version(start: Start, transactions: FakeTransactions, ve
     }
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
-        for transactions.code, code in told.items():
+        for transactions.code, code in expected.items():
             assert await txn_commit(wire, 1, version=version) == code
         assert log_of(broker).log_end_offset == 0
 
 
-async def test_what_needs_no_transaction(start: Start, transactions: FakeTransactions) -> None:
-    """A group without a name, and partitions that do not exist."""
+async def test_invalid_offset_commit_does_not_join_transaction(
+    start: Start, transactions: FakeTransactions
+) -> None:
+    """The group ID is empty, or the partition does not exist."""
     transactions.code = ErrorCode.PRODUCER_FENCED
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
         for version in range(6):
-            refused = await txn_commit(wire, 1, version=version, group="")
-            assert refused == ErrorCode.INVALID_GROUP_ID
-            refused = await txn_commit(wire, 1, version=version, topic="missing")
-            assert refused == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = await txn_commit(wire, 1, version=version, group="")
+            assert code == ErrorCode.INVALID_GROUP_ID
+            code = await txn_commit(wire, 1, version=version, topic="missing")
+            assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (transactions.joined, transactions.verified) == ([], [])
 
 
-async def test_before_any_coordinator_was_asked_for(wire: Wire) -> None:
+async def test_commit_before_find_coordinator_is_rejected(wire: Wire) -> None:
     assert await txn_commit(wire, 1) == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_producer_of_before_is_fenced_by_the_log(
+async def test_old_producer_epoch_is_fenced_by_log(
     start: Start, transactions: FakeTransactions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also when its coordinator does not know better yet; and that is no failure of the broker."""
+    """The transaction coordinator may not know the new epoch yet. Fencing is no broker error."""
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
         assert await txn_commit(wire, 1) == 0
-        end(broker, commit=False, epoch=EPOCH + 1)
+        append_marker(broker, commit=False, epoch=EPOCH + 1)
         assert await txn_commit(wire, 2) == ErrorCode.INVALID_PRODUCER_EPOCH
         assert await txn_commit(wire, 3, epoch=EPOCH + 1) == 0
         assert await txn_commit(wire, 2) == ErrorCode.INVALID_PRODUCER_EPOCH
-        end(broker, commit=True, epoch=EPOCH + 1)
+        append_marker(broker, commit=True, epoch=EPOCH + 1)
         assert await fetch(wire, stable=True) == (3, 0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_requests_of_a_connection_keep_their_order(
+async def test_requests_wait_for_pending_commit_of_same_connection(
     start: Start, transactions: FakeTransactions
 ) -> None:
-    """What comes behind a commit that waits for its transaction is done after it."""
-    transactions.gate = trio.Event()
+    """The requests after a commit that waits for its coordinator are processed after the commit."""
+    transactions.resume = trio.Event()
     async with (
         start() as broker,
         connected(broker.endpoint) as wire,
@@ -261,39 +267,39 @@ async def test_requests_of_a_connection_keep_their_order(
     ):
         await prepare(broker, wire, transactions)
         topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0])
-        look = OffsetFetchRequest(group_id="g", topics=[topic], require_stable=True)
+        offset_fetch = OffsetFetchRequest(group_id="g", topics=[topic], require_stable=True)
         await wire.send_bytes(
             wire.frame(ApiKey.TXN_OFFSET_COMMIT, 5, txn_commit_request(1))
-            + wire.frame(ApiKey.OFFSET_FETCH, 7, look)
+            + wire.frame(ApiKey.OFFSET_FETCH, 7, offset_fetch)
         )
         await until(lambda: transactions.joined)
         assert await fetch(other, stable=True) == (-1, 0)
-        transactions.gate.set()
+        transactions.resume.set()
         assert (await wire.receive()).topics[0].partitions[0].error_code == 0
         row = (await wire.receive()).topics[0].partitions[0]
         assert row.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT
 
 
 @pytest.mark.parametrize("version", [3, 5])
-async def test_a_transaction_that_ends_while_its_coordinator_is_asked(
+async def test_commit_fails_if_transaction_ends_during_verification(
     start: Start, transactions: FakeTransactions, version: int
 ) -> None:
-    """What came after the marker would be open for ever: the producer has to ask again."""
-    transactions.gate = trio.Event()
+    """A batch after the marker would stay open forever, so the producer must retry."""
+    transactions.resume = trio.Event()
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
         ask = txn_commit_request(1)
         await wire.send_bytes(wire.frame(ApiKey.TXN_OFFSET_COMMIT, version, ask))
         await until(lambda: transactions.joined or transactions.verified)
-        end(broker, commit=False)
-        transactions.gate.set()
+        append_marker(broker, commit=False)
+        transactions.resume.set()
         (row,) = (await wire.receive()).topics[0].partitions
         assert row.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert log_of(broker).producers.first_open_offset is None
         assert await txn_commit(wire, 1, version=version) == 0
 
 
-async def test_a_commit_is_answered_when_it_is_durable(
+async def test_transactional_commit_is_acknowledged_when_durable(
     tmp_path: Path, transactions: FakeTransactions
 ) -> None:
     async with (
@@ -317,12 +323,12 @@ async def test_a_commit_is_answered_when_it_is_durable(
 
 
 @pytest.mark.slow
-async def test_compaction_keeps_what_transactions_committed(
+async def test_compaction_keeps_committed_transactional_offsets(
     start: Start, transactions: FakeTransactions
 ) -> None:
-    """Every second transaction is aborted, and one is open while the log is compacted.
+    """Every second transaction is aborted, and one is open during compaction.
 
-    Markers of what is left of transactions must stay for ever; the others go after a day.
+    Markers of transactions with remaining records are kept; the others are removed after a day.
     """
     clock = ClockAhead()
     async with (
@@ -334,36 +340,36 @@ async def test_compaction_keeps_what_transactions_committed(
         await write_transactions(broker, wire, 0, 100)
         log.roll()
         assert await txn_commit(wire, 5000) == 0
-        await clean(broker)
-        await reload(broker)
+        await compact(broker)
+        await reload_groups(broker)
         assert await fetch(wire) == (98, 0)
         assert await fetch(wire, stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-        end(broker, commit=True)
+        append_marker(broker, commit=True)
         sizes = []
         for day in range(1, 8, 2):
             clock.ahead_ms = day * 86_400_000
             await write_transactions(broker, wire, day * 100, day * 100 + 100)
-            await clean(broker)
-            await reload(broker)
+            await compact(broker)
+            await reload_groups(broker)
             assert await fetch(wire, stable=True) == (day * 100 + 98, 0)
             sizes.append(log.segments.size)
         assert max(sizes) < 1.1 * sizes[0], "the log grows with every transaction"
 
 
 async def write_transactions(broker: Broker, wire: Wire, start: int, stop: int) -> None:
-    """One for each offset; only those of even offsets are committed."""
+    """Write a transaction per offset; only those with even offsets are committed."""
     for offset in range(start, stop):
         assert await txn_commit(wire, offset) == 0
-        end(broker, commit=offset % 2 == 0)
+        append_marker(broker, commit=offset % 2 == 0)
 
 
-async def clean(broker: Broker) -> None:
+async def compact(broker: Broker) -> None:
     log_of(broker).roll()
     await broker.node.partitions.flusher.sync_now()
     assert await broker.node.maintenance.cleaner.clean_all() > 0
 
 
-async def reload(broker: Broker) -> None:
+async def reload_groups(broker: Broker) -> None:
     broker.node.groups.stop()
     await broker.node.groups.load()
 
@@ -377,7 +383,9 @@ class ClockAhead(SystemClock):
         return super().log_ms() + self.ahead_ms
 
 
-async def test_what_tools_find_out(start: Start, transactions: FakeTransactions) -> None:
+async def test_group_with_pending_offsets_can_be_listed_and_deleted(
+    start: Start, transactions: FakeTransactions
+) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
         await txn_commit(wire, 1)
@@ -386,15 +394,15 @@ async def test_what_tools_find_out(start: Start, transactions: FakeTransactions)
         ask = request(ApiKey.DELETE_GROUPS, groups_names=["g"])
         (row,) = (await wire.ask(ApiKey.DELETE_GROUPS, 2, ask)).results
         assert row.error_code == 0
-        end(broker, commit=True)
+        append_marker(broker, commit=True)
         assert await fetch(wire, stable=True) == (-1, 0)
 
 
-# -- with the real coordinator of transactions
+# -- with the real transaction coordinator
 
 
-class Transactional:
-    """A producer with a transactional id, of the second protocol or of the first."""
+class TransactionalProducer:
+    """A transactional producer of transaction protocol 1 or 2 (KIP-890)."""
 
     def __init__(self, wire: Wire, *, second: bool) -> None:
         self.wire = wire
@@ -410,7 +418,7 @@ class Transactional:
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
     async def add_group(self) -> None:
-        """What only the first protocol asks for."""
+        """Send AddOffsetsToTxn, which only protocol 1 requires."""
         ask = AddOffsetsToTxnRequest(
             transactional_id="tx",
             producer_id=self.producer_id,
@@ -440,16 +448,16 @@ class Transactional:
         return int(answer.error_code)
 
 
-async def make_topics(broker: Broker, wire: Wire) -> None:
+async def create_topics(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "t")
     await broker.node.groups.create_topic()
 
 
 @pytest.mark.parametrize("second", [True, False])
-async def test_offsets_count_when_the_transaction_was_committed(start: Start, second: bool) -> None:
+async def test_offsets_are_visible_after_transaction_commits(start: Start, second: bool) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
-        await make_topics(broker, wire)
-        producer = Transactional(wire, second=second)
+        await create_topics(broker, wire)
+        producer = TransactionalProducer(wire, second=second)
         await producer.begin_session()
         expected = -1
         for offset in range(10):
@@ -466,10 +474,12 @@ async def test_offsets_count_when_the_transaction_was_committed(start: Start, se
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_a_group_that_was_not_added(start: Start, version: int) -> None:
+async def test_commit_for_group_outside_of_transaction_is_rejected(
+    start: Start, version: int
+) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
-        await make_topics(broker, wire)
-        producer = Transactional(wire, second=False)
+        await create_topics(broker, wire)
+        producer = TransactionalProducer(wire, second=False)
         await producer.begin_session()
         expected = ErrorCode.TRANSACTION_ABORTABLE if version >= 4 else ErrorCode.INVALID_TXN_STATE
         assert await producer.commit_offset(1, version=version) == expected
@@ -478,10 +488,10 @@ async def test_a_group_that_was_not_added(start: Start, version: int) -> None:
 
 
 @pytest.mark.parametrize("second", [True, False])
-async def test_who_was_fenced_commits_nothing(start: Start, second: bool) -> None:
+async def test_fenced_producer_cannot_commit_offsets(start: Start, second: bool) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
-        await make_topics(broker, wire)
-        zombie, producer = (Transactional(wire, second=second) for _ in range(2))
+        await create_topics(broker, wire)
+        zombie, producer = (TransactionalProducer(wire, second=second) for _ in range(2))
         await zombie.begin_session()
         await producer.begin_session()
         assert await zombie.commit_offset(13) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -496,12 +506,12 @@ async def test_who_was_fenced_commits_nothing(start: Start, second: bool) -> Non
 
 @pytest.mark.parametrize("second", [True, False])
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_transaction_that_a_restart_interrupts(
+async def test_transaction_with_offsets_ends_after_restart(
     tmp_path: Path, second: bool, commit: bool
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        await make_topics(broker, wire)
-        producer = Transactional(wire, second=second)
+        await create_topics(broker, wire)
+        producer = TransactionalProducer(wire, second=second)
         await producer.begin_session()
         if not second:
             await producer.add_group()

@@ -1,4 +1,4 @@
-"""Produce: what is good; tests/fuzz/test_batches.py has what is bad."""
+"""Tests of valid Produce requests; tests/fuzz/test_batches.py tests invalid ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def now_ms() -> int:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_what_is_answered(start: Start, version: int, acks: int) -> None:
+async def test_produce_returns_offsets(start: Start, version: int, acks: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         for expected in (0, 2):
@@ -52,7 +52,7 @@ async def test_what_is_answered(start: Start, version: int, acks: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_an_unknown_topic_or_partition(wire: Wire, version: int) -> None:
+async def test_produce_to_unknown_partition_returns_error(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, batch(), version, partition=5)
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -63,7 +63,7 @@ async def test_an_unknown_topic_or_partition(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [13])
-async def test_topics_by_id(wire: Wire, version: int) -> None:
+async def test_produce_by_topic_id_is_accepted(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     ask = produce_request(Topic("ignored", topic.id), batch())
     answer = await wire.ask(ApiKey.PRODUCE, version, ask)
@@ -72,8 +72,8 @@ async def test_topics_by_id(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_bytes_are_stored_as_they_came(start: Start, codec: Codec) -> None:
-    """`compression.type=producer`: all but base offset and leader epoch."""
+async def test_batches_are_stored_unchanged(start: Start, codec: Codec) -> None:
+    """With `compression.type=producer`, only the base offset and the leader epoch change."""
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch())
@@ -87,7 +87,7 @@ async def test_bytes_are_stored_as_they_came(start: Start, codec: Codec) -> None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_an_internal_topic_is_not_written(wire: Wire, version: int) -> None:
+async def test_produce_to_internal_topic_is_rejected(wire: Wire, version: int) -> None:
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     cls = type(request(ApiKey.METADATA))
     asked = cls(topics=[cls.Topic(name="__consumer_offsets")])
@@ -103,7 +103,7 @@ async def test_an_internal_topic_is_not_written(wire: Wire, version: int) -> Non
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-async def test_log_append_time(wire: Wire, version: int, codec: Codec) -> None:
+async def test_log_append_time_replaces_timestamps(wire: Wire, version: int, codec: Codec) -> None:
     topic = await create_topic(wire, "t", configs={"message.timestamp.type": "LogAppendTime"})
     before = now_ms()
     sent = batch([Record(None, b"a", 5000), Record(None, b"b", 7000)], codec=codec)
@@ -113,13 +113,13 @@ async def test_log_append_time(wire: Wire, version: int, codec: Codec) -> None:
     header = read_header(stored)
     assert header.is_log_append_time
     assert header.max_timestamp == row.log_append_time_ms
-    assert header.base_timestamp == 5000, "the first timestamp stays as sent"
+    assert header.base_timestamp == 5000, "the base timestamp is unchanged"
     assert check_crc(stored, 0, header)
     assert {record.timestamp for record in read_records(stored)} == {row.log_append_time_ms}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_create_time_too_far_ahead(wire: Wire, version: int) -> None:
+async def test_create_time_far_in_the_future_is_rejected(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     late = now_ms() + 2 * 3_600_000
     rows = [Record(None, b"0", now_ms()), Record(None, b"1", late), Record(None, b"2", late)]
@@ -133,7 +133,7 @@ async def test_create_time_too_far_ahead(wire: Wire, version: int) -> None:
     assert (await produce(wire, topic, batch([Record(None, b"", soon)]), version)).error_code == 0
 
 
-async def test_create_time_too_old(wire: Wire) -> None:
+async def test_create_time_far_in_the_past_is_rejected(wire: Wire) -> None:
     topic = await create_topic(wire, "t", configs={"message.timestamp.before.max.ms": "10000"})
     old = batch([Record(None, b"", now_ms() - 20_000)])
     assert (await produce(wire, topic, old)).error_code == ErrorCode.INVALID_TIMESTAMP
@@ -141,7 +141,7 @@ async def test_create_time_too_old(wire: Wire) -> None:
     assert (await produce(wire, topic, young)).error_code == 0
 
 
-async def test_the_maximum_is_computed_anew_where_it_cannot_be_true(wire: Wire) -> None:
+async def test_impossible_max_timestamp_is_recomputed(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     data = bytearray(batch([Record(None, b"", 5000), Record(None, b"", 9000)]))
     struct.pack_into(">q", data, 35, 4000)  # below the first timestamp
@@ -156,8 +156,8 @@ async def test_the_maximum_is_computed_anew_where_it_cannot_be_true(wire: Wire) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_batch_above_the_topics_limit(wire: Wire, version: int) -> None:
-    """Exactly the limit is accepted, one byte more is not; counted as sent, compressed."""
+async def test_batch_above_topic_limit_is_rejected(wire: Wire, version: int) -> None:
+    """The limit applies to the compressed size; a batch of exactly that size is accepted."""
     topic = await create_topic(wire, "t", configs={"max.message.bytes": "1000"})
     overhead = len(batch([b"x" * 500])) - 500
     fits = batch([b"x" * (1000 - overhead)])
@@ -170,7 +170,7 @@ async def test_a_batch_above_the_topics_limit(wire: Wire, version: int) -> None:
     assert (await produce(wire, topic, packed, version)).error_code == 0
 
 
-async def test_the_default_limit(wire: Wire) -> None:
+async def test_batch_above_default_limit_is_rejected(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     overhead = len(batch([bytes(1_000_000)])) - 1_000_000
     row = await produce(wire, topic, batch([bytes(1_048_588 - overhead)]))
@@ -179,7 +179,7 @@ async def test_the_default_limit(wire: Wire) -> None:
     assert row.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_batch_above_the_segment_size(start: Start) -> None:
+async def test_batch_above_segment_size_is_rejected(start: Start) -> None:
     async with start(log_segment_bytes=1_048_576) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs={"max.message.bytes": "5000000"})
         row = await produce(wire, topic, batch([bytes(2_000_000)]))
@@ -197,8 +197,8 @@ def numbered(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_last_five_batches_are_known(wire: Wire, version: int) -> None:
-    """Sent again, they succeed with their first offsets; an older one is out of order."""
+async def test_duplicates_of_last_five_batches_are_acknowledged(wire: Wire, version: int) -> None:
+    """Duplicates get their first offsets; an older batch is out of order."""
     topic = await create_topic(wire, "t")
     for i in range(8):
         row = await produce(wire, topic, numbered(i), version)
@@ -213,7 +213,7 @@ async def test_the_last_five_batches_are_known(wire: Wire, version: int) -> None
     assert values_of(await fetch(wire, topic)) == [b"%d" % i for i in range(9)]
 
 
-async def test_a_duplicate_has_its_first_time_with_log_append_time(wire: Wire) -> None:
+async def test_duplicate_returns_first_log_append_time(wire: Wire) -> None:
     topic = await create_topic(wire, "t", configs={"message.timestamp.type": "LogAppendTime"})
     first = await produce(wire, topic, numbered(0))
     while now_ms() <= first.log_append_time_ms:
@@ -233,7 +233,7 @@ async def test_a_duplicate_has_its_first_time_with_log_append_time(wire: Wire) -
         pytest.param(numbered(2, epoch=0), 47, id="lower epoch of a duplicate"),
     ],
 )
-async def test_what_does_not_follow(wire: Wire, data: bytes, code: int) -> None:
+async def test_wrong_sequence_or_epoch_is_rejected(wire: Wire, data: bytes, code: int) -> None:
     topic = await create_topic(wire, "t")
     for i in range(3):
         assert (await produce(wire, topic, numbered(i, epoch=1))).error_code == 0
@@ -243,20 +243,20 @@ async def test_what_does_not_follow(wire: Wire, data: bytes, code: int) -> None:
     assert (await produce(wire, topic, numbered(3, epoch=1))).error_code == 0
 
 
-async def test_a_new_epoch_starts_at_zero(wire: Wire) -> None:
+async def test_new_producer_epoch_starts_at_sequence_0(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, numbered(0))
     assert (await produce(wire, topic, numbered(0, epoch=1))).base_offset == 1
     assert (await produce(wire, topic, numbered(1, epoch=0))).error_code == 47
 
 
-async def test_an_unknown_producer_may_start_anywhere(wire: Wire) -> None:
+async def test_unknown_producer_can_start_at_any_sequence(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     assert (await produce(wire, topic, numbered(1234, pid=99))).error_code == 0
     assert (await produce(wire, topic, numbered(1235, pid=99))).error_code == 0
 
 
-async def test_sequences_wrap(wire: Wire) -> None:
+async def test_sequences_wrap_to_0(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     last = 2**31 - 1
     assert (await produce(wire, topic, numbered(last - 1, [b"a", b"b"]))).error_code == 0
@@ -267,14 +267,14 @@ async def test_sequences_wrap(wire: Wire) -> None:
     assert (again.error_code, again.base_offset) == (0, 0)
 
 
-async def test_a_batch_across_the_wrap(wire: Wire) -> None:
+async def test_sequences_of_one_batch_can_wrap(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     row = await produce(wire, topic, numbered(2**31 - 2, [b"a", b"b", b"c", b"d"]))
     assert row.error_code == 0
     assert (await produce(wire, topic, numbered(2))).base_offset == 4
 
 
-async def test_partitions_and_producers_are_apart(wire: Wire) -> None:
+async def test_sequences_are_tracked_per_partition_and_producer(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 2)
     for partition in (0, 1):
         for pid in (1, 2):
@@ -282,8 +282,8 @@ async def test_partitions_and_producers_are_apart(wire: Wire) -> None:
             assert (row.error_code, row.base_offset) == (0, pid - 1)
 
 
-async def test_pipelined_batches_with_a_hole(wire: Wire) -> None:
-    """Five in flight: what is behind the one that failed fails, too, and can be sent again."""
+async def test_pipelined_batches_after_failed_one_are_out_of_order(wire: Wire) -> None:
+    """Five batches are in flight; all of them can be retried."""
     topic = await create_topic(wire, "t")
     await produce(wire, topic, numbered(0))
     bad = bytearray(numbered(1))
@@ -296,43 +296,42 @@ async def test_pipelined_batches_with_a_hole(wire: Wire) -> None:
         assert (await produce(wire, topic, numbered(i))).base_offset == i
 
 
-async def test_ids_from_the_broker(broker: Broker, wire: Wire) -> None:
-    """A new id each time, with epoch 0; they work."""
+async def test_init_producer_id_returns_unique_usable_ids(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    given = set()
+    ids = set()
     for version in range(6):
         for _ in range(3):
             ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
             answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, ask)
             assert (answer.error_code, answer.producer_epoch) == (0, 0)
-            given.add(answer.producer_id)
+            ids.add(answer.producer_id)
             row = await produce(wire, topic, numbered(0, pid=answer.producer_id))
             assert row.error_code == 0
-    assert len(given) == 18
+    assert len(ids) == 18
 
 
-async def test_more_than_one_producer_id_block(broker: Broker, wire: Wire) -> None:
-    """Ids come in blocks of a thousand; the border is not seen."""
-    given = set()
+async def test_producer_ids_are_unique_across_blocks(broker: Broker, wire: Wire) -> None:
+    """Nodes allocate producer IDs in blocks of 1,000."""
+    ids = set()
     ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
     for _ in range(12):
         data = b"".join(wire.frame(ApiKey.INIT_PRODUCER_ID, 4, ask) for _ in range(100))
         await wire.send_bytes(data)
-        given |= {(await wire.receive()).producer_id for _ in range(100)}
-    assert len(given) == 1200
+        ids |= {(await wire.receive()).producer_id for _ in range(100)}
+    assert len(ids) == 1200
 
 
-# -- what a broker of one node answers to acks=all
+# -- a single node
 
 
-async def test_min_insync_replicas_above_the_replicas_there_are(wire: Wire) -> None:
-    """As in Kafka 4: no more are asked for than the partition has."""
+async def test_min_insync_replicas_is_capped_by_replication_factor(wire: Wire) -> None:
+    """Kafka 4 does the same."""
     topic = await create_topic(wire, "t", configs={"min.insync.replicas": "2"})
     for acks in (1, -1):
         assert (await produce(wire, topic, batch(), acks=acks)).error_code == 0
 
 
-async def test_many_partitions_in_one_request(start: Start) -> None:
+async def test_request_with_many_partitions_is_acknowledged(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 100)
         rows = [ProduceRequest.Partition(index=i, records=batch([b"%d" % i])) for i in range(100)]
@@ -346,13 +345,13 @@ async def test_many_partitions_in_one_request(start: Start) -> None:
         assert [(row.index, row.error_code) for row in done] == [(i, 0) for i in range(100)]
 
 
-async def test_auto_creation_is_not_for_producers(wire: Wire) -> None:
-    """Only Metadata creates; Produce to a missing topic is 3."""
+async def test_produce_does_not_create_topics(wire: Wire) -> None:
+    """Only Metadata requests create topics."""
     row = await produce(wire, Topic("missing"), batch())
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_settings_of_the_broker_hold_for_topics_without_their_own() -> None:
+async def test_topics_use_broker_settings_by_default() -> None:
     async with (
         started(message_max_bytes=500, log_message_timestamp_type="LogAppendTime") as broker,
         connected(broker.endpoint) as wire,

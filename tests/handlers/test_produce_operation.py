@@ -1,4 +1,4 @@
-"""Batches that are too large to be checked at once, in one Produce request with others."""
+"""Tests of Produce requests with batches that are validated over several event-loop iterations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..wire import Wire, batch, connected, create_topic, fetch, produce_request,
 
 
 async def produce_all(wire: Wire, topic: CreatedTopic, batches: list[bytes]) -> list[int]:
-    """Produce a batch to each partition of a topic in one request; returns the error codes."""
+    """Produce a batch to each partition in one request and return the error codes."""
     ask = produce_request(topic, None)
     ask.topic_data[0].partition_data = [
         ProduceRequest.Partition(index=index, records=each) for index, each in enumerate(batches)
@@ -39,11 +39,11 @@ async def produce_all(wire: Wire, topic: CreatedTopic, batches: list[bytes]) -> 
 async def test_batch_after_leadership_loss_is_stored_in_its_own_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Leadership of partition 0 is lost after the check of its batch has begun."""
+    """The leadership of partition 0 is lost during the validation of its batch."""
     value = Random(1).randbytes(2 * LIGHT_COMPRESSED_BYTES_MAX)
     find, calls = Partitions.replica, Counter[int]()
 
-    def losing(partitions: Partitions, topic: Topic, index: int) -> Replica:
+    def lose_leadership(partitions: Partitions, topic: Topic, index: int) -> Replica:
         calls[index] += 1
         if (index, calls[index]) == (0, 2):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -53,31 +53,31 @@ async def test_batch_after_leadership_loss_is_stored_in_its_own_partition(
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         with monkeypatch.context() as patched:
-            patched.setattr(Partitions, "replica", losing)
+            patched.setattr(Partitions, "replica", lose_leadership)
             codes = await produce_all(wire, topic, [long, batch([value], codec=Codec.GZIP)])
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
         row = await fetch(wire, topic, partitions=[1])
         assert values_of(row) == [value]
 
 
-async def test_refused_batches_count_as_work_of_an_event_loop_iteration(
+async def test_rejected_batches_count_as_work_of_event_loop_iteration(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once enough records are checked, the rest is checked in turns with other clients."""
+    """After enough records, the validation continues in time slices."""
     count, records = 30, EFFORT_AT_ONCE * 3 // 4
-    prepare, in_turns = ProduceOperation._prepare_and_append, 0
+    prepare, in_slices = ProduceOperation._prepare_and_append, 0
 
-    async def counted(
+    async def counting_prepare(
         work: ProduceOperation, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
     ) -> ProduceResponse.Partition:
-        nonlocal in_turns
-        in_turns += 1
+        nonlocal in_slices
+        in_slices += 1
         return await prepare(work, topic, partition)
 
-    monkeypatch.setattr(ProduceOperation, "_prepare_and_append", counted)
+    monkeypatch.setattr(ProduceOperation, "_prepare_and_append", counting_prepare)
     good = batch([b"x"] * records)
     cut = with_payload(read_header(good), good[HEADER_SIZE:-1])[0]
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", count)
         assert await produce_all(wire, topic, [cut] * count) == [ErrorCode.INVALID_RECORD] * count
-    assert in_turns > 0
+    assert in_slices > 0

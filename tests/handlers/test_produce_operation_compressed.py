@@ -1,4 +1,4 @@
-"""Compressed batches are opened before they are taken: in the event loop while they are small."""
+"""Tests of the decompression of batches before the append; small ones in the event loop."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from ..wire import (
 )
 
 CODECS = list(Codec)[1:]
+# A value that is small when compressed.
 LARGE = bytes(CHUNK_BYTES + 50_000)
-"""A value that takes few bytes in a compressed batch, and many when it is opened."""
 
 
 def garbage(codec: Codec, count: int = 1000) -> bytes:
-    """No stream of any codec, under a header and a CRC that fit."""
+    """Return a batch with valid header and CRC whose payload is no compressed stream."""
     header = read_header(encode_batch([Record(value=b"x")] * count))
     return with_payload(header._replace(attributes=codec), b"this is no gzip")[0]
 
 
 def claiming(codec: Codec, count: int, value: bytes) -> bytes:
-    """A batch of one record that says it has more."""
+    """Return a batch with one record whose header claims `count` records."""
     data = encode_batch([Record(value=value, timestamp=1000)], codec=codec)
     header = read_header(data)._replace(record_count=count, last_offset_delta=count - 1)
     return with_payload(header, data[records.HEADER_SIZE :])[0]
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each chunk that is decompressed, whether the event loop does it."""
+def chunks_in_event_loop(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list with an item per decompressed chunk: True if the event loop did it."""
     seen: list[bool] = []
 
-    def noted(codec: int, data: Any, limit: int) -> Iterator[bytes]:
+    def noted_chunks(codec: int, data: Any, limit: int) -> Iterator[bytes]:
         chunks = decompressed_chunks(codec, data, limit)
         while True:
             seen.append(threading.current_thread() is threading.main_thread())
@@ -66,12 +66,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
                 return
             yield chunk
 
-    monkeypatch.setattr(log_validator, "decompressed_chunks", noted)
+    monkeypatch.setattr(log_validator, "decompressed_chunks", noted_chunks)
     return seen
 
 
 @pytest.mark.parametrize("codec", CODECS)
-async def test_garbage_takes_no_offsets(wire: Wire, codec: Codec) -> None:
+async def test_invalid_compressed_batches_are_rejected(wire: Wire, codec: Codec) -> None:
     topic = await create_topic(wire, "t")
     for bad in (
         garbage(codec),
@@ -88,8 +88,8 @@ async def test_garbage_takes_no_offsets(wire: Wire, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-async def test_large_ones_are_opened_off_the_event_loop(
-    wire: Wire, opened: list[bool], codec: Codec
+async def test_large_batches_are_decompressed_outside_event_loop(
+    wire: Wire, chunks_in_event_loop: list[bool], codec: Codec
 ) -> None:
     topic = await create_topic(wire, "t")
     expands = batch([LARGE], codec=codec)
@@ -103,13 +103,13 @@ async def test_large_ones_are_opened_off_the_event_loop(
         (expands, {True, False}),
     ):
         assert (await produce(wire, topic, data)).error_code == 0
-        assert set(opened) == where
-        assert opened == sorted(opened, reverse=True)
-        opened.clear()
+        assert set(chunks_in_event_loop) == where
+        assert chunks_in_event_loop == sorted(chunks_in_event_loop, reverse=True)
+        chunks_in_event_loop.clear()
 
 
-async def test_requests_of_a_connection_keep_their_order(wire: Wire) -> None:
-    """All are sent before the first answer; some take long, some are no batches at all."""
+async def test_pipelined_compressed_batches_keep_order(wire: Wire) -> None:
+    """All requests are sent at once; some batches are large, some invalid."""
     topic = await create_topic(wire, "t")
     sent = 0
     for number in range(60):
@@ -122,29 +122,29 @@ async def test_requests_of_a_connection_keep_their_order(wire: Wire) -> None:
         await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, data))
     answers = [await wire.receive() for _ in range(60)]
     rows = [answer.responses[0].partition_responses[0] for answer in answers]
-    taken = [row.base_offset for row in rows if not row.error_code]
-    assert taken == list(range(sent))
+    offsets = [row.base_offset for row in rows if not row.error_code]
+    assert offsets == list(range(sent))
     assert [row.error_code for row in rows[9::10]] == [ErrorCode.INVALID_RECORD] * 6
 
 
-async def test_others_have_a_turn_between_many_batches(
+async def test_event_loop_runs_between_many_batches(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each row has its own answer, whether its batch was opened at once or later."""
-    turn = 0
-    opened: Counter[int] = Counter()
+    """Each partition gets its own result, whether its batch is decompressed at once or later."""
+    iteration = 0
+    batches_by_iteration: Counter[int] = Counter()
 
-    async def take_turns() -> None:
-        nonlocal turn
+    async def count_iterations() -> None:
+        nonlocal iteration
         while True:
-            turn += 1
+            iteration += 1
             await trio.lowlevel.checkpoint()
 
-    def noted(codec: int, data: Any, limit: int) -> Iterator[bytes]:
-        opened[turn] += 1
+    def noted_chunks(codec: int, data: Any, limit: int) -> Iterator[bytes]:
+        batches_by_iteration[iteration] += 1
         return decompressed_chunks(codec, data, limit)
 
-    monkeypatch.setattr(log_validator, "decompressed_chunks", noted)
+    monkeypatch.setattr(log_validator, "decompressed_chunks", noted_chunks)
     most = EFFORT_AT_ONCE // OPENED_EFFORT
     count = 3 * most
     topic = await create_topic(wire, "t", count)
@@ -158,17 +158,17 @@ async def test_others_have_a_turn_between_many_batches(
     ask = produce_request(topic, None)
     ask.topic_data[0].partition_data = rows
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(take_turns)
+        nursery.start_soon(count_iterations)
         answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
         nursery.cancel_scope.cancel()
-    assert sum(opened.values()) >= count
-    assert opened[min(opened)] <= most
-    assert len(opened) > 1
+    assert sum(batches_by_iteration.values()) >= count
+    assert batches_by_iteration[min(batches_by_iteration)] <= most
+    assert len(batches_by_iteration) > 1
     codes = [row.error_code for row in answer.responses[0].partition_responses]
     assert codes == [ErrorCode.INVALID_RECORD if n % 10 == 5 else 0 for n in range(count)]
 
 
-async def test_output_is_bounded() -> None:
+async def test_decompressed_size_is_bounded() -> None:
     async with (
         started(decompressed_batch_max_bytes=100_000) as broker,
         connected(broker.endpoint) as wire,
@@ -181,7 +181,7 @@ async def test_output_is_bounded() -> None:
         assert (await produce(wire, topic, batch(codec=Codec.ZSTD))).base_offset == 0
 
 
-async def test_a_limit_below_what_is_opened_at_once() -> None:
+async def test_small_decompression_limit_applies_in_event_loop() -> None:
     async with (
         started(decompressed_batch_max_bytes=1000) as broker,
         connected(broker.endpoint) as wire,
@@ -191,8 +191,7 @@ async def test_a_limit_below_what_is_opened_at_once() -> None:
         assert row.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_batch_that_cannot_be_read_with_acks_0(wire: Wire) -> None:
-    """As for every refusal that nobody can be told of, the connection ends."""
+async def test_invalid_batch_with_acks_0_closes_connection(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     asked = produce_request(topic, garbage(Codec.GZIP), acks=0)
     await wire.send(ApiKey.PRODUCE, 9, asked, answered=False)

@@ -1,4 +1,4 @@
-"""Batches in another codec than their topic's are recompressed, in order and off the event loop."""
+"""Tests of the recompression of batches with another codec than the topic's."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def numbered(count: int, size: int = 1000) -> list[Record]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("source", list(Codec))
-async def test_everything_but_the_codec_stays(wire: Wire, name: str, source: Codec) -> None:
+async def test_recompression_changes_only_codec(wire: Wire, name: str, source: Codec) -> None:
     await create_topic(wire, "t", configs={"compression.type": name})
     for size in (10, 3000):  # light and heavy
         sent = encode_batch(numbered(20, size), codec=source)
@@ -78,7 +78,7 @@ async def test_everything_but_the_codec_stays(wire: Wire, name: str, source: Cod
             assert found[HEADER_SIZE:] == sent[HEADER_SIZE:]
 
 
-async def test_log_append_time(wire: Wire) -> None:
+async def test_recompressed_batch_gets_log_append_time(wire: Wire) -> None:
     configs = {"compression.type": "zstd", "message.timestamp.type": "LogAppendTime"}
     await create_topic(wire, "t", configs=configs)
     row = await produce(wire, T, encode_batch(numbered(20)))
@@ -87,9 +87,8 @@ async def test_log_append_time(wire: Wire) -> None:
     assert {record.timestamp for record in read_records(found)} == {row.log_append_time_ms}
 
 
-async def test_requests_of_a_connection_keep_their_order(start: Start) -> None:
-    """Heavy batches between light ones, all sent before the first answer; a producer with
-    sequences would not forgive another order."""
+async def test_pipelined_recompressed_batches_keep_order(start: Start) -> None:
+    """Heavy and light batches alternate. Another order would violate the producer's sequences."""
     async with start() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", configs={"compression.type": "zstd"})
         for number in range(40):
@@ -102,14 +101,14 @@ async def test_requests_of_a_connection_keep_their_order(start: Start) -> None:
         assert [row.base_offset for row in rows] == list(range(40))
 
 
-async def test_a_retry_is_recognised(wire: Wire) -> None:
+async def test_duplicate_of_recompressed_batch_is_acknowledged(wire: Wire) -> None:
     await create_topic(wire, "t", configs={"compression.type": "gzip"})
     records = sequenced(7, 0, [HEAVY])
     assert [(await produce(wire, T, records)).base_offset for _ in range(2)] == [0, 0]
 
 
-async def test_partitions_of_one_request(wire: Wire) -> None:
-    """Some rows are done at once, some take work, some are refused; each has its own answer."""
+async def test_each_partition_of_request_gets_own_result(wire: Wire) -> None:
+    """Some batches are stored at once, some are recompressed, and some are rejected."""
     await create_topic(wire, "plain")
     await create_topic(wire, "packed", 3, configs={"compression.type": "lz4"})
     cls = ProduceRequest
@@ -141,19 +140,19 @@ async def test_partitions_of_one_request(wire: Wire) -> None:
     ]
 
 
-async def test_what_is_durable_before_the_rest_is_ready(
+async def test_request_completes_if_one_partition_is_durable_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing tells of it again, so nobody may wait for it."""
+    """The flush of that partition is notified only once, before the request starts to wait."""
     async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 2, configs={"compression.type": "gzip"})
 
-        async def slowly(self: HeavyWork, work: Callable[[], bytes]) -> bytes:
+        async def run_slowly(self: HeavyWork, work: Callable[[], bytes]) -> bytes:
             replica = broker.node.partitions.named_replica("t", 0)
             await until(lambda: replica.log.high_watermark == replica.log.log_end_offset)
             return work()
 
-        monkeypatch.setattr(HeavyWork, "run", slowly)
+        monkeypatch.setattr(HeavyWork, "run", run_slowly)
         rows = [ProduceRequest.Partition(index=n, records=batch([HEAVY])) for n in range(2)]
         topic = ProduceRequest.Topic(name="t", partition_data=rows)
         answer = await wire.ask(
@@ -163,23 +162,23 @@ async def test_what_is_durable_before_the_rest_is_ready(
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-async def test_records_that_cannot_be_read(wire: Wire, codec: Codec) -> None:
+async def test_batch_with_damaged_stream_is_rejected(wire: Wire, codec: Codec) -> None:
     await create_topic(wire, "t", configs={"compression.type": "uncompressed"})
     sound = encode_batch(numbered(5), codec=codec)
-    broken = with_broken_records(sound)
-    assert (await produce(wire, T, broken)).error_code == ErrorCode.INVALID_RECORD
+    damaged = with_damaged_stream(sound)
+    assert (await produce(wire, T, damaged)).error_code == ErrorCode.INVALID_RECORD
     assert (await produce(wire, T, sound)).base_offset == 0
 
 
-def with_broken_records(data: bytes) -> bytes:
-    """The batch with a damaged stream under a CRC that fits."""
+def with_damaged_stream(data: bytes) -> bytes:
+    """Return the batch with a damaged stream and a valid CRC."""
     header = read_header(data)
     payload = bytearray(data[HEADER_SIZE:])
     payload[:8] = b"\xff" * 8
     return with_payload(header, payload)[0]
 
 
-async def test_output_is_bounded() -> None:
+async def test_decompressed_size_is_bounded_for_recompression() -> None:
     async with (
         started(decompressed_batch_max_bytes=100_000) as broker,
         connected(broker.endpoint) as wire,
@@ -190,7 +189,7 @@ async def test_output_is_bounded() -> None:
         assert (await produce(wire, T, bomb)).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_batch_that_grows_beyond_the_limit(wire: Wire) -> None:
+async def test_batch_above_limit_after_recompression_is_rejected(wire: Wire) -> None:
     configs = {"compression.type": "uncompressed", "max.message.bytes": "10000"}
     await create_topic(wire, "t", configs=configs)
     grows = batch([bytes(50_000)], codec=Codec.GZIP)
@@ -198,23 +197,23 @@ async def test_a_batch_that_grows_beyond_the_limit(wire: Wire) -> None:
     assert (await produce(wire, T, batch([b"small"]))).base_offset == 0
 
 
-async def test_heavy_batches_leave_the_event_loop_alone(
+async def test_heavy_batches_are_recompressed_outside_event_loop(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_loop: list[bool] = []
 
-    def noted(*args: Any) -> Compressor:
+    def noted_compressor(*args: Any) -> Compressor:
         in_loop.append(threading.current_thread() is threading.main_thread())
         return Compressor(*args)
 
-    monkeypatch.setattr(log_validator, "Compressor", noted)
+    monkeypatch.setattr(log_validator, "Compressor", noted_compressor)
     await create_topic(wire, "t", configs={"compression.type": "zstd"})
     for records in (batch([HEAVY]), batch([LIGHT], codec=Codec.GZIP), batch([LIGHT])):
         assert (await produce(wire, T, records)).error_code == 0
     assert in_loop == [False, False, True]
 
 
-async def test_without_an_answer(wire: Wire) -> None:
+async def test_recompression_with_acks_0_keeps_order(wire: Wire) -> None:
     await create_topic(wire, "t", configs={"compression.type": "gzip"})
     await wire.send(ApiKey.PRODUCE, 9, produce_request(T, batch([HEAVY]), acks=0), answered=False)
     assert (await produce(wire, T, batch([LIGHT]))).base_offset == 1

@@ -1,4 +1,4 @@
-"""The metadata quorum of one node."""
+"""Tests of DescribeQuorum and of the emulated metadata quorum."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..brokers import started
 from ..wire import Wire, connected, create_topic, request
 
 
-def asking(*rows: tuple[str, list[int]]) -> DescribeQuorumRequest:
+def quorum_request(*rows: tuple[str, list[int]]) -> DescribeQuorumRequest:
     cls = DescribeQuorumRequest
     return cls(
         topics=[
@@ -30,10 +30,10 @@ def asking(*rows: tuple[str, list[int]]) -> DescribeQuorumRequest:
     )
 
 
-METADATA = asking(("__cluster_metadata", [0]))
+METADATA = quorum_request(("__cluster_metadata", [0]))
 
 
-async def described(wire: Wire, version: int = 2) -> Any:
+async def describe(wire: Wire, version: int = 2) -> Any:
     answer = await wire.ask(ApiKey.DESCRIBE_QUORUM, version, METADATA)
     assert answer.error_code == 0
     ((row,),) = (topic.partitions for topic in answer.topics)
@@ -42,8 +42,8 @@ async def described(wire: Wire, version: int = 2) -> Any:
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_this_node_is_the_only_voter(broker: Broker, wire: Wire, version: int) -> None:
-    row = await described(wire, version)
+async def test_single_node_is_only_voter(broker: Broker, wire: Wire, version: int) -> None:
+    row = await describe(wire, version)
     assert (row.leader_id, row.leader_epoch, row.observers) == (1, 1, [])
     (voter,) = row.current_voters
     assert (voter.replica_id, voter.replica_directory_id) == (1, ZERO_UUID)
@@ -53,9 +53,9 @@ async def test_this_node_is_the_only_voter(broker: Broker, wire: Wire, version: 
             assert abs(moment - time.time() * 1000) < 60_000
 
 
-async def test_the_controller_leads_and_the_others_observe() -> None:
+async def test_controller_is_leader_and_other_nodes_are_observers() -> None:
     async with started(nodes=3) as broker, connected(broker.nodes[1].endpoint) as wire:
-        row = await described(wire)
+        row = await describe(wire)
         controller = broker.node.cluster.controller_id
         assert (row.leader_id, [each.replica_id for each in row.current_voters]) == (
             controller,
@@ -64,9 +64,9 @@ async def test_the_controller_leads_and_the_others_observe() -> None:
         assert {each.replica_id for each in row.observers} == {1, 2, 3} - {controller}
 
 
-async def test_what_is_not_known_of_other_nodes_is_not_made_up() -> None:
+async def test_unknown_fetch_times_of_other_nodes_are_omitted() -> None:
     async with started(nodes=3) as broker, connected(broker.nodes[1].endpoint) as wire:
-        row = await described(wire)
+        row = await describe(wire)
         moments = {
             each.replica_id: (each.last_fetch_timestamp, each.last_caught_up_timestamp)
             for each in (*row.current_voters, *row.observers)
@@ -74,36 +74,38 @@ async def test_what_is_not_known_of_other_nodes_is_not_made_up() -> None:
         assert {node_id for node_id, seen in moments.items() if seen == (-1, -1)} == {1, 3}
 
 
-async def test_each_change_moves_the_offset(wire: Wire) -> None:
-    before = (await described(wire)).high_watermark
+async def test_each_metadata_change_advances_high_watermark(wire: Wire) -> None:
+    before = (await describe(wire)).high_watermark
     await create_topic(wire, "a", 5)
-    assert (await described(wire)).high_watermark == before + 1
+    assert (await describe(wire)).high_watermark == before + 1
 
 
-async def test_nodes_are_where_clients_find_them(broker: Broker, wire: Wire) -> None:
+async def test_quorum_nodes_have_client_listeners(broker: Broker, wire: Wire) -> None:
     (node,) = (await wire.ask(ApiKey.DESCRIBE_QUORUM, 2, METADATA)).nodes
     (listener,) = node.listeners
     assert (node.node_id, listener.name) == (1, "PLAINTEXT")
     assert (listener.host, listener.port) == broker.endpoint
 
 
-async def test_the_epoch_rises_with_each_start(tmp_path: Path) -> None:
+async def test_leader_epoch_increases_on_each_start(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
         async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
-            assert (await described(wire)).leader_epoch == epoch
+            assert (await describe(wire)).leader_epoch == epoch
 
 
 @pytest.mark.parametrize(
     "ask",
     [
-        asking(("a", [0])),
-        asking(("__cluster_metadata", [1])),
-        asking(("__cluster_metadata", [0, 1])),
-        asking(("__cluster_metadata", [0]), ("a", [0])),
-        asking(),
+        quorum_request(("a", [0])),
+        quorum_request(("__cluster_metadata", [1])),
+        quorum_request(("__cluster_metadata", [0, 1])),
+        quorum_request(("__cluster_metadata", [0]), ("a", [0])),
+        quorum_request(),
     ],
 )
-async def test_there_is_one_partition(wire: Wire, ask: DescribeQuorumRequest) -> None:
+async def test_other_partitions_than_metadata_are_unknown(
+    wire: Wire, ask: DescribeQuorumRequest
+) -> None:
     answer = await wire.ask(ApiKey.DESCRIBE_QUORUM, 2, ask)
     assert (answer.error_code, answer.nodes) == (0, [])
     asked = [(t.topic_name, p.partition_index) for t in ask.topics for p in t.partitions]
@@ -117,7 +119,9 @@ async def test_there_is_one_partition(wire: Wire, ask: DescribeQuorumRequest) ->
     ("key", "version"),
     [(ApiKey.ADD_RAFT_VOTER, 0), (ApiKey.ADD_RAFT_VOTER, 1), (ApiKey.REMOVE_RAFT_VOTER, 0)],
 )
-async def test_voters_are_fixed(broker: Broker, wire: Wire, key: ApiKey, version: int) -> None:
+async def test_changing_voters_is_rejected(
+    broker: Broker, wire: Wire, key: ApiKey, version: int
+) -> None:
     cluster_id = broker.node.cluster.id
     for named, code in ((None, 35), (cluster_id, 35), ("other", 104)):
         answer = await wire.ask(key, version, request(key, cluster_id=named, voter_id=2))

@@ -1,4 +1,4 @@
-"""Quotas of clients (KIP-546), and who is held back by them (KIP-13, KIP-124, KIP-219, KIP-599, KIP-612)."""
+"""Tests of client quotas (KIP-546) over the wire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .quota_requests import (
 )
 
 
-async def test_quotas_are_set_changed_and_taken_away() -> None:
+async def test_quotas_are_set_changed_and_removed() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await known(wire) == {}
         await set_quota(wire, {"user": "al"}, producer_byte_rate=1024, request_percentage=50.5)
@@ -52,7 +52,7 @@ async def test_quotas_are_set_changed_and_taken_away() -> None:
         }
 
 
-async def test_a_filter_takes_what_matches() -> None:
+async def test_filter_returns_matching_quotas() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         entities: list[Entity] = [
             {"user": "al"},
@@ -92,16 +92,14 @@ async def test_a_filter_takes_what_matches() -> None:
         ([("user", 2, None), ("ip", 2, None)], INVALID),
     ],
 )
-async def test_a_filter_that_contradicts_itself(
-    components: list[tuple[Any, ...]], code: int
-) -> None:
+async def test_invalid_filter_is_rejected(components: list[tuple[Any, ...]], code: int) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         answer = await described(wire, *components)
         assert (answer.error_code, answer.entries) == (code, None)
         assert answer.error_message
 
 
-async def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
+async def test_invalid_quotas_are_rejected_without_change() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         good = {"producer_byte_rate": 1.0}
         cls = AlterClientQuotasRequest
@@ -129,7 +127,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing() -> None:
         assert [*await known(wire)] == ['{"user": "fine"}']
 
 
-async def test_to_validate_changes_nothing() -> None:
+async def test_validate_only_changes_no_quotas() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         fine = row_of({"user": "al"}, {"producer_byte_rate": 1})
         bad = row_of({"user": "bo"}, {"producer_byte_rate": -1})
@@ -138,14 +136,14 @@ async def test_to_validate_changes_nothing() -> None:
         assert broker.node.cluster.client_quotas.of_clients is None
 
 
-async def test_the_audit_log_tells_of_changes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_changed_quotas_are_in_audit_log(caplog: pytest.LogCaptureFixture) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         caplog.clear()
         with caplog.at_level("INFO", "kbroker.audit"):
             values = {"producer_byte_rate": 1e6, "consumer_byte_rate": None}
             await set_quota(wire, {"user": None, "client-id": "c"}, **values)
-    (told,) = (each.getMessage() for each in caplog.records if each.name == "kbroker.audit")
-    assert told.startswith("changed: User:ANONYMOUS")
-    assert told.endswith(
+    (message,) = (each.getMessage() for each in caplog.records if each.name == "kbroker.audit")
+    assert message.startswith("changed: User:ANONYMOUS")
+    assert message.endswith(
         "quotas of user=<default>,client-id=c: producer_byte_rate=1000000, no consumer_byte_rate"
     )

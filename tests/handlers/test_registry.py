@@ -1,4 +1,4 @@
-"""What handlers are: which answers they give, and how."""
+"""Tests of the registry of request handlers and of their declared types."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def metadata(ctx, request):
 
 
 def alternatives(annotation: Any) -> Iterator[Any]:
-    """The members of a union, or the type itself."""
+    """Yield the members of a union, or the type itself."""
     if get_origin(annotation) in (Union, UnionType):
         for each in get_args(annotation):
             yield from alternatives(each)
@@ -40,7 +40,7 @@ def alternatives(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def complaint(key: ApiKey, handler: Callable[..., Any]) -> str:
+def type_error(key: ApiKey, handler: Callable[..., Any]) -> str:
     """Return the error in the declared types of a handler; see `kbroker.partitions.waiters`."""
     hints = get_type_hints(handler)
     if hints["request"] is not messages.request_class(key):
@@ -50,7 +50,7 @@ def complaint(key: ApiKey, handler: Callable[..., Any]) -> str:
         outcomes = [each]
         if get_origin(each) is Coroutine:
             if inspect.iscoroutinefunction(handler):
-                return "awaiting it gives something to be awaited"
+                return "awaiting it returns an awaitable"
             outcomes = list(alternatives(get_args(each)[2]))
         for outcome in outcomes:
             if not is_outcome(key, outcome):
@@ -59,14 +59,14 @@ def complaint(key: ApiKey, handler: Callable[..., Any]) -> str:
 
 
 def is_outcome(key: ApiKey, found: Any) -> bool:
-    """Whether this may come of a request: an answer, or what becomes one."""
+    """Return True if a handler may return this type: a response or its pending form."""
     kind = get_origin(found) or found
     if kind is Waiting and key not in (ApiKey.FETCH, ApiKey.SHARE_FETCH):
-        return False  # the answer to anything else is not looked for again and again
+        return False  # only fetches are retried on each wake-up
     if kind in (Pending, Waiting):
         (found,) = get_args(found)
     elif isinstance(kind, type) and issubclass(kind, Pending):
-        return True  # of a coordinator, whose answers are of many types
+        return True  # coordinators respond with many types
     return found in (NoneType, Encoded, messages.response_class(key))
 
 
@@ -96,21 +96,23 @@ def test_declarations_of_handler_are_served() -> None:
 
 
 @pytest.mark.parametrize("key", load_apis())
-def test_a_handler_says_what_comes_of_a_request(key: ApiKey) -> None:
-    assert complaint(ApiKey(key), load_apis()[key].handler) == ""
+def test_handler_declares_request_and_response_types(key: ApiKey) -> None:
+    assert type_error(ApiKey(key), load_apis()[key].handler) == ""
 
 
-def test_what_is_not_an_outcome_is_found() -> None:
-    def parks(ctx: Context, request: HeartbeatRequest) -> Waiting[HeartbeatResponse]:
+def test_wrong_declared_types_are_reported() -> None:
+    def returns_waiting(ctx: Context, request: HeartbeatRequest) -> Waiting[HeartbeatResponse]:
         raise NotImplementedError
 
-    def answers_another(ctx: Context, request: HeartbeatRequest) -> FetchResponse:
+    def returns_other_response(ctx: Context, request: HeartbeatRequest) -> FetchResponse:
         raise NotImplementedError
 
-    async def twice(ctx: Context, request: FetchRequest) -> Coroutine[Any, Any, FetchResponse]:
+    async def returns_awaitable(
+        ctx: Context, request: FetchRequest
+    ) -> Coroutine[Any, Any, FetchResponse]:
         raise NotImplementedError
 
-    assert "Waiting" in complaint(ApiKey.HEARTBEAT, parks)
-    assert "takes" in complaint(ApiKey.FETCH, parks)
-    assert "FetchResponse" in complaint(ApiKey.HEARTBEAT, answers_another)
-    assert "awaited" in complaint(ApiKey.FETCH, twice)
+    assert "Waiting" in type_error(ApiKey.HEARTBEAT, returns_waiting)
+    assert "takes" in type_error(ApiKey.FETCH, returns_waiting)
+    assert "FetchResponse" in type_error(ApiKey.HEARTBEAT, returns_other_response)
+    assert "awaitable" in type_error(ApiKey.FETCH, returns_awaitable)

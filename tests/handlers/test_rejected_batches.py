@@ -1,4 +1,4 @@
-"""Batches in flight behind a refused one of the same idempotent producer keep their order."""
+"""Tests of the order of pipelined idempotent batches after a rejected one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ..wire import Topic, Wire, connected, create_topic, produce, sequenced
 
 PRODUCER = 4000
 LAST_SEQUENCE = 2**31 - 1
-PASSING = [
+# Errors after which a producer retries the batch.
+RETRIABLE = [
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -39,38 +40,42 @@ async def wire(broker: Broker) -> AsyncIterator[Wire]:
         yield wire
 
 
-async def codes(wire: Wire, topic: Topic, sequences: Sequence[int], epoch: int = 0) -> list[int]:
+async def produce_all(
+    wire: Wire, topic: Topic, sequences: Sequence[int], epoch: int = 0
+) -> list[int]:
     rows = [
         await produce(wire, topic, sequenced(PRODUCER, each, epoch=epoch)) for each in sequences
     ]
     return [row.error_code for row in rows]
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, code: ErrorCode, sequences: Sequence[int]) -> None:
-    """Let the first attempt of each of these batches fail before it is appended."""
+def reject_once(monkeypatch: pytest.MonkeyPatch, code: ErrorCode, sequences: Sequence[int]) -> None:
+    """Make the first attempt to append each of these batches fail."""
     append, left = Replica.append_produced, set(sequences)
 
-    def refusing(replica: Replica, batch: memoryview, header: object, *rest: object, **more: bool):  # type: ignore[no-untyped-def]
+    def append_or_fail(
+        replica: Replica, batch: memoryview, header: object, *rest: object, **more: bool
+    ):  # type: ignore[no-untyped-def]
         sequence = read_header(batch).base_sequence
         if sequence in left:
             left.remove(sequence)
             raise KafkaError(code)
         return append(replica, batch, header, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Replica, "append_produced", refusing)
+    monkeypatch.setattr(Replica, "append_produced", append_or_fail)
 
 
 @pytest.mark.parametrize("begins_at", [0, 7, LAST_SEQUENCE - 1])
-@pytest.mark.parametrize("code", PASSING)
-async def test_later_batches_get_the_code_of_the_refused_one_until_it_is_sent_again(
+@pytest.mark.parametrize("code", RETRIABLE)
+async def test_later_batches_get_same_error_until_rejected_batch_is_retried(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, begins_at: int
 ) -> None:
     topic = await create_topic(wire, "t")
     s = [(begins_at + each) & LAST_SEQUENCE for each in range(6)]
-    refuse(monkeypatch, code, [s[1]])
-    assert await codes(wire, topic, s[:4]) == [NONE, code, code, code]
-    assert await codes(wire, topic, [s[0]]) == [NONE], "a retry of what is stored"
-    assert await codes(wire, topic, [s[1], s[4], s[2], s[3], s[4], s[5]]) == [
+    reject_once(monkeypatch, code, [s[1]])
+    assert await produce_all(wire, topic, s[:4]) == [NONE, code, code, code]
+    assert await produce_all(wire, topic, [s[0]]) == [NONE], "a duplicate of a stored batch"
+    assert await produce_all(wire, topic, [s[1], s[4], s[2], s[3], s[4], s[5]]) == [
         NONE,
         code,
         NONE,
@@ -78,19 +83,19 @@ async def test_later_batches_get_the_code_of_the_refused_one_until_it_is_sent_ag
         NONE,
         NONE,
     ]
-    assert await codes(wire, topic, [s[5] + 3 & LAST_SEQUENCE]) == [OUT_OF_ORDER]
+    assert await produce_all(wire, topic, [s[5] + 3 & LAST_SEQUENCE]) == [OUT_OF_ORDER]
 
 
-async def test_first_batches_of_a_producer_keep_their_order(
+async def test_first_batches_of_producer_keep_order_after_rejection(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, code = await create_topic(wire, "t"), ErrorCode.NOT_LEADER_OR_FOLLOWER
-    refuse(monkeypatch, code, [0])
-    assert await codes(wire, topic, [0, 1, 2]) == [code] * 3
-    assert await codes(wire, topic, [0, 1, 2]) == [NONE] * 3
+    reject_once(monkeypatch, code, [0])
+    assert await produce_all(wire, topic, [0, 1, 2]) == [code] * 3
+    assert await produce_all(wire, topic, [0, 1, 2]) == [NONE] * 3
 
 
-async def test_batches_for_a_topic_that_is_created_in_the_meantime_keep_their_order(
+async def test_batches_keep_order_if_topic_is_created_between_them(
     wire: Wire,
 ) -> None:
     missing = Topic("t")
@@ -102,43 +107,43 @@ async def test_batches_for_a_topic_that_is_created_in_the_meantime_keep_their_or
     assert [(await produce(wire, missing, each, version=9)).error_code for each in sent] == [0, 0]
 
 
-async def test_gaps_that_nothing_refused_are_out_of_order(
+async def test_sequence_gaps_without_rejected_batch_are_out_of_order(
     wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, code = await create_topic(wire, "t"), ErrorCode.NOT_LEADER_OR_FOLLOWER
-    refuse(monkeypatch, code, [1])
-    assert await codes(wire, topic, [0, 1]) == [NONE, code]
-    assert await codes(wire, topic, [0, 5], epoch=1) == [NONE, OUT_OF_ORDER], "another epoch"
+    reject_once(monkeypatch, code, [1])
+    assert await produce_all(wire, topic, [0, 1]) == [NONE, code]
+    assert await produce_all(wire, topic, [0, 5], epoch=1) == [NONE, OUT_OF_ORDER], "another epoch"
     async with connected(broker.endpoint) as other:
-        assert await codes(other, topic, [2], epoch=1) == [OUT_OF_ORDER], "another connection"
+        assert await produce_all(other, topic, [2], epoch=1) == [OUT_OF_ORDER], "another connection"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE])
-async def test_batches_behind_one_with_a_fault_of_its_own_are_out_of_order(
+async def test_batches_after_invalid_batch_are_out_of_order(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
     topic = await create_topic(wire, "t")
-    refuse(monkeypatch, code, [1])
-    assert await codes(wire, topic, [0, 1, 2]) == [NONE, code, OUT_OF_ORDER]
+    reject_once(monkeypatch, code, [1])
+    assert await produce_all(wire, topic, [0, 1, 2]) == [NONE, code, OUT_OF_ORDER]
 
 
-def test_refused_batches_are_bounded_and_forgotten_in_time() -> None:
-    refused, states = RejectedBatches(), ProducerStates()
+def test_rejected_batches_are_bounded_and_expire() -> None:
+    rejected, states = RejectedBatches(), ProducerStates()
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     for index in range(KEPT_MAX + 1):
-        refused.note("t", index, memoryview(sequenced(PRODUCER, 0)), code, 0.0)
+        rejected.note("t", index, memoryview(sequenced(PRODUCER, 0)), code, 0.0)
     header = read_header(sequenced(PRODUCER, 1))
-    refused.check("t", 0, header, states, 1.0)  # the oldest one is forgotten
+    rejected.check("t", 0, header, states, 1.0)  # the oldest one was evicted
     with pytest.raises(KafkaError):
-        refused.check("t", 1, header, states, 1.0)
-    refused.check("t", 1, header, states, KEPT_SECONDS + 1)
+        rejected.check("t", 1, header, states, 1.0)
+    rejected.check("t", 1, header, states, KEPT_SECONDS + 1)
 
 
-def test_batches_without_a_producer_are_not_remembered() -> None:
-    refused, code = RejectedBatches(), ErrorCode.NOT_LEADER_OR_FOLLOWER
+def test_rejected_batches_without_producer_are_not_recorded() -> None:
+    rejected, code = RejectedBatches(), ErrorCode.NOT_LEADER_OR_FOLLOWER
     for records in (None, b"", b"x" * 100, sequenced(-1, -1), sequenced(PRODUCER, -1)):
-        refused.note("t", 0, records and memoryview(records), code, 0.0)  # type: ignore[arg-type]
-    assert not refused
+        rejected.note("t", 0, records and memoryview(records), code, 0.0)  # type: ignore[arg-type]
+    assert not rejected
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 1000, LAST_SEQUENCE])

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: records for members of share groups (KIP-932)."""
+"""Tests of ShareFetch and ShareAcknowledge by members of share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ NOT_FOUND, WRONG_EPOCH = (
 )
 
 
-async def filled(broker: Broker, wire: Wire, batches: int = 1, records: int = 10) -> Topic:
-    """A topic with records, of which a share group has none yet."""
+async def topic_with_records(
+    broker: Broker, wire: Wire, batches: int = 1, records: int = 10
+) -> Topic:
+    """Create a topic with records that are available to the share group."""
     topic = await shared_topic(broker, wire)
     for _ in range(batches):
         await produce(wire, topic, batch([b"%d" % number for number in range(records)]))
@@ -72,13 +74,13 @@ async def filled(broker: Broker, wire: Wire, batches: int = 1, records: int = 10
 # -- records
 
 
-async def test_records_are_given_to_one_member() -> None:
+async def test_records_are_acquired_by_one_member() -> None:
     async with (
         started() as broker,
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
     ):
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
         answer = await first.fetch()
         row = row_of(answer)
@@ -92,9 +94,9 @@ async def test_records_are_given_to_one_member() -> None:
         assert await second.take() == [(5, 9, 2)]
 
 
-async def test_what_was_acknowledged_survives(tmp_path: Path) -> None:
+async def test_acknowledgements_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire, 2)
+        topic = await topic_with_records(broker, wire, 2)
         member = ShareMember(wire, topic)
         assert await member.take() == [(0, 19, 1)]
         row = await member.say((0, 2, [ACCEPT, REJECT, GAP]), (3, 9, ACCEPT), (12, 12, ACCEPT))
@@ -107,25 +109,25 @@ async def test_what_was_acknowledged_survives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_only_batches_with_records_of_the_member_are_sent(version: int) -> None:
+async def test_only_batches_with_acquired_records_are_sent(version: int) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire, 4)
+        topic = await topic_with_records(broker, wire, 4)
         member = ShareMember(wire, topic, version=version)
         row = row_of(await member.fetch(max_records=15))
         assert len(values_of(row)) == 20
         assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(0, 19)]
 
 
-async def test_a_member_may_want_no_more_than_so_many() -> None:
+async def test_strict_acquire_mode_limits_records() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
         row = row_of(await member.fetch(max_records=3, share_acquire_mode=1))
-        assert len(values_of(row)) == 10, "the batch is sent whole"
+        assert len(values_of(row)) == 10, "the whole batch is sent"
         assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(0, 2)]
 
 
-async def test_a_fetch_waits_for_records() -> None:
+async def test_fetch_waits_for_append() -> None:
     async with (
         started() as broker,
         connected(broker.endpoint) as wire,
@@ -142,13 +144,13 @@ async def test_a_fetch_waits_for_records() -> None:
         assert not share_partition.waits
 
 
-async def test_a_fetch_waits_for_what_others_release() -> None:
+async def test_fetch_waits_for_released_records() -> None:
     async with (
         started() as broker,
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
     ):
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
         await first.take()
         await second.begin()
@@ -160,56 +162,56 @@ async def test_a_fetch_waits_for_what_others_release() -> None:
         assert (range_.first_offset, range_.last_offset) == (2, 3)
 
 
-WAITING = 50
-"""Members that wait for the records of one partition."""
+# Number of members with a pending fetch of the same partition.
+WAITING_MEMBERS = 50
 
 
 @asynccontextmanager
-async def many_that_wait(
+async def waiting_members(
     broker: Broker, topic: Topic, **fields: Any
 ) -> AsyncIterator[list[ShareMember]]:
     async with AsyncExitStack() as stack:
         members = []
-        for number in range(WAITING):
+        for number in range(WAITING_MEMBERS):
             other = await stack.enter_async_context(connected(broker.endpoint))
             members.append(ShareMember(other, topic, f"member-{number}"))
             await members[-1].begin()
             await members[-1].send_fetch((), **fields)
         (share_partition,) = broker.node.share.partitions
-        await until(lambda: len(share_partition.waits) == WAITING)
+        await until(lambda: len(share_partition.waits) == WAITING_MEMBERS)
         yield members
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each time that a fetch looks for records."""
-    made: list[None] = []
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Return a list that grows by an item for each read of a fetch."""
+    calls: list[None] = []
     real = vars(share_fetch)["_ShareFetchOperation"]._read_all
 
     async def read_all(self: Any, *arguments: Any) -> Any:
-        made.append(None)
+        calls.append(None)
         return await real(self, *arguments)
 
     monkeypatch.setattr(vars(share_fetch)["_ShareFetchOperation"], "_read_all", read_all)
-    return made
+    return calls
 
 
-async def test_an_append_wakes_one_of_many_that_wait(looks: list[None]) -> None:
+async def test_append_wakes_one_waiting_member(reads: list[None]) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
-        async with many_that_wait(broker, topic) as members:
-            looks.clear()
-            for member in members[:5]:  # who waits longest is the next
+        async with waiting_members(broker, topic) as members:
+            reads.clear()
+            for member in members[:5]:  # in the order of arrival
                 await produce(wire, topic, batch())
                 assert len(row_of(await member.wire.receive()).acquired_records) == 1
-            assert len(looks) == 5
+            assert len(reads) == 5
 
 
-async def test_what_one_leaves_the_next_one_gets(looks: list[None]) -> None:
+async def test_remaining_records_wake_next_member(reads: list[None]) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
-        async with many_that_wait(broker, topic, max_records=2, share_acquire_mode=1) as members:
-            looks.clear()
+        async with waiting_members(broker, topic, max_records=2, share_acquire_mode=1) as members:
+            reads.clear()
             await produce(wire, topic, batch([b"a"] * 6))
             for number in range(3):
                 (acquired,) = row_of(await members[number].wire.receive()).acquired_records
@@ -217,39 +219,39 @@ async def test_what_one_leaves_the_next_one_gets(looks: list[None]) -> None:
                     2 * number,
                     2 * number + 1,
                 )
-            assert len(looks) == 3
+            assert len(reads) == 3
             members[0].epoch = 2
             await members[0].say((0, 1, RELEASE))
             (acquired,) = row_of(await members[3].wire.receive()).acquired_records
             assert (acquired.first_offset, acquired.delivery_count) == (0, 2)
-            assert len(looks) == 4
+            assert len(reads) == 4
 
 
-async def test_who_waits_for_more_than_there_is_does_not_keep_it_from_others() -> None:
+async def test_fetch_with_high_min_bytes_does_not_block_other_members() -> None:
     async with (
         started() as broker,
         connected(broker.endpoint) as wire,
-        connected(broker.endpoint) as greedy,
-        connected(broker.endpoint) as modest,
+        connected(broker.endpoint) as first,
+        connected(broker.endpoint) as second,
     ):
         topic = await shared_topic(broker, wire)
-        wants_much, wants_little = ShareMember(greedy, topic), ShareMember(modest, topic, "b")
-        await wants_much.begin()
-        await wants_little.begin()
-        await wants_much.send_fetch((), min_bytes=100_000)
+        high_minimum, low_minimum = ShareMember(first, topic), ShareMember(second, topic, "b")
+        await high_minimum.begin()
+        await low_minimum.begin()
+        await high_minimum.send_fetch((), min_bytes=100_000)
         (share_partition,) = broker.node.share.partitions
         await until(lambda: len(share_partition.waits) == 1)
-        await wants_little.send_fetch(())
+        await low_minimum.send_fetch(())
         await until(lambda: len(share_partition.waits) == 2)
         await produce(wire, topic, batch())
-        assert len(row_of(await modest.receive()).acquired_records) == 1
+        assert len(row_of(await second.receive()).acquired_records) == 1
         assert len(share_partition.waits) == 1
 
 
-async def test_who_is_woken_and_gone_leaves_the_records_to_the_next() -> None:
+async def test_disconnected_members_pass_records_to_next_member() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
-        async with many_that_wait(broker, topic) as members:
+        async with waiting_members(broker, topic) as members:
             for member in members[:-1]:
                 await member.wire.stream.aclose()
             await produce(wire, topic, batch())
@@ -257,20 +259,20 @@ async def test_who_is_woken_and_gone_leaves_the_records_to_the_next() -> None:
             assert len(row.acquired_records) == 1
 
 
-async def test_a_transaction_that_ends_wakes_one(looks: list[None]) -> None:
+async def test_end_of_transaction_wakes_one_waiting_member(reads: list[None]) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
         await set_config(wire, ResourceType.GROUP, GROUP, "share.isolation.level", "read_committed")
-        async with many_that_wait(broker, topic) as members:
-            looks.clear()
-            producer = await transaction(wire, topic, "first", broker.node.clock.log_ms())
-            assert not looks
-            await end(wire, "first", producer, commit=True)
+        async with waiting_members(broker, topic) as members:
+            reads.clear()
+            producer = await write_transaction(wire, topic, "first", broker.node.clock.log_ms())
+            assert not reads
+            await end_transaction(wire, "first", producer, commit=True)
             assert row_of(await members[0].wire.receive()).acquired_records
-            assert len(looks) == 1
+            assert len(reads) == 1
 
 
-async def test_locks_run_out() -> None:
+async def test_acquisition_locks_expire() -> None:
     clock = MovableClock()
     clock.coordinator.freeze()
     async with (
@@ -280,7 +282,7 @@ async def test_locks_run_out() -> None:
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
     ):
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
         await first.take()
         clock.coordinator.add(20_000)
@@ -296,7 +298,7 @@ async def test_locks_run_out() -> None:
         assert not (await first.say((0, 4, ACCEPT))).error_code
 
 
-async def test_partitions_take_turns() -> None:
+async def test_partitions_are_fetched_round_robin() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire, 3)
         for index in range(3):
@@ -315,30 +317,30 @@ async def test_partitions_take_turns() -> None:
         assert sorted(order) == [0, 1, 2]
 
 
-async def test_the_log_begins_later() -> None:
+async def test_fetch_starts_at_advanced_log_start() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire, 3)
+        topic = await topic_with_records(broker, wire, 3)
         row = DeleteRecordsRequest.Partition(partition_index=0, offset=15)
-        deletion = DeleteRecordsRequest(
+        delete_records = DeleteRecordsRequest(
             topics=[DeleteRecordsRequest.Topic(name=topic.name, partitions=[row])], timeout_ms=5000
         )
         member = ShareMember(wire, topic)
         await member.begin()
-        await wire.ask(ApiKey.DELETE_RECORDS, 2, deletion)
+        await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records)
         assert await member.take(()) == [(15, 29, 1)]
 
 
-async def transaction(wire: Wire, topic: Topic, name: str, now_ms: int) -> Any:
-    """Four records in a transaction; what InitProducerId answered."""
+async def write_transaction(wire: Wire, topic: Topic, name: str, now_ms: int) -> Any:
+    """Write four records in a transaction; return the response to InitProducerId."""
     coordinator = request(ApiKey.FIND_COORDINATOR, key_type=1, coordinator_keys=[name])
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, coordinator)
     begin = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
     begin.producer_id = begin.producer_epoch = -1
-    made = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, begin)
+    producer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, begin)
     data = encode_batch(
         [Record(b"k", b"v", now_ms)] * 4,
-        producer_id=made.producer_id,
-        producer_epoch=made.producer_epoch,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
         base_sequence=0,
         transactional=True,
     )
@@ -347,27 +349,27 @@ async def transaction(wire: Wire, topic: Topic, name: str, now_ms: int) -> Any:
     ask.topic_data = [type(ask).Topic(name=topic.name, partition_data=[row])]
     answer = await wire.ask(ApiKey.PRODUCE, 12, ask)
     assert not answer.responses[0].partition_responses[0].error_code
-    return made
+    return producer
 
 
-async def end(wire: Wire, name: str, made: Any, *, commit: bool) -> None:
+async def end_transaction(wire: Wire, name: str, producer: Any, *, commit: bool) -> None:
     ask = request(ApiKey.END_TXN, transactional_id=name, committed=commit)
-    ask.producer_id, ask.producer_epoch = made.producer_id, made.producer_epoch
+    ask.producer_id, ask.producer_epoch = producer.producer_id, producer.producer_epoch
     assert not (await wire.ask(ApiKey.END_TXN, 5, ask)).error_code
 
 
-async def test_records_of_transactions_that_are_committed() -> None:
+async def test_read_committed_group_gets_only_committed_records() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
         await set_config(wire, ResourceType.GROUP, GROUP, "share.isolation.level", "read_committed")
         member = ShareMember(wire, topic)
         await member.begin()
         now_ms = broker.node.clock.log_ms()
-        first = await transaction(wire, topic, "first", now_ms)
+        first = await write_transaction(wire, topic, "first", now_ms)
         assert await member.fetch((), max_wait_ms=0)
-        second = await transaction(wire, topic, "second", now_ms)
-        await end(wire, "first", first, commit=False)
-        await end(wire, "second", second, commit=True)
+        second = await write_transaction(wire, topic, "second", now_ms)
+        await end_transaction(wire, "first", first, commit=False)
+        await end_transaction(wire, "second", second, commit=True)
         assert await member.take(()) == [(4, 9, 1)]
         assert not (await member.say((4, 9, ACCEPT))).error_code
         (share_partition,) = broker.node.share.partitions
@@ -376,7 +378,7 @@ async def test_records_of_transactions_that_are_committed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begins", "offset"),
+    ("reset", "offset"),
     [
         ("earliest", 0),
         ("latest", 2),
@@ -385,10 +387,10 @@ async def test_records_of_transactions_that_are_committed() -> None:
         (f"by_duration:P{'9' * 400}D", 0),
     ],
 )
-async def test_where_a_group_begins(begins: str, offset: int) -> None:
+async def test_auto_offset_reset_sets_start_offset(reset: str, offset: int) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire, start=-1)
-        await set_config(wire, ResourceType.GROUP, GROUP, "share.auto.offset.reset", begins)
+        await set_config(wire, ResourceType.GROUP, GROUP, "share.auto.offset.reset", reset)
         now_ms = broker.node.clock.log_ms()
         for at_ms in (now_ms - 2 * 3_600_000, now_ms):
             await produce(wire, topic, batch([Record(None, b"x", at_ms)]))
@@ -404,7 +406,7 @@ async def test_where_a_group_begins(begins: str, offset: int) -> None:
         assert share_partition.delivery.start_offset == offset
 
 
-async def test_no_record_is_as_new_as_that() -> None:
+async def test_reset_by_duration_without_newer_record_fails() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire, start=-1)
         await set_config(
@@ -417,7 +419,7 @@ async def test_no_record_is_as_new_as_that() -> None:
 # -- sessions
 
 
-async def test_sessions_have_epochs() -> None:
+async def test_share_session_epochs_are_checked() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire, 2)
         member = ShareMember(wire, topic)
@@ -437,14 +439,14 @@ async def test_sessions_have_epochs() -> None:
         assert (await member.close()).error_code == NOT_FOUND
 
 
-async def test_a_first_fetch_acknowledges_nothing() -> None:
+async def test_first_fetch_with_acknowledgements_is_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
         answer = await ShareMember(wire, topic).fetch((0,), {0: [(0, 0, ACCEPT)]})
         assert answer.error_code == INVALID
 
 
-async def test_partitions_come_and_go() -> None:
+async def test_session_partitions_can_be_added_and_forgotten() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire, 2)
         for index in range(2):
@@ -456,9 +458,9 @@ async def test_partitions_come_and_go() -> None:
         assert len(answer.responses[0].partitions) == 1
 
 
-async def test_a_session_ends_with_its_connection() -> None:
+async def test_closed_connection_ends_session_and_releases_records() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         async with connected(broker.endpoint) as leaver:
             assert await ShareMember(leaver, topic).take() == [(0, 9, 1)]
             assert len(broker.node.share.sessions) == 1
@@ -466,9 +468,9 @@ async def test_a_session_ends_with_its_connection() -> None:
         assert await ShareMember(wire, topic, "b").take() == [(0, 9, 2)]
 
 
-async def test_what_a_group_has_is_forgotten_with_its_last_connection() -> None:
+async def test_share_partition_is_unloaded_after_last_connection() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         async with connected(broker.endpoint) as leaver:
             member = ShareMember(leaver, topic)
             await member.take()
@@ -477,13 +479,13 @@ async def test_what_a_group_has_is_forgotten_with_its_last_connection() -> None:
         await until(lambda: not len(broker.node.share.partitions))
 
 
-async def test_a_member_that_closes_releases_its_records() -> None:
+async def test_closing_session_releases_records() -> None:
     async with (
         started() as broker,
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
     ):
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
         await first.take()
         message = first.fetch_request((), {0: [(0, 2, ACCEPT)]}, share_session_epoch=-1)
@@ -495,7 +497,7 @@ async def test_a_member_that_closes_releases_its_records() -> None:
         assert await first.take() == [(4, 9, 3)]
 
 
-async def test_only_so_many_sessions() -> None:
+async def test_number_of_sessions_is_bounded() -> None:
     async with (
         started(group_share_max_share_sessions=1, group_share_max_size=1) as broker,
         connected(broker.endpoint) as wire,
@@ -522,7 +524,7 @@ async def test_only_so_many_sessions() -> None:
         {"is_renew_ack": True},
     ],
 )
-async def test_requests_that_make_no_sense(fields: dict[str, Any]) -> None:
+async def test_invalid_request_fields_are_rejected(fields: dict[str, Any]) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
         member = ShareMember(wire, topic)
@@ -533,7 +535,7 @@ async def test_requests_that_make_no_sense(fields: dict[str, Any]) -> None:
             assert (await member.acknowledge({}, **named)).error_code == INVALID
 
 
-async def test_a_mode_that_there_is_not() -> None:
+async def test_unknown_acquire_mode_is_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
         answer = await ShareMember(wire, topic).fetch(share_acquire_mode=2)
@@ -558,9 +560,9 @@ async def test_a_mode_that_there_is_not() -> None:
         ([], 0),
     ],
 )
-async def test_acknowledgements_that_make_no_sense(said: list[Any], code: int) -> None:
+async def test_invalid_acknowledgements_are_rejected(said: list[Any], code: int) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
         await member.take()
         answer = await member.acknowledge({0: said})
@@ -569,12 +571,14 @@ async def test_acknowledgements_that_make_no_sense(said: list[Any], code: int) -
         row = row_of(await member.fetch((), {0: said, 5: [(0, 0, ACCEPT)]}, max_records=0), 5)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (row.error_code, row.acknowledge_error_code) == (unknown, unknown)
-        assert not (await member.say((0, 9, ACCEPT))).error_code, "nothing of it counts"
+        assert not (await member.say((0, 9, ACCEPT))).error_code, (
+            "the rejected acknowledgements have no effect"
+        )
 
 
-async def test_acknowledgements_of_what_is_not_there() -> None:
+async def test_acknowledgements_of_unknown_partitions_are_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
         await member.take()
         unknown = Topic("u", uuid.uuid4())
@@ -586,9 +590,9 @@ async def test_acknowledgements_of_what_is_not_there() -> None:
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_acknowledgements_go_with_a_fetch() -> None:
+async def test_fetch_carries_acknowledgements() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire, 2)
+        topic = await topic_with_records(broker, wire, 2)
         member = ShareMember(wire, topic)
         assert await member.take(max_records=5) == [(0, 9, 1)]
         row = row_of(await member.fetch((), {0: [(0, 9, ACCEPT)]}))
@@ -602,7 +606,7 @@ async def test_acknowledgements_go_with_a_fetch() -> None:
 # -- states
 
 
-async def test_a_group_that_has_no_state() -> None:
+async def test_group_without_state_cannot_fetch() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         row = await ShareMember(wire, topic).refusal()
@@ -610,9 +614,9 @@ async def test_a_group_that_has_no_state() -> None:
         assert not len(broker.node.share.partitions)
 
 
-async def test_a_later_life_of_the_group_fences_this_one() -> None:
+async def test_higher_state_epoch_fences_member() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
         await member.take()
         await initialize(broker.node, topic, start=3, epoch=1)
@@ -624,9 +628,9 @@ async def test_a_later_life_of_the_group_fences_this_one() -> None:
         assert await member.take(()) == [(3, 9, 1)]
 
 
-async def test_a_later_leader_fences_this_one() -> None:
+async def test_higher_leader_epoch_fences_leader() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
         await member.take()
         share = SharePartitionKey(GROUP, topic.id, 0)
@@ -637,9 +641,9 @@ async def test_a_later_leader_fences_this_one() -> None:
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_many_changes_are_stored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_state_changes_are_stored_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire, 5)
+        topic = await topic_with_records(broker, wire, 5)
         member = ShareMember(wire, topic)
         await member.take()
         written: list[WriteShareGroupStateRequest.Partition] = []
@@ -660,13 +664,13 @@ async def test_many_changes_are_stored_at_once(monkeypatch: pytest.MonkeyPatch) 
         assert sum(len(each.state_batches) for each in written) <= 5
 
 
-async def test_a_topic_that_goes() -> None:
+async def test_deleted_topic_completes_pending_fetch() -> None:
     async with (
         started() as broker,
         connected(broker.endpoint) as wire,
         connected(broker.endpoint) as other,
     ):
-        topic = await filled(broker, wire)
+        topic = await topic_with_records(broker, wire)
         member = ShareMember(other, topic)
         await member.take()
         await member.send_fetch(())
@@ -680,7 +684,7 @@ async def test_a_topic_that_goes() -> None:
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_fetches_that_wait_are_answered_when_the_node_stops() -> None:
+async def test_pending_fetches_complete_when_node_stops() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
         member = ShareMember(wire, topic)
@@ -692,20 +696,20 @@ async def test_fetches_that_wait_are_answered_when_the_node_stops() -> None:
         assert not (await wire.receive()).error_code
 
 
-async def test_small_batches_are_looked_at_as_far_as_they_are_wanted(
+async def test_only_needed_batch_headers_are_scanned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked = 0
+    scanned = 0
     real = vars(share_fetch)["slice_headers"]
 
     def headers(found: Any) -> Any:
-        nonlocal looked
+        nonlocal scanned
         for each in real(found):
-            looked += 1
+            scanned += 1
             yield each
 
     monkeypatch.setattr(share_fetch, "slice_headers", headers)
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic = await filled(broker, wire, 100, 1)
+        topic = await topic_with_records(broker, wire, 100, 1)
         assert await ShareMember(wire, topic).take(max_records=3) == [(0, 2, 1)]
-        assert looked <= 6
+        assert scanned <= 6

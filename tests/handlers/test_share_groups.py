@@ -1,6 +1,6 @@
-"""Share groups of KIP-932 through a node: on the wire, with settings that change, and restarts.
+"""Tests of share groups (KIP-932) on the wire: settings, restarts, offsets and limits.
 
-What a coordinator decides is tested in tests/coordinator, what members fetch in test_share_fetch.py.
+tests/coordinator tests the decisions of the coordinator.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OFFSETS = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
 async def beat(
     wire: Wire, member: str, epoch: int, *, group: str = "g", topics: list[str] | None = None
 ) -> Any:
-    """A heartbeat; a join reads "t" unless told otherwise."""
+    """Send a heartbeat; a join (epoch 0) subscribes to "t" by default."""
     if epoch == 0 and topics is None:
         topics = ["t"]
     ask = request(
@@ -53,7 +53,7 @@ async def beat(
 
 
 async def joined(wire: Wire, member: str = "a", *, partitions: int, group: str = "g") -> Any:
-    """Send heartbeats until a member has so many partitions; returns the last answer."""
+    """Send heartbeats until the member has `partitions` partitions; return the last response."""
     answer = await beat(wire, member, 0, group=group)
     with trio.fail_after(ANSWER_SECONDS):
         while len(given(answer) or ()) != partitions:
@@ -68,7 +68,7 @@ async def describe(wire: Wire, group: str = "g") -> Any:
 
 
 async def begins(wire: Wire, group: str = "g") -> dict[tuple[str, int], tuple[int, int]]:
-    """Start offset and lag of all partitions that have a state."""
+    """Return start offset and lag of all partitions with a state."""
     cls: Any = request_class(OFFSETS)
     ask = cls(groups=[cls.Group(group_id=group, topics=None)])
     (row,) = (await wire.ask(OFFSETS, 1, ask)).groups
@@ -101,7 +101,7 @@ async def delete(wire: Wire, group: str = "g") -> int:
     return int((await wire.ask(ApiKey.DELETE_GROUPS, 2, ask)).results[0].error_code)
 
 
-async def test_a_group_lives_on_the_wire(wire: Wire, broker: Broker) -> None:
+async def test_share_group_is_joined_described_left_and_deleted(wire: Wire, broker: Broker) -> None:
     topic = await create_topic(wire, "t", 4)
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
     await find(wire)
@@ -119,10 +119,10 @@ async def test_a_group_lives_on_the_wire(wire: Wire, broker: Broker) -> None:
     assert await delete(wire) == 0
     assert (await describe(wire)).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     states = [shard.coordinator.states for shard in broker.node.share.states.shards()]
-    assert not any(states), "share coordinators have forgotten it too"
+    assert not any(states), "the share coordinators deleted the states"
 
 
-async def test_members_read_what_the_group_has_not_done_with(wire: Wire) -> None:
+async def test_members_fetch_unacknowledged_records(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     await set_config(wire, ResourceType.GROUP, "g", "share.auto.offset.reset", "earliest")
     await produce(wire, topic, batch([b"a", b"b", b"c"]))
@@ -132,29 +132,29 @@ async def test_members_read_what_the_group_has_not_done_with(wire: Wire) -> None
     member = ShareMember(wire, topic, group="g")
     assert row_of(await member.fetch()).acquired_records[0].last_offset == 2
     assert not (await member.say((0, 1, 1))).error_code
-    assert (await begins(wire))["t", 0] == (0, 1), "it begins there, and two are done with"
+    assert (await begins(wire))["t", 0] == (0, 1), "two of the three records are acknowledged"
     await beat(wire, "a", -1)
     assert not (await alter(wire, {0: 1})).error_code
     assert await begins(wire) == {("t", 0): (1, 2)}
 
 
-async def test_a_group_survives_a_restart(tmp_path: Path) -> None:
+async def test_share_group_survives_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 4)
         await find(wire)
         await joined(wire, partitions=4)
         await alter(wire, {1: 0}, group="empty")
         before = [await describe(wire, group) for group in ("g", "empty")]
-        begun = [await begins(wire, group) for group in ("g", "empty")]
+        offsets = [await begins(wire, group) for group in ("g", "empty")]
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert [await describe(wire, group) for group in ("g", "empty")] == before
-        assert [await begins(wire, group) for group in ("g", "empty")] == begun
+        assert [await begins(wire, group) for group in ("g", "empty")] == offsets
         epoch = before[0].members[0].member_epoch
         answer = await beat(wire, "a", epoch)
         assert (answer.member_epoch, given(answer)) == (epoch, None)
 
 
-async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
+async def test_changed_share_group_settings_take_effect_at_once() -> None:
     clock = MovableClock()
     clock.coordinator.freeze()
     async with started(None, clock) as broker, connected(broker.endpoint) as wire:
@@ -177,7 +177,7 @@ async def test_settings_of_a_group_and_of_the_broker_hold_at_once() -> None:
         assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-async def test_a_group_has_as_many_members_as_the_broker_lets_it() -> None:
+async def test_share_group_size_is_bounded() -> None:
     async with (
         started(group_share_max_size=1) as broker,
         connected(broker.endpoint) as wire,
@@ -188,7 +188,7 @@ async def test_a_group_has_as_many_members_as_the_broker_lets_it() -> None:
         assert (await beat(wire, "b", 0)).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-async def test_a_cluster_may_do_without_share_groups(wire: Wire) -> None:
+async def test_share_requests_are_rejected_if_feature_is_disabled(wire: Wire) -> None:
     cls = UpdateFeaturesRequest
     row = cls.Feature(feature="share.version", max_version_level=0, upgrade_type=2)
     answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
@@ -198,8 +198,8 @@ async def test_a_cluster_may_do_without_share_groups(wire: Wire) -> None:
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert "share.version=1" in answer.error_message
     assert (await describe(wire)).error_code == ErrorCode.UNSUPPORTED_VERSION
-    for refused in (await alter(wire, {0: 0}), await forget(wire, "t")):
-        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+    for failures in (await alter(wire, {0: 0}), await forget(wire, "t")):
+        assert failures.error_code == ErrorCode.UNSUPPORTED_VERSION
     offsets: Any = request_class(OFFSETS)
     ask = offsets(groups=[offsets.Group(group_id="g", topics=[])])
     (group,) = (await wire.ask(OFFSETS, 1, ask)).groups
@@ -210,7 +210,7 @@ async def test_a_cluster_may_do_without_share_groups(wire: Wire) -> None:
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_topics_that_go_take_their_states_with_them(wire: Wire) -> None:
+async def test_deleted_topic_removes_share_states(wire: Wire) -> None:
     await create_topic(wire, "t", 2)
     await find(wire)
     await joined(wire, partitions=2)
@@ -220,7 +220,7 @@ async def test_topics_that_go_take_their_states_with_them(wire: Wire) -> None:
     assert given(await joined(wire, partitions=1)) == [0]
 
 
-async def test_where_a_group_begins_is_refused_where_it_cannot_be_set(wire: Wire) -> None:
+async def test_invalid_offset_changes_are_rejected(wire: Wire) -> None:
     await create_topic(wire, "t", 2)
     await find(wire)
     answer = await alter(wire, {0: 5, 2: 5, -1: 5})
@@ -233,45 +233,45 @@ async def test_where_a_group_begins_is_refused_where_it_cannot_be_set(wire: Wire
     codes = {row.topic_name: row.error_code for row in (await forget(wire, "t", "u")).responses}
     assert codes == {"t": 0, "u": unknown}
     (row,) = (await forget(wire, "t")).responses
-    assert row.error_code == unknown, "it is forgotten already"
-    answer = await forget(wire, "t", group="nobodys")
+    assert row.error_code == unknown, "the offset is deleted already"
+    answer = await forget(wire, "t", group="unknown")
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     await beat(wire, "a", 0)
     assert (await alter(wire, {0: 5})).error_code == ErrorCode.NON_EMPTY_GROUP
     assert (await forget(wire, "t")).error_code == ErrorCode.NON_EMPTY_GROUP
 
 
-async def test_states_that_cannot_be_made_are_asked_for_again(
+async def test_failed_state_initialization_is_retried(
     wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await create_topic(wire, "t", 2)
     await find(wire)
     persister = broker.node.share.persister
     initialize = persister.initialize
-    refused: list[int] = []
+    failures: list[int] = []
 
-    async def fails(rows: Any) -> Any:
+    async def fail_twice(rows: Any) -> Any:
         answers = await initialize(rows)
-        if len(refused) < 2:
-            refused.append(len(rows))
+        if len(failures) < 2:
+            failures.append(len(rows))
             for row in answers.values():
                 row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return answers
 
-    monkeypatch.setattr(persister, "initialize", fails)
+    monkeypatch.setattr(persister, "initialize", fail_twice)
     await joined(wire, partitions=2)
-    assert refused == [2, 2]
-    said = [
+    assert failures == [2, 2]
+    logged = [
         each.getMessage()
         for each in caplog.records
         if "could not be initialized" in each.getMessage()
     ]
-    assert len([each for each in said if "share group g: 2 share-partition states" in each]) == 1, (
-        said
-    )
+    assert (
+        len([each for each in logged if "share group g: 2 share-partition states" in each]) == 1
+    ), logged
 
 
-async def test_a_large_group_is_shared_beside_clients(wire: Wire) -> None:
+async def test_large_share_assignment_is_computed_in_background(wire: Wire) -> None:
     await create_topic(wire, "t", 2_500)
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
     await find(wire)
@@ -279,7 +279,7 @@ async def test_a_large_group_is_shared_beside_clients(wire: Wire) -> None:
     assert len(await begins(wire)) == 2_500
 
 
-async def test_members_that_come_one_after_the_other_wait_for_their_shares() -> None:
+async def test_assignment_interval_delays_assignment_of_new_member() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 2)
         await find(wire)

@@ -1,4 +1,4 @@
-"""How far behind a share group is, by states that anybody who may ask nodes for that has written."""
+"""Tests of the lag of share groups for extreme stored states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = (1 << 63) - 1
 @pytest.mark.parametrize(
     ("start", "done", "lag"), [(3, 2, 5), (-MOST, 0, MOST), (MOST, 1 << 30, -MOST)]
 )
-def test_a_lag_has_room_in_its_answer(start: int, done: int, lag: int) -> None:
+def test_lag_is_capped_to_int64(start: int, done: int, lag: int) -> None:
     summary = ReadShareGroupStateSummaryResponse.Partition(
         partition=0, start_offset=start, delivery_complete_count=done
     )

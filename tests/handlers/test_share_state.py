@@ -1,4 +1,4 @@
-"""Where share groups keep their state: what brokers ask each other for it (KIP-932)."""
+"""Tests of the requests that read and write the state of share groups (KIP-932)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHARE_KEY = 2
 async def ask(
     wire: Wire, key: ApiKey, topic_id: uuid.UUID, *indexes: int, group: str = "queue", **fields: Any
 ) -> dict[int, Any]:
-    """The rows by partition."""
+    """Send a request and return the rows by partition."""
     cls: Any = request_class(key)
     rows = [cls.Partition(partition=index, **fields) for index in indexes]
     topic = cls.Topic(topic_id=topic_id, partitions=rows)
@@ -51,8 +51,8 @@ async def find(wire: Wire, key: str, version: int = 6) -> Any:
     return answer.coordinators[0]
 
 
-async def begin(broker: Broker, wire: Wire, partitions: int = 2) -> uuid.UUID:
-    """A topic, and the one of the states."""
+async def create_topics(broker: Broker, wire: Wire, partitions: int = 2) -> uuid.UUID:
+    """Create a topic, and the topic of the share states."""
     await create_topic(wire, "orders", partitions)
     topic_id = broker.node.cluster.topics["orders"].id
     assert (await find(wire, SharePartitionKey("queue", topic_id, 0).name)).error_code == NONE
@@ -72,9 +72,9 @@ def change(*offsets: tuple[int, int], **fields: Any) -> dict[str, Any]:
     return {"state_batches": rows, "start_offset": -1} | fields
 
 
-async def test_states_survive_a_restart(tmp_path: Path) -> None:
+async def test_share_states_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        topic_id = await begin(broker, wire)
+        topic_id = await create_topics(broker, wire)
         for row in (await ask(wire, INITIALIZE, topic_id, 0, 1, start_offset=5)).values():
             assert row.error_code == NONE
         written = await ask(wire, WRITE, topic_id, 1, **change((5, 9), (20, 29)))
@@ -89,21 +89,21 @@ async def test_states_survive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["queue", "queue:nothing:0", f":{'A' * 22}:1", "a:b"])
-async def test_names_that_are_none(key: str) -> None:
+async def test_invalid_share_partition_key_is_rejected(key: str) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         assert (await find(wire, key)).error_code == INVALID
         assert SHARE_STATE_TOPIC not in broker.node.cluster.topics
 
 
-async def test_older_versions_know_no_share_partitions() -> None:
+async def test_old_find_coordinator_rejects_share_key_type() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         name = SharePartitionKey("queue", uuid.uuid4(), 0).name
         assert (await find(wire, name, version=5)).error_code == INVALID
 
 
-async def test_without_a_name_there_are_no_rows() -> None:
+async def test_request_without_group_or_partitions_returns_no_rows() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic_id = await begin(broker, wire)
+        topic_id = await create_topics(broker, wire)
         for key in APIS:
             assert await ask(wire, key, topic_id, 0, group="") == {}
             assert await ask(wire, key, topic_id) == {}
@@ -111,13 +111,13 @@ async def test_without_a_name_there_are_no_rows() -> None:
 
 def dumped(data: Path) -> list[dict[str, Any]]:
     directories = [str(each) for each in data.glob("__share_group_state-*")]
-    said = invoke("log", "dump", "-r", "--json", *directories).stdout.splitlines()
-    return [row for row in map(json.loads, said) if "group" in row]
+    lines = invoke("log", "dump", "-r", "--json", *directories).stdout.splitlines()
+    return [row for row in map(json.loads, lines) if "group" in row]
 
 
-async def test_the_log_is_read_in_words(tmp_path: Path) -> None:
+async def test_log_dump_decodes_share_states(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        topic_id = await begin(broker, wire)
+        topic_id = await create_topics(broker, wire)
         await ask(wire, INITIALIZE, topic_id, 0, start_offset=5)
         await ask(wire, WRITE, topic_id, 0, **change((5, 9)))
         await ask(wire, DELETE, topic_id, 0)
@@ -131,9 +131,9 @@ async def test_the_log_is_read_in_words(tmp_path: Path) -> None:
     assert rows[2]["tombstone"]
 
 
-async def test_of_several_rows_the_last_one_counts() -> None:
+async def test_last_row_of_duplicate_partition_wins() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic_id = await begin(broker, wire)
+        topic_id = await create_topics(broker, wire)
         cls: Any = request_class(INITIALIZE)
         rows = [cls.Partition(partition=0, start_offset=offset) for offset in (1, 2, 3)]
         topic = cls.Topic(topic_id=topic_id, partitions=rows)
@@ -143,19 +143,19 @@ async def test_of_several_rows_the_last_one_counts() -> None:
         assert (await ask(wire, SUMMARY, topic_id, 0))[0].start_offset == 3
 
 
-async def test_states_go_with_their_topic() -> None:
+async def test_share_states_are_deleted_with_topic() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic_id = await begin(broker, wire)
+        topic_id = await create_topics(broker, wire)
         await ask(wire, INITIALIZE, topic_id, 0)
         await delete_topic(wire, "orders")
         (shard,) = broker.node.share.states.shards()
         assert not shard.coordinator.states
 
 
-async def test_a_log_of_the_past_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_share_state_log_is_compacted_by_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_coordinator, "REWRITE_RECORDS_MIN", 10)
     async with started() as broker, connected(broker.endpoint) as wire:
-        topic_id = await begin(broker, wire)
+        topic_id = await create_topics(broker, wire)
         await ask(wire, INITIALIZE, topic_id, 0, 1)
         for offset in range(20):
             await ask(wire, WRITE, topic_id, 0, **change((3 * offset, 3 * offset)))
@@ -168,4 +168,4 @@ async def test_a_log_of_the_past_is_rewritten(monkeypatch: pytest.MonkeyPatch) -
         assert ranges((await ask(wire, READ, topic_id, 0))[0]) == before
         assert len(before) == 20
         await broker.node.share.states.expire()
-        assert log.log_end_offset - log.log_start_offset == 2, "nothing to be won"
+        assert log.log_end_offset - log.log_start_offset == 2, "a second run rewrites nothing"

@@ -1,4 +1,4 @@
-"""Requests that name much, or the same thing again and again: what is done, and what is answered."""
+"""Tests of requests with many or duplicate rows, which are processed in time slices."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ async def find_coordinator(wire: Wire) -> None:
 def commit_request(indexes: Any, offset: int = 7, metadata: str = "") -> OffsetCommitRequest:
     rows = [
         OffsetCommitRequest.Partition(
-            partition_index=index, committed_offset=offset + place, committed_metadata=metadata
+            partition_index=index, committed_offset=offset + position, committed_metadata=metadata
         )
-        for place, index in enumerate(indexes)
+        for position, index in enumerate(indexes)
     ]
     return OffsetCommitRequest(
         group_id="g",
@@ -81,26 +81,26 @@ async def wire() -> Any:
         yield wire
 
 
-async def test_of_a_long_commit_the_last_row_of_a_partition_counts(wire: Wire) -> None:
+async def test_last_row_of_duplicate_partition_wins_in_long_commit(wire: Wire) -> None:
     asked = [*range(PARTITIONS), *[0] * PARTITIONS, PARTITIONS]
     answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit_request(asked))
     (topic,) = answer.topics
     codes = {row.partition_index: row.error_code for row in topic.partitions}
-    assert list(codes) == [*range(PARTITIONS + 1)], "in order, each once"
+    assert list(codes) == [*range(PARTITIONS + 1)], "each partition has one row, in order"
     assert codes.pop(PARTITIONS) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert set(codes.values()) == {ErrorCode.NONE}
     found = await committed(wire, range(PARTITIONS))
     assert found == {0: 7 + 2 * PARTITIONS - 1} | {i: 7 + i for i in range(1, PARTITIONS)}
 
 
-async def test_a_commit_that_no_batch_could_hold_is_refused(wire: Wire) -> None:
+async def test_commit_above_batch_size_is_rejected(wire: Wire) -> None:
     ask = commit_request(range(PARTITIONS), metadata="m" * 4000)
     (topic,) = (await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)).topics
     assert {row.error_code for row in topic.partitions} == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert set((await committed(wire, range(PARTITIONS))).values()) == {-1}
 
 
-async def test_many_offsets_are_deleted(wire: Wire) -> None:
+async def test_many_offsets_can_be_deleted(wire: Wire) -> None:
     await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit_request(range(PARTITIONS)))
     cls = OffsetDeleteRequest
     rows = [cls.Partition(partition_index=index) for index in (*range(PARTITIONS), 0)]
@@ -111,7 +111,7 @@ async def test_many_offsets_are_deleted(wire: Wire) -> None:
     assert set((await committed(wire, range(PARTITIONS))).values()) == {-1}
 
 
-async def test_a_group_that_is_named_twice_has_one_row_with_all_that_is_asked(wire: Wire) -> None:
+async def test_duplicate_groups_are_merged_in_offset_fetch(wire: Wire) -> None:
     await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit_request(range(3)))
     cls = OffsetFetchRequest
     some = [
@@ -125,15 +125,15 @@ async def test_a_group_that_is_named_twice_has_one_row_with_all_that_is_asked(wi
     assert [row.committed_offset for each in group.topics for row in each.partitions] == [7, 8, 9]
 
 
-def test_steps_are_short_and_have_all_rows() -> None:
+def test_steps_are_bounded_and_contain_all_rows() -> None:
     cls = OffsetDeleteRequest
     sizes = [0, 1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, 5, 0, 3 * ROWS_AT_ONCE + 1, 0]
     topics = [
         cls.Topic(
-            name=str(place),
+            name=str(position),
             partitions=[cls.Partition(partition_index=index) for index in range(size)],
         )
-        for place, size in enumerate(sizes)
+        for position, size in enumerate(sizes)
     ]
     steps = [*steps_of(cls(group_id="g", topics=topics), topics)]
     assert {step.group_id for step in steps} == {"g"}
@@ -149,7 +149,7 @@ def test_steps_are_short_and_have_all_rows() -> None:
 # -- groups
 
 
-async def test_many_members_leave(wire: Wire) -> None:
+async def test_many_members_can_leave_in_one_request(wire: Wire) -> None:
     count = 2 * MEMBERS_AT_ONCE + 1
     members = [LeaveGroupRequest.Member(member_id=f"m{index}") for index in range(count)]
     ask = LeaveGroupRequest(group_id="g", members=members)
@@ -158,7 +158,7 @@ async def test_many_members_leave(wire: Wire) -> None:
     assert {row.error_code for row in answer.members} == {ErrorCode.UNKNOWN_MEMBER_ID}
 
 
-async def test_too_many_protocols_are_refused(wire: Wire) -> None:
+async def test_too_many_protocols_are_rejected(wire: Wire) -> None:
     protocols = [JoinGroupRequest.Protocol(name=str(i)) for i in range(PROTOCOLS_MAX + 1)]
     ask = JoinGroupRequest(
         group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols
@@ -166,7 +166,7 @@ async def test_too_many_protocols_are_refused(wire: Wire) -> None:
     assert (await wire.ask(ApiKey.JOIN_GROUP, 5, ask)).error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_what_is_named_twice_is_described_once(wire: Wire) -> None:
+async def test_duplicate_names_are_described_once(wire: Wire) -> None:
     groups = request(ApiKey.DESCRIBE_GROUPS, groups=["g", "h", "g"])
     answer = await wire.ask(ApiKey.DESCRIBE_GROUPS, 5, groups)
     assert [row.group_id for row in answer.groups] == ["g", "h"]
@@ -184,7 +184,7 @@ async def test_what_is_named_twice_is_described_once(wire: Wire) -> None:
 # -- partitions
 
 
-async def test_of_two_offsets_to_delete_before_the_last_one_counts(wire: Wire) -> None:
+async def test_last_row_of_duplicate_partition_wins_in_delete_records(wire: Wire) -> None:
     topic = await create_topic(wire, "records")
     await produce(wire, topic, batch([b"a", b"b", b"c"]))
     cls = DeleteRecordsRequest
@@ -194,7 +194,7 @@ async def test_of_two_offsets_to_delete_before_the_last_one_counts(wire: Wire) -
     assert [row.low_watermark for row in answer.partitions] == [1]
 
 
-async def test_of_two_directories_for_a_replica_the_last_one_counts(wire: Wire) -> None:
+async def test_last_directory_of_duplicate_replica_wins(wire: Wire) -> None:
     cls = AlterReplicaLogDirsRequest
     dirs = [
         cls.Dir(path=path, topics=[cls.Topic(name=TOPIC, partitions=[0, 0])])
@@ -205,7 +205,7 @@ async def test_of_two_directories_for_a_replica_the_last_one_counts(wire: Wire) 
     assert codes == [ErrorCode.LOG_DIR_NOT_FOUND]
 
 
-async def test_a_partition_gets_a_marker_once(wire: Wire) -> None:
+async def test_duplicate_markers_are_written_once(wire: Wire) -> None:
     topic = await create_topic(wire, "marked")
     cls = WriteTxnMarkersRequest
     row = cls.Marker(
@@ -220,7 +220,7 @@ async def test_a_partition_gets_a_marker_once(wire: Wire) -> None:
     assert found.responses[0].partitions[0].high_watermark == 1
 
 
-async def test_of_a_partition_that_is_fetched_twice_the_last_row_counts(wire: Wire) -> None:
+async def test_last_row_of_duplicate_partition_wins_in_fetch(wire: Wire) -> None:
     topic = await create_topic(wire, "fetched")
     await produce(wire, topic, batch([b"a"]))
     ask = fetch_request(topic, 0, partitions=(0, 0))
@@ -230,7 +230,7 @@ async def test_of_a_partition_that_is_fetched_twice_the_last_row_counts(wire: Wi
 
 
 @pytest.mark.slow
-async def test_settings_of_any_number_of_names_are_not_described(wire: Wire) -> None:
+async def test_number_of_described_resources_is_bounded(wire: Wire) -> None:
     cls = DescribeConfigsRequest
     rows = [cls.Resource(resource_type=32, resource_name=f"g{index}") for index in range(10_001)]
     answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, cls(resources=rows))
@@ -241,13 +241,13 @@ async def test_settings_of_any_number_of_names_are_not_described(wire: Wire) -> 
     assert last.configs == []
 
 
-# -- fetches that are read in turns
+# -- fetches that are read in time slices
 
 
-async def test_what_is_written_while_others_have_their_turn_is_not_missed(
+async def test_append_between_time_slices_completes_fetch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a pass with pauses, what came behind the back of the reader is looked for."""
+    """A fetch that paused during its reads checks for appended records before it waits."""
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, TOPIC, PARTITIONS)
         replica = broker.node.partitions.named_replica(TOPIC, 0)

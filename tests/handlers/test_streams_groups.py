@@ -1,7 +1,6 @@
-"""Streams groups of KIP-1071 through a node: on the wire, with topics that are made, settings that
-change, and restarts.
+"""Tests of streams groups (KIP-1071) on the wire: internal topics, settings and restarts.
 
-What a coordinator decides is tested in tests/coordinator.
+tests/coordinator tests the decisions of the coordinator.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ..coordinator.harness import subtopology, topology
 from ..wire import Wire, connected, create_topic, request
 from .test_consumer_groups import find, set_config
 
-ADDRESSED = topology(
+TOPOLOGY = topology(
     subtopology("0", "t", sinks=["between"]),
     subtopology("1", repartition={"between": 0}, changelogs=["log"]),
 )
@@ -32,7 +31,7 @@ ADDRESSED = topology(
 async def streams_beat(
     wire: Wire, member: str, epoch: int, *, group: str = "g", **fields: Any
 ) -> Any:
-    """A heartbeat; a join reads "t" unless told otherwise."""
+    """Send a heartbeat; a join (epoch 0) has a topology that reads "t" by default."""
     if epoch == 0:
         fields = {
             "rebalance_timeout_ms": 60_000,
@@ -47,13 +46,13 @@ async def streams_beat(
 
 
 def having(*partitions: int) -> dict[str, Any]:
-    """What a member says that has these active tasks of subtopology 0, and no others."""
+    """Return the fields of a member with only these active tasks of subtopology 0."""
     row = StreamsGroupHeartbeatRequest.TaskIds(subtopology_id="0", partitions=list(partitions))
     return {"active_tasks": [row] if partitions else [], "standby_tasks": [], "warmup_tasks": []}
 
 
 def tasks(answer: Any) -> dict[str, list[int]] | None:
-    """The active tasks that a member is told to have."""
+    """Return the assigned active tasks, or None if the response has no assignment."""
     assert not answer.error_code, answer
     if answer.active_tasks is None:
         return None
@@ -70,14 +69,14 @@ async def describe_streams(wire: Wire, *groups: str) -> list[Any]:
 
 
 async def at_once(wire: Wire, group: str = "g") -> None:
-    """A group of that name waits for nothing."""
+    """Set all delays of a streams group to 0."""
     await find(wire, group)
     for name in ("initial.rebalance.delay", "assignment.interval"):
         setting = f"streams.{name}.ms"
         assert await set_config(wire, ResourceType.GROUP, group, setting, "0") == 0
 
 
-async def test_a_group_lives_on_the_wire(wire: Wire) -> None:
+async def test_streams_group_is_joined_described_left_and_deleted(wire: Wire) -> None:
     await create_topic(wire, "t", 4)
     await at_once(wire)
     assert tasks(await streams_beat(wire, "a", 0)) == {"0": [0, 1, 2, 3]}
@@ -94,10 +93,10 @@ async def test_a_group_lives_on_the_wire(wire: Wire) -> None:
     assert row.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-async def test_internal_topics_are_made(wire: Wire, broker: Broker) -> None:
+async def test_internal_topics_are_created(wire: Wire, broker: Broker) -> None:
     await create_topic(wire, "t", 3)
     await at_once(wire)
-    answer = await streams_beat(wire, "a", 0, topology=ADDRESSED)
+    answer = await streams_beat(wire, "a", 0, topology=TOPOLOGY)
     assert statuses(answer) == {3: "Internal topics are missing: between, log"}
     topics = broker.node.cluster.topics
     assert {name: len(topics[name].partitions) for name in ("between", "log")} == {
@@ -108,7 +107,7 @@ async def test_internal_topics_are_made(wire: Wire, broker: Broker) -> None:
     assert (statuses(answer), tasks(answer)) == ({}, {"0": [0, 1, 2], "1": [0, 1, 2]})
 
 
-async def test_who_cannot_have_an_internal_topic_is_told_why(wire: Wire) -> None:
+async def test_failed_creation_of_internal_topic_is_reported(wire: Wire) -> None:
     await create_topic(wire, "t", 3)
     await at_once(wire)
     part = subtopology("0", "t", changelogs=["log"])
@@ -122,7 +121,7 @@ async def test_who_cannot_have_an_internal_topic_is_told_why(wire: Wire) -> None
     assert answer.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
-async def test_a_topic_that_grows_has_more_tasks(wire: Wire) -> None:
+async def test_new_partitions_add_tasks(wire: Wire) -> None:
     await create_topic(wire, "t", 1)
     await at_once(wire)
     assert tasks(await streams_beat(wire, "a", 0)) == {"0": [0]}
@@ -132,7 +131,7 @@ async def test_a_topic_that_grows_has_more_tasks(wire: Wire) -> None:
     assert tasks(await streams_beat(wire, "a", 2)) == {"0": [0, 1, 2]}
 
 
-async def test_a_streams_group_survives_a_restart(tmp_path: Path) -> None:
+async def test_streams_group_survives_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 4)
         await at_once(wire)
@@ -147,13 +146,15 @@ async def test_a_streams_group_survives_a_restart(tmp_path: Path) -> None:
         assert tasks(await streams_beat(wire, "b", 3)) == {"0": [2, 3]}
 
 
-async def test_settings_of_streams_groups_hold_at_once() -> None:
+async def test_changed_streams_group_settings_take_effect_at_once() -> None:
     clock = MovableClock()
     clock.coordinator.freeze()
     async with started(None, clock) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 2)
         await find(wire)
-        assert 5 in statuses(await streams_beat(wire, "a", 0)), "it waits for other members"
+        assert 5 in statuses(await streams_beat(wire, "a", 0)), (
+            "the initial rebalance delay applies"
+        )
         clock.coordinator.add(3_000)
         broker.node.groups.deadlines.clock_moved()
         assert tasks(await streams_beat(wire, "a", 1)) == {"0": [0, 1]}
@@ -175,7 +176,7 @@ async def test_settings_of_streams_groups_hold_at_once() -> None:
         assert (await describe_streams(wire))[0].group_state == "Empty"
 
 
-async def test_targets_are_as_far_apart_as_the_broker_says(wire: Wire) -> None:
+async def test_assignment_interval_delays_streams_assignment(wire: Wire) -> None:
     await create_topic(wire, "t", 2)
     await find(wire)
     name = "streams.initial.rebalance.delay.ms"
@@ -189,7 +190,7 @@ async def test_targets_are_as_far_apart_as_the_broker_says(wire: Wire) -> None:
     assert (answer.member_epoch, statuses(answer)) == (3, {})
 
 
-async def test_a_cluster_may_do_without_streams_groups(wire: Wire) -> None:
+async def test_streams_requests_are_rejected_if_feature_is_disabled(wire: Wire) -> None:
     cls = UpdateFeaturesRequest
     row = cls.Feature(feature="streams.version", max_version_level=0, upgrade_type=2)
     answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
@@ -201,7 +202,9 @@ async def test_a_cluster_may_do_without_streams_groups(wire: Wire) -> None:
     assert (await describe_streams(wire))[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-async def test_many_tasks_are_shared_beside_clients(wire: Wire, broker: Broker) -> None:
+async def test_large_streams_assignment_is_computed_in_background(
+    wire: Wire, broker: Broker
+) -> None:
     await create_topic(wire, "t", 2_500)
     await at_once(wire)
     assert tasks(await streams_beat(wire, "a", 0)) == {}

@@ -1,4 +1,4 @@
-"""Metrics that clients send of themselves (KIP-714)."""
+"""Tests of client metrics (KIP-714)."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from .telemetry_requests import ask, latest, push, subscribe
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
-async def announced(wire: Wire) -> set[int]:
-    """Those of the two APIs that clients hear of."""
+async def advertised(wire: Wire) -> set[int]:
+    """Return the telemetry APIs that ApiVersions advertises."""
     hello = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
     return {row.api_key for row in answer.api_keys} & OF_CLIENT_METRICS
 
 
-async def test_clients_hear_of_metrics_only_while_somebody_wants_them() -> None:
-    """A client that does measures all that it does: librdkafka reads a third less."""
+async def test_telemetry_apis_are_advertised_only_with_subscription() -> None:
+    """Measuring costs clients: librdkafka reads a third less if the APIs are advertised."""
     async with started() as broker, connected(broker.endpoint) as wire:
-        assert await announced(wire) == set()
-        assert (await ask(wire)).error_code == ErrorCode.NONE  # it has heard of them before
+        assert await advertised(wire) == set()
+        assert (
+            await ask(wire)
+        ).error_code == ErrorCode.NONE  # the API works without being advertised
         await subscribe(wire, "a", metrics="*")
-        assert await announced(wire) == OF_CLIENT_METRICS
+        assert await advertised(wire) == OF_CLIENT_METRICS
         assert await subscribe(wire, "a", metrics=None) == ErrorCode.NONE
-        assert await announced(wire) == set()
+        assert await advertised(wire) == set()
 
 
-async def test_a_client_is_told_what_to_send() -> None:
+async def test_client_gets_metrics_and_interval_of_matching_subscriptions() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         nothing = await ask(wire)
         assert (nothing.error_code, nothing.requested_metrics) == (0, [])
@@ -55,7 +57,7 @@ async def test_a_client_is_told_what_to_send() -> None:
         assert len(ids) == 3
 
 
-async def test_who_sends_too_early_or_what_is_not_asked_for() -> None:
+async def test_early_or_unrequested_pushes_are_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await subscribe(wire, "s", metrics="*", interval_ms="3600000")
         asked = await ask(wire)
@@ -67,10 +69,10 @@ async def test_who_sends_too_early_or_what_is_not_asked_for() -> None:
         await subscribe(wire, "s", metrics="m")
         unknown = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
         assert await push(wire, other) == unknown
-        again = await ask(wire, other.client_instance_id)  # at once
-        assert (again.error_code, again.requested_metrics) == (0, ["m"])
+        renewed = await ask(wire, other.client_instance_id)  # new subscriptions are not throttled
+        assert (renewed.error_code, renewed.requested_metrics) == (0, ["m"])
         codec = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-        assert await push(wire, again, compression_type=9) == codec
+        assert await push(wire, renewed, compression_type=9) == codec
         large = await ask(wire)
         too_large = bytes(1_048_577)
         assert await push(wire, large, too_large) == ErrorCode.TELEMETRY_TOO_LARGE

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords."""
+"""Tests of CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def create(wire: Wire, version: int, *topics: New, **fields: Any) -> list[
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_a_new_topic_can_be_used_at_once(start: Start, version: int) -> None:
+async def test_new_topic_is_usable_at_once(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         (row,) = await create(wire, version, new("t", 3))
         assert (row.name, row.error_code, row.error_message) == ("t", 0, None)
@@ -77,8 +77,8 @@ async def test_a_new_topic_can_be_used_at_once(start: Start, version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-async def test_defaults_of_the_broker(version: int) -> None:
-    """-1 is accepted in versions 2 and 3 too."""
+async def test_new_topic_uses_broker_defaults(version: int) -> None:
+    """The value -1 is accepted even in versions 2 and 3."""
     async with started(num_partitions=4) as broker, connected(broker.endpoint) as wire:
         (row,) = await create(wire, version, new("t", -1, -1))
         assert row.error_code == 0
@@ -109,8 +109,10 @@ BAD: dict[str, tuple[New, int]] = {
 
 @pytest.mark.parametrize("version", range(8))
 @pytest.mark.parametrize("case", BAD)
-async def test_what_is_refused(broker: Broker, wire: Wire, case: str, version: int) -> None:
-    """Each topic by itself; error rows have no id, and -1 for counts."""
+async def test_invalid_topic_is_rejected(
+    broker: Broker, wire: Wire, case: str, version: int
+) -> None:
+    """Valid topics of the request are created. Error rows have no ID, and counts of -1."""
     topic, code = BAD[case]
     bad, good = await create(wire, version, topic, new("good"))
     assert (bad.name, bad.error_code) == (topic.name, code)
@@ -121,8 +123,10 @@ async def test_what_is_refused(broker: Broker, wire: Wire, case: str, version: i
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_names_twice_and_names_that_exist(broker: Broker, wire: Wire, version: int) -> None:
-    """The same name twice is one row, 42."""
+async def test_duplicate_and_existing_topics_are_rejected(
+    broker: Broker, wire: Wire, version: int
+) -> None:
+    """A duplicate name gets one row with INVALID_REQUEST."""
     rows = await create(wire, version, new("a"), new("b"), new("a"))
     assert sorted((row.name, row.error_code) for row in rows) == [("a", 42), ("b", 0)]
     (row,) = await create(wire, version, new("b"))
@@ -134,7 +138,7 @@ async def test_names_twice_and_names_that_exist(broker: Broker, wire: Wire, vers
 
 
 @pytest.mark.parametrize("version", range(1, 8))
-async def test_validate_only(broker: Broker, wire: Wire, version: int) -> None:
+async def test_validate_only_creates_no_topic(broker: Broker, wire: Wire, version: int) -> None:
     (row,) = await create(wire, version, new("t", 2), validate_only=True)
     assert (row.error_code, row.topic_id) == (0, ZERO_UUID)
     if version >= 5:
@@ -143,22 +147,22 @@ async def test_validate_only(broker: Broker, wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_with_assignments_and_settings(wire: Wire, version: int) -> None:
+async def test_topic_is_created_with_assignments_and_settings(wire: Wire, version: int) -> None:
     topic = new(
         "t", -1, -1, assignments=assigned([1], [1]), configs=setting("retention.ms", "1000")
     )
     (row,) = await create(wire, version, topic)
     assert row.error_code == 0
     if version >= 5:
-        told = {c.name: c for c in row.configs}
-        assert (told["retention.ms"].value, told["retention.ms"].config_source) == ("1000", 1)
-        assert told["segment.bytes"].config_source == 5
+        configs = {c.name: c for c in row.configs}
+        assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("1000", 1)
+        assert configs["segment.bytes"].config_source == 5
     (found,) = (await metadata(wire, ["t"])).topics
     assert len(found.partitions) == 2
 
 
-async def test_a_lenient_replication_factor_is_a_setting() -> None:
-    """Off by default and named in the error."""
+async def test_replication_factor_is_clamped_only_if_configured() -> None:
+    """The error message names the setting."""
     async with started() as broker, connected(broker.endpoint) as wire:
         (row,) = await create(wire, 7, new("t", 1, 3))
         assert row.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -171,14 +175,14 @@ async def test_a_lenient_replication_factor_is_a_setting() -> None:
         assert (row.error_code, row.replication_factor) == (0, 1)
 
 
-async def test_too_many_partitions_at_once(wire: Wire) -> None:
+async def test_topic_with_too_many_partitions_is_rejected(wire: Wire) -> None:
     for count in (10_001, 2**31 - 1):
         (row,) = await create(wire, 7, new("t", count))
         assert row.error_code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_PARTITIONS)
 
 
-async def test_too_many_partitions_in_one_request(wire: Wire) -> None:
-    """What counts is the sum, as in Kafka: many topics are as much work as one large one."""
+async def test_request_with_too_many_partitions_is_rejected(wire: Wire) -> None:
+    """Like in Kafka, the limit applies to the sum over all topics."""
     rows = await create(wire, 7, *(new(name, 4000) for name in "abc"))
     assert [row.error_code for row in rows] == [ErrorCode.POLICY_VIOLATION] * 3
     for name in "abc":
@@ -212,7 +216,7 @@ async def delete(wire: Wire, version: int, *topics: Topic | str | uuid.UUID) -> 
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_a_deleted_name_is_free_at_once(start: Start, version: int) -> None:
+async def test_deleted_topic_name_is_reusable_at_once(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         for i in range(3):
             topic = await create_topic(wire, "t")
@@ -225,13 +229,13 @@ async def test_a_deleted_name_is_free_at_once(start: Start, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_unknown_names(wire: Wire, version: int) -> None:
+async def test_deleting_unknown_topic_returns_error(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
     rows = await delete(wire, version, "missing", "t")
     assert [(row.name, row.error_code) for row in rows] == [("missing", 3), ("t", 0)]
 
 
-async def test_delete_by_id(wire: Wire) -> None:
+async def test_topic_is_deleted_by_id(wire: Wire) -> None:
     topic, unknown = await create_topic(wire, "t"), uuid.uuid4()
     rows = await delete(wire, 6, topic.id, unknown)
     assert [(row.name, row.topic_id, row.error_code) for row in rows] == [
@@ -240,8 +244,8 @@ async def test_delete_by_id(wire: Wire) -> None:
     ]
 
 
-async def test_delete_ambiguously(broker: Broker, wire: Wire) -> None:
-    """Both, neither, or twice: 42, and nothing goes."""
+async def test_ambiguous_deletion_is_rejected(broker: Broker, wire: Wire) -> None:
+    """A row has both name and ID, neither of them, or occurs twice."""
     topic = await create_topic(wire, "t")
     for asked in ([topic], [uuid.UUID(int=0)], ["t", "t"], [topic.id, topic.id]):
         rows = await delete(wire, 6, *asked)
@@ -250,7 +254,7 @@ async def test_delete_ambiguously(broker: Broker, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_deletion_can_be_forbidden(version: int) -> None:
+async def test_topic_deletion_can_be_disabled(version: int) -> None:
     async with started(delete_topic_enable=False) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t")
         (row,) = await delete(wire, version, "t")
@@ -261,7 +265,7 @@ async def test_deletion_can_be_forbidden(version: int) -> None:
 # -- CreatePartitions
 
 
-async def grow(wire: Wire, version: int, name: str, count: int, **fields: Any) -> Any:
+async def create_partitions(wire: Wire, version: int, name: str, count: int, **fields: Any) -> Any:
     cls = CreatePartitionsRequest
     assignments = fields.pop("assignments", None)
     row = cls.Topic(
@@ -277,11 +281,11 @@ async def grow(wire: Wire, version: int, name: str, count: int, **fields: Any) -
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_a_topic_grows(start: Start, version: int) -> None:
+async def test_partitions_are_added_to_topic(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         await produce(wire, topic, batch([b"old"]), partition=1)
-        assert (await grow(wire, version, "t", 5)).error_code == 0
+        assert (await create_partitions(wire, version, "t", 5)).error_code == 0
         (found,) = (await metadata(wire, ["t"], 12)).topics
         assert (len(found.partitions), found.topic_id) == (5, topic.id)
         assert (await produce(wire, topic, batch([b"new"]), partition=4)).error_code == 0
@@ -307,11 +311,11 @@ async def test_a_topic_grows(start: Start, version: int) -> None:
         ("assigned", "t", 3, {"assignments": [[1]]}, 0),
     ],
 )
-async def test_how_topics_grow(
+async def test_partition_changes_are_validated(
     wire: Wire, version: int, case: str, name: str, count: int, fields: dict[str, Any], code: int
 ) -> None:
     await create_topic(wire, "t", 2)
-    row = await grow(wire, version, name, count, **fields)
+    row = await create_partitions(wire, version, name, count, **fields)
     assert row.name == name
     if case == "too many":
         assert row.error_code in (37, ErrorCode.POLICY_VIOLATION)
@@ -322,9 +326,9 @@ async def test_how_topics_grow(
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_grow_validate_only(wire: Wire, version: int) -> None:
+async def test_validate_only_adds_no_partitions(wire: Wire, version: int) -> None:
     await create_topic(wire, "t", 2)
-    assert (await grow(wire, version, "t", 5, validate_only=True)).error_code == 0
+    assert (await create_partitions(wire, version, "t", 5, validate_only=True)).error_code == 0
     (found,) = (await metadata(wire, ["t"])).topics
     assert len(found.partitions) == 2
 
@@ -332,7 +336,9 @@ async def test_grow_validate_only(wire: Wire, version: int) -> None:
 # -- DeleteRecords
 
 
-async def trim(wire: Wire, version: int, name: str, offset: int, partition: int = 0) -> Any:
+async def delete_records(
+    wire: Wire, version: int, name: str, offset: int, partition: int = 0
+) -> Any:
     cls = DeleteRecordsRequest
     rows = [cls.Partition(partition_index=partition, offset=offset)]
     ask = cls(topics=[cls.Topic(name=name, partitions=rows)], timeout_ms=10_000)
@@ -341,13 +347,13 @@ async def trim(wire: Wire, version: int, name: str, offset: int, partition: int 
 
 
 @pytest.mark.parametrize("version", range(3))
-async def test_the_start_moves(start: Start, version: int) -> None:
+async def test_delete_records_advances_log_start(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for i in range(6):
             await produce(wire, topic, batch([b"%d" % i]))
         for offset, low in ((0, 0), (2, 2), (1, 2), (5, 5), (-1, 6), (0, 6)):
-            row = await trim(wire, version, "t", offset)
+            row = await delete_records(wire, version, "t", offset)
             assert (row.error_code, row.low_watermark) == (0, low)
             assert (await list_offset(wire, topic, EARLIEST)).offset == low
             assert (await list_offset(wire, topic, LATEST)).offset == 6
@@ -361,18 +367,18 @@ async def test_the_start_moves(start: Start, version: int) -> None:
     ("name", "offset", "partition", "code"),
     [("t", 7, 0, 1), ("t", -2, 0, 1), ("t", 2**62, 0, 1), ("missing", 0, 0, 3), ("t", 0, 5, 3)],
 )
-async def test_deletes_of_records_that_are_refused(
+async def test_invalid_delete_records_is_rejected(
     wire: Wire, version: int, name: str, offset: int, partition: int, code: int
 ) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"0", b"1"]))
-    row = await trim(wire, version, name, offset, partition)
+    row = await delete_records(wire, version, name, offset, partition)
     assert (row.error_code, row.low_watermark) == (code, -1)
     assert (await list_offset(wire, topic, EARLIEST)).offset == 0
 
 
-async def test_a_topic_that_is_only_compacted(wire: Wire) -> None:
+async def test_delete_records_of_compacted_topic_is_rejected(wire: Wire) -> None:
     await create_topic(wire, "t", configs={"cleanup.policy": "compact"})
-    assert (await trim(wire, 2, "t", -1)).error_code == ErrorCode.POLICY_VIOLATION
+    assert (await delete_records(wire, 2, "t", -1)).error_code == ErrorCode.POLICY_VIOLATION
     await create_topic(wire, "both", configs={"cleanup.policy": "compact,delete"})
-    assert (await trim(wire, 2, "both", -1)).error_code == 0
+    assert (await delete_records(wire, 2, "both", -1)).error_code == 0

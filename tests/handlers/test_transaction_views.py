@@ -1,4 +1,4 @@
-"""DescribeProducers: what partitions remember of idempotent producers."""
+"""Tests of DescribeProducers for idempotent producers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def describe(wire: Wire, name: str, *partitions: int) -> list[Any]:
     return rows
 
 
-async def test_producers_of_a_partition(start: Start) -> None:
+async def test_idempotent_producers_of_partition_are_described(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "a", 2)
         await produce(wire, topic, batch())
@@ -46,7 +46,7 @@ async def test_producers_of_a_partition(start: Start) -> None:
         assert (second.error_code, second.active_producers) == (0, [])
 
 
-async def test_partitions_that_do_not_exist(wire: Wire) -> None:
+async def test_describe_producers_of_unknown_partition_returns_error(wire: Wire) -> None:
     await create_topic(wire, "a")
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     for name, index, code in (

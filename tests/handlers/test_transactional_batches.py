@@ -1,4 +1,4 @@
-"""Produce in a transaction: when a batch is appended, and what is answered when it is not."""
+"""Tests of transactional Produce requests: appended and rejected batches."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from ..wire import (
     until,
 )
 
+# Produce versions of transaction protocols 1 and 2 (KIP-890).
 FIRST, SECOND = range(3, 12), range(12, 14)
-"""Versions of Produce by the protocol of transactions that they belong to (KIP-890)."""
 BOTH = [9, 11, 12, 13]
 
 
 class Producer(NamedTuple):
-    """Who writes; `name` is the transactional id."""
+    """A transactional producer; `name` is its transactional ID."""
 
     name: str
     id: int
     epoch: int
 
 
-def part(
+def transactional_batch(
     producer: Producer,
     sequence: int = 0,
     values: Iterable[bytes] = (b"x",),
     *,
     transactional: bool = True,
 ) -> bytes:
-    """A batch that is part of the producer's transaction."""
+    """Encode a batch of the producer's transaction."""
     return sequenced(
         producer.id, sequence, values, epoch=producer.epoch, transactional=transactional
     )
@@ -64,7 +64,7 @@ async def init(wire: Wire, name: str = "tx") -> Producer:
 
 
 async def add(wire: Wire, producer: Producer, topic: Topic, *partitions: int) -> None:
-    """Make partitions part of the transaction, as clients of the first protocol do."""
+    """Add partitions to the transaction like clients of protocol 1."""
     cls = type(request(ApiKey.ADD_PARTITIONS_TO_TXN))
     ask = cls(
         v3_and_below_transactional_id=producer.name,
@@ -78,7 +78,7 @@ async def add(wire: Wire, producer: Producer, topic: Topic, *partitions: int) ->
 
 
 async def end(wire: Wire, producer: Producer, version: int = 5, *, commit: bool = True) -> Producer:
-    """End the transaction; returns the producer as it goes on."""
+    """End the transaction; return the producer with its next epoch."""
     ask = request(
         ApiKey.END_TXN,
         transactional_id=producer.name,
@@ -94,7 +94,7 @@ async def end(wire: Wire, producer: Producer, version: int = 5, *, commit: bool 
 
 
 async def begin(wire: Wire, producer: Producer, topic: Topic, version: int) -> None:
-    """What a client of this version does before it writes to partition 0."""
+    """Add partition 0 to the transaction if this version requires it."""
     if version in FIRST:
         await add(wire, producer, topic, 0)
 
@@ -102,19 +102,24 @@ async def begin(wire: Wire, producer: Producer, topic: Topic, version: int) -> N
 async def write(
     wire: Wire, producer: Producer, topic: Topic, version: int, sequence: int = 0, **settings: Any
 ) -> Any:
-    """Produce a part of the transaction; the row of the answer."""
+    """Produce a transactional batch and return its row of the response."""
     return await produce(
-        wire, topic, part(producer, sequence), version, transactional_id=producer.name, **settings
+        wire,
+        topic,
+        transactional_batch(producer, sequence),
+        version,
+        transactional_id=producer.name,
+        **settings,
     )
 
 
-async def stable(wire: Wire, topic: Topic) -> int:
+async def last_stable_offset(wire: Wire, topic: Topic) -> int:
     offset: int = (await fetch(wire, topic)).last_stable_offset
     return offset
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_a_transaction(wire: Wire, version: int) -> None:
+async def test_transactions_commit_and_abort_in_both_protocols(wire: Wire, version: int) -> None:
     topic, producer = await create_topic(wire, "t"), await init(wire)
     last_end = 4 if version in FIRST else 5
     for sequence, offset, commit in ((0, 0, True), (2, 3, False)):
@@ -124,15 +129,19 @@ async def test_a_transaction(wire: Wire, version: int) -> None:
         for i in (0, 1):
             row = await write(wire, producer, topic, version, sequence + i)
             assert (row.error_code, row.base_offset) == (0, offset + i)
-        again = await write(wire, producer, topic, version, sequence)
-        assert (again.error_code, again.base_offset) == (0, offset), "sent again"
-        assert await stable(wire, topic) == offset
+        duplicate = await write(wire, producer, topic, version, sequence)
+        assert (duplicate.error_code, duplicate.base_offset) == (0, offset), (
+            "a duplicate gets its first offset"
+        )
+        assert await last_stable_offset(wire, topic) == offset
         producer = await end(wire, producer, last_end, commit=commit)
-        assert await stable(wire, topic) == offset + 3
+        assert await last_stable_offset(wire, topic) == offset + 3
 
 
 @pytest.mark.parametrize("version", FIRST)
-async def test_a_partition_that_was_not_added(wire: Wire, version: int) -> None:
+async def test_batch_for_partition_outside_of_transaction_is_rejected(
+    wire: Wire, version: int
+) -> None:
     topic, producer = await create_topic(wire, "t", 2), await init(wire)
     code = ErrorCode.TRANSACTION_ABORTABLE if version >= 11 else ErrorCode.INVALID_TXN_STATE
     for _ in ("no transaction", "without this partition"):
@@ -142,7 +151,7 @@ async def test_a_partition_that_was_not_added(wire: Wire, version: int) -> None:
     assert (await fetch(wire, topic)).high_watermark == 0
 
 
-async def test_the_second_protocol_joins_without_verification() -> None:
+async def test_protocol_2_adds_partition_without_verification_setting() -> None:
     async with (
         started(transaction_partition_verification_enable=False) as broker,
         connected(broker.endpoint) as wire,
@@ -153,7 +162,7 @@ async def test_the_second_protocol_joins_without_verification() -> None:
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_who_is_not_the_producer(wire: Wire, version: int) -> None:
+async def test_batch_of_fenced_or_unknown_producer_is_rejected(wire: Wire, version: int) -> None:
     topic, old = await create_topic(wire, "t"), await init(wire)
     producer = await init(wire)
     assert producer.epoch == old.epoch + 1
@@ -171,8 +180,8 @@ async def test_who_is_not_the_producer(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", SECOND)
-async def test_a_new_epoch_begins_at_zero(wire: Wire, version: int) -> None:
-    """Also where the producer is not known yet; the transaction is open all the same."""
+async def test_new_epoch_starts_at_sequence_0(wire: Wire, version: int) -> None:
+    """The same holds for unknown producers. The rejected batch leaves the transaction open."""
     topic, producer = await create_topic(wire, "t", 2), await init(wire)
     for _ in ("unknown", "with a new epoch"):
         row = await write(wire, producer, topic, version, 3)
@@ -182,27 +191,33 @@ async def test_a_new_epoch_begins_at_zero(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_what_is_not_part_of_a_transaction(wire: Wire, version: int) -> None:
-    """With a transactional id too it is appended, but not while a transaction is open there."""
+async def test_non_transactional_batch_is_rejected_during_transaction(
+    wire: Wire, version: int
+) -> None:
+    """Without an open transaction it is appended, even with a transactional ID in the request."""
     topic, producer = await create_topic(wire, "t"), await init(wire)
-    apart = part(producer, 0, transactional=False)
+    non_transactional = transactional_batch(producer, 0, transactional=False)
     assert (await produce(wire, topic, batch(), version, transactional_id="tx")).error_code == 0
-    assert (await produce(wire, topic, apart, version, transactional_id="tx")).error_code == 0
+    assert (
+        await produce(wire, topic, non_transactional, version, transactional_id="tx")
+    ).error_code == 0
     await begin(wire, producer, topic, version)
     assert (await write(wire, producer, topic, version, 1)).error_code == 0
-    row = await produce(wire, topic, part(producer, 2, transactional=False), version)
+    row = await produce(wire, topic, transactional_batch(producer, 2, transactional=False), version)
     assert row.error_code == ErrorCode.INVALID_TXN_STATE
-    assert await stable(wire, topic) == 2
+    assert await last_stable_offset(wire, topic) == 2
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-async def test_without_a_transactional_id(wire: Wire, version: int) -> None:
-    """One such batch fails the whole request, before anything else is looked at."""
+async def test_transactional_batch_without_transactional_id_fails_request(
+    wire: Wire, version: int
+) -> None:
+    """One such batch fails the whole request, before any other check."""
     topic, producer = await create_topic(wire, "t", 2), await init(wire)
     for acks in (-1, 7):
         ask = produce_request(topic, batch(), acks=acks)
         ask.topic_data[0].partition_data.append(
-            ProduceRequest.Partition(index=1, records=part(producer))
+            ProduceRequest.Partition(index=1, records=transactional_batch(producer))
         )
         answer = await wire.ask(ApiKey.PRODUCE, version, ask)
         rows = answer.responses[0].partition_responses
@@ -214,14 +229,19 @@ async def test_without_a_transactional_id(wire: Wire, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", SECOND)
-async def test_partitions_join_together(broker: Broker, wire: Wire, version: int) -> None:
-    """All partitions of a request take one record of the coordinator; bad ones do not join."""
+async def test_partitions_of_request_are_added_in_one_record(
+    broker: Broker, wire: Wire, version: int
+) -> None:
+    """Partitions with invalid batches are not added."""
     topic, producer = await create_topic(wire, "t", 3), await init(wire)
     shard = broker.node.transactions.shard("tx")
     before = shard.replica.log.log_end_offset
-    ask = produce_request(topic, part(producer), transactional_id="tx")
+    ask = produce_request(topic, transactional_batch(producer), transactional_id="tx")
     rows = ask.topic_data[0].partition_data
-    rows += [ProduceRequest.Partition(index=at, records=part(producer)) for at in (1, 2, 9)]
+    rows += [
+        ProduceRequest.Partition(index=index, records=transactional_batch(producer))
+        for index in (1, 2, 9)
+    ]
     rows[2].records = b"\0" * 80
     answer = await wire.ask(ApiKey.PRODUCE, version, ask)
     codes = [row.error_code for row in answer.responses[0].partition_responses]
@@ -233,15 +253,17 @@ async def test_partitions_join_together(broker: Broker, wire: Wire, version: int
 
 
 @pytest.mark.parametrize("version", SECOND)
-async def test_pipelined_requests_keep_their_order(wire: Wire, version: int) -> None:
-    """The second batch is not looked at before the first one has joined and is appended."""
+async def test_pipelined_transactional_batches_keep_order(wire: Wire, version: int) -> None:
+    """The second batch waits until the first one is part of the transaction and appended."""
     topic, producer = await create_topic(wire, "t"), await init(wire)
     for _ in range(3):
         data = b"".join(
             wire.frame(
                 ApiKey.PRODUCE,
                 version,
-                produce_request(topic, part(producer, sequence), transactional_id="tx"),
+                produce_request(
+                    topic, transactional_batch(producer, sequence), transactional_id="tx"
+                ),
             )
             for sequence in range(5)
         )
@@ -250,39 +272,40 @@ async def test_pipelined_requests_keep_their_order(wire: Wire, version: int) -> 
             ((row,),) = (each.partition_responses for each in (await wire.receive()).responses)
             assert row.error_code == 0
         producer = await end(wire, producer)
-    assert await stable(wire, topic) == 18
+    assert await last_stable_offset(wire, topic) == 18
 
 
 @pytest.mark.parametrize("version", BOTH)
-async def test_batches_that_are_recompressed(wire: Wire, version: int) -> None:
+async def test_transactional_batches_are_recompressed_in_order(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", configs={"compression.type": "gzip"})
     producer = await init(wire)
     await begin(wire, producer, topic, version)
-    large = part(producer, values=[b"x" * 20_000])
+    large = transactional_batch(producer, values=[b"x" * 20_000])
     row = await produce(wire, topic, large, version, transactional_id="tx")
     assert row.error_code == 0
     assert (await write(wire, producer, topic, version, 1)).error_code == 0
     await end(wire, producer)
-    assert await stable(wire, topic) == 3
+    assert await last_stable_offset(wire, topic) == 3
 
 
-async def test_without_answers(broker: Broker, wire: Wire) -> None:
-    """With acks=0 the end of the connection says that a batch was refused."""
+async def test_rejected_transactional_batch_with_acks_0_closes_connection(
+    broker: Broker, wire: Wire
+) -> None:
     topic, producer = await create_topic(wire, "t"), await init(wire)
-    ask = produce_request(topic, part(producer), acks=0, transactional_id="tx")
+    ask = produce_request(topic, transactional_batch(producer), acks=0, transactional_id="tx")
     await wire.send_bytes(wire.frame(ApiKey.PRODUCE, 12, ask))
     log = broker.node.partitions.named_replica("t", 0).log
     await until(lambda: log.log_end_offset == 1)
     refused = produce_request(
-        topic, part(producer._replace(epoch=5)), acks=0, transactional_id="tx"
+        topic, transactional_batch(producer._replace(epoch=5)), acks=0, transactional_id="tx"
     )
     await wire.send_bytes(wire.frame(ApiKey.PRODUCE, 12, refused))
     await wire.wait_closed()
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_late_marker(wire: Wire, version: int) -> None:
-    """With the second protocol it has the epoch of the next transaction, which it does not end."""
+async def test_late_marker_does_not_end_next_transaction(wire: Wire, version: int) -> None:
+    """Markers of protocol 2 must have the epoch of the next transaction."""
     topic, producer = await create_topic(wire, "t"), await init(wire)
     assert (await write(wire, producer, topic, 12)).error_code == 0
     cls = type(request(ApiKey.WRITE_TXN_MARKERS))
@@ -296,10 +319,10 @@ async def test_a_late_marker(wire: Wire, version: int) -> None:
     answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, version, cls(markers=[marker]))
     ((row,),) = (each.partitions for each in answer.markers[0].topics)
     assert row.error_code == (ErrorCode.INVALID_PRODUCER_EPOCH if version == 2 else 0)
-    assert await stable(wire, topic) == (0 if version == 2 else 2)
+    assert await last_stable_offset(wire, topic) == (0 if version == 2 else 2)
 
 
-async def test_ids_are_looked_through_as_often_as_is_set() -> None:
+async def test_expired_transactional_ids_are_removed_at_configured_interval() -> None:
     async with (
         started(
             transactional_id_expiration_ms=1,

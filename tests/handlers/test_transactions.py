@@ -1,4 +1,4 @@
-"""Transactions over the wire, in both protocols: what readers see, who is fenced, what survives."""
+"""Tests of transactions on the wire in both protocols: visibility, fencing and recovery."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from ..wire import (
 )
 
 COMMITTED = 1
+# Produce versions of transaction protocols 1 and 2 (KIP-890).
 FIRST, SECOND = 11, 13
-"""Versions of Produce that speak the two protocols."""
 PROTOCOLS = pytest.mark.parametrize("version", [FIRST, SECOND], ids=["first", "second"])
 NAME = "tx"
 
 
 @dataclass
 class Writer:
-    """A transactional producer without a client around it."""
+    """A transactional producer without a client library."""
 
     wire: Wire
     version: int
@@ -79,7 +79,7 @@ class Writer:
         return ErrorCode(answer.error_code)
 
     async def begin(self) -> None:
-        """Get a producer id; asks again while an earlier transaction is aborted."""
+        """Initialise the producer ID; retry while an earlier transaction is being aborted."""
         while code := await self.init():
             assert code == ErrorCode.CONCURRENT_TRANSACTIONS
             await trio.sleep(0.01)
@@ -105,7 +105,7 @@ class Writer:
         return sequenced(self.id, sequence, values, epoch=self.epoch, transactional=True)
 
     async def produce(self, topic: Topic, *values: bytes, partition: int = 0) -> ErrorCode:
-        """Produce without saying before to which partition."""
+        """Produce without adding the partition to the transaction first."""
         known = dict(self.sequences)
         row = await produce(
             self.wire,
@@ -152,7 +152,7 @@ async def begun(wire: Wire, version: int) -> Writer:
 
 
 async def seen(wire: Wire, topic: Topic, partition: int = 0) -> list[bytes | None]:
-    """What a client shows that reads committed records: it leaves out what the answer says."""
+    """Return the committed values, filtered by aborted transactions like in a consumer."""
     row = await fetch(wire, topic, isolation_level=COMMITTED, partitions=[partition])
     ahead = [(each.first_offset, each.producer_id) for each in row.aborted_transactions]
     values: list[bytes | None] = []
@@ -173,17 +173,17 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.005)
 
 
-async def described(wire: Wire) -> Any:
+async def describe(wire: Wire) -> Any:
     ask = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=[NAME])
     (row,) = (await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, ask)).transaction_states
     return row
 
 
-# -- what readers see
+# -- visibility
 
 
 @PROTOCOLS
-async def test_a_committed_transaction_is_seen_as_a_whole(wire: Wire, version: int) -> None:
+async def test_committed_transaction_is_visible_atomically(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", 2)
     writer = await begun(wire, version)
     for round_ in range(3):
@@ -194,13 +194,13 @@ async def test_a_committed_transaction_is_seen_as_a_whole(wire: Wire, version: i
             2 * round_
         )
         await writer.commit()
-        # Seen as soon as the producer knows, without waiting.
+        # The records are visible as soon as the commit is acknowledged.
         assert await seen(wire, topic) == [b"a%d" % n for n in range(round_ + 1)]
         assert await seen(wire, topic, 1) == [b"b%d" % n for n in range(round_ + 1)]
 
 
 @PROTOCOLS
-async def test_an_aborted_transaction_is_not_seen(wire: Wire, version: int) -> None:
+async def test_aborted_transaction_is_invisible(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, version)
     for round_ in range(4):
@@ -209,11 +209,11 @@ async def test_an_aborted_transaction_is_not_seen(wire: Wire, version: int) -> N
     assert await seen(wire, topic) == [b"0", b"2"]
     everything = (await fetch(wire, topic)).records
     data = [header for _, header in iter_headers(everything) if not header.is_control]
-    assert len(data) == 4, "readers of everything see it"
+    assert len(data) == 4, "read_uncommitted consumers get aborted records"
 
 
 @PROTOCOLS
-async def test_an_open_transaction_holds_up_what_comes_after_it(wire: Wire, version: int) -> None:
+async def test_open_transaction_hides_later_records(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"before"]))
     writer = await begun(wire, version)
@@ -225,8 +225,8 @@ async def test_an_open_transaction_holds_up_what_comes_after_it(wire: Wire, vers
     assert await seen(wire, topic) == [b"before", b"open", b"after"]
 
 
-async def test_a_reader_that_waits_for_much_hears_of_the_end(broker: Broker, wire: Wire) -> None:
-    """What was held up counts, not only the marker."""
+async def test_commit_completes_pending_read_committed_fetch(broker: Broker, wire: Wire) -> None:
+    """The bytes of the transaction count for `min_bytes`, not only the marker."""
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await writer.write(topic, bytes(20_000))
@@ -246,8 +246,8 @@ async def test_a_reader_that_waits_for_much_hears_of_the_end(broker: Broker, wir
 
 
 @PROTOCOLS
-async def test_markers_say_who_and_how(wire: Wire, version: int) -> None:
-    """With the second protocol they carry the epoch that follows, which fences late batches."""
+async def test_marker_has_producer_id_and_epoch(wire: Wire, version: int) -> None:
+    """In protocol 2, the marker has the next epoch, which fences late batches."""
     topic = await create_topic(wire, "t")
     writer = await begun(wire, version)
     await writer.write(topic, b"x")
@@ -261,8 +261,8 @@ async def test_markers_say_who_and_how(wire: Wire, version: int) -> None:
     assert (marker.producer_id, marker.producer_epoch) == (writer.id, writer.epoch)
 
 
-async def test_a_batch_of_an_earlier_transaction_comes_too_late(wire: Wire) -> None:
-    """KIP-890: it would have become part of the next one."""
+async def test_late_batch_of_ended_transaction_is_rejected(wire: Wire) -> None:
+    """KIP-890: otherwise the batch would become part of the next transaction."""
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await writer.write(topic, b"x")
@@ -276,7 +276,7 @@ async def test_a_batch_of_an_earlier_transaction_comes_too_late(wire: Wire) -> N
     assert await seen(wire, topic) == [b"x", b"y"]
 
 
-# -- who may write
+# -- validation and fencing
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,9 @@ async def test_a_batch_of_an_earlier_transaction_comes_too_late(wire: Wire) -> N
         (11, ErrorCode.TRANSACTION_ABORTABLE),
     ],
 )
-async def test_a_partition_that_was_not_named(wire: Wire, version: int, code: ErrorCode) -> None:
+async def test_batch_for_partition_not_added_is_rejected(
+    wire: Wire, version: int, code: ErrorCode
+) -> None:
     topic = await create_topic(wire, "t", 2)
     writer = await begun(wire, version)
     assert await writer.produce(topic, b"x") == code
@@ -297,14 +299,14 @@ async def test_a_partition_that_was_not_named(wire: Wire, version: int, code: Er
 
 
 @pytest.mark.parametrize("version", [11, 12, 13])
-async def test_an_unknown_producer(wire: Wire, version: int) -> None:
+async def test_batch_of_unknown_producer_is_rejected(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, version)
     writer.id += 1
     assert await writer.produce(topic, b"x") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-async def test_a_transactional_batch_without_an_id(wire: Wire) -> None:
+async def test_transactional_batch_without_transactional_id_is_rejected(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     row = await produce(wire, topic, writer.batch(topic, b"x"), SECOND)
@@ -312,8 +314,8 @@ async def test_a_transactional_batch_without_an_id(wire: Wire) -> None:
 
 
 @PROTOCOLS
-async def test_a_new_producer_fences_the_old_one(wire: Wire, version: int) -> None:
-    """What the old one had open is aborted; it is told at whatever it does next."""
+async def test_new_producer_fences_old_one(wire: Wire, version: int) -> None:
+    """The open transaction of the old producer is aborted; all of its later requests fail."""
     topic = await create_topic(wire, "t", 2)
     old = await begun(wire, version)
     await old.write(topic, b"old")
@@ -332,8 +334,8 @@ async def test_a_new_producer_fences_the_old_one(wire: Wire, version: int) -> No
 
 
 @PROTOCOLS
-async def test_batches_in_one_go_keep_their_order(wire: Wire, version: int) -> None:
-    """The first of them has to wait for the coordinator; the others stay behind it."""
+async def test_pipelined_batches_of_transaction_keep_order(wire: Wire, version: int) -> None:
+    """The first batch waits for the coordinator; the others wait for the first one."""
     topic = await create_topic(wire, "t")
     writer = await begun(wire, version)
     if not writer.second:
@@ -354,7 +356,7 @@ async def test_batches_in_one_go_keep_their_order(wire: Wire, version: int) -> N
 # -- requests of brokers and operators
 
 
-async def test_adding_to_several_transactions_at_once(wire: Wire) -> None:
+async def test_partitions_are_added_to_several_transactions(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 3)
     writer = await begun(wire, FIRST)
     assert await writer.add(topic, 0) == [0]
@@ -384,28 +386,27 @@ async def test_adding_to_several_transactions_at_once(wire: Wire) -> None:
         for result in answer.results_by_transaction
     ]
     assert codes == [[0, 120], [55, 55, 3], [49], [0], [55, 3]]
-    assert [(each.topic, each.partitions) for each in (await described(wire)).topics] == [
+    assert [(each.topic, each.partitions) for each in (await describe(wire)).topics] == [
         ("t", [0, 2])
     ]
 
 
-async def test_a_partition_that_does_not_exist(wire: Wire) -> None:
-    """All or nothing."""
+async def test_adding_unknown_partition_adds_none(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
     assert await writer.add(topic, 0, 7) == [
         ErrorCode.OPERATION_NOT_ATTEMPTED,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
-    assert (await described(wire)).transaction_state == "Empty"
+    assert (await describe(wire)).transaction_state == "Empty"
     offsets = Topic("__transaction_state")
     assert await writer.add(offsets, 0) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
-async def test_listing_and_describing(wire: Wire) -> None:
+async def test_transactions_are_listed_and_described(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
-    row = await described(wire)
+    row = await describe(wire)
     assert (row.error_code, row.transaction_state, row.transaction_timeout_ms) == (
         0,
         "Empty",
@@ -441,7 +442,7 @@ async def test_listing_and_describing(wire: Wire) -> None:
     assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-async def test_ids_that_nobody_has(wire: Wire) -> None:
+async def test_unknown_transactional_ids_are_not_found(wire: Wire) -> None:
     await begun(wire, FIRST)
     ask = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=["missing", ""])
     rows = (await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, ask)).transaction_states
@@ -452,7 +453,7 @@ async def test_ids_that_nobody_has(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_an_operator_ends_a_hanging_transaction(wire: Wire, version: int) -> None:
+async def test_operator_can_abort_hanging_transaction(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
     await writer.write(topic, b"x")
@@ -479,7 +480,7 @@ async def test_an_operator_ends_a_hanging_transaction(wire: Wire, version: int) 
     )
 
 
-async def test_the_producers_of_a_partition(wire: Wire) -> None:
+async def test_transactional_producers_of_partition_are_described(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await produce(wire, topic, batch([b"first"]))
@@ -497,27 +498,27 @@ async def test_the_producers_of_a_partition(wire: Wire) -> None:
     assert await state() == (1, -1, -1)
 
 
-# -- time, trouble and restarts
+# -- timeouts, failures and restarts
 
 
-async def test_a_transaction_that_lasts_too_long_is_aborted(wire: Wire) -> None:
+async def test_transaction_is_aborted_after_timeout(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, FIRST)
     assert await writer.init(timeout_ms=50) == ErrorCode.NONE
     await writer.write(topic, b"x")
     await produce(wire, topic, batch([b"y"]))
 
-    async def is_seen() -> bool:
+    async def is_aborted() -> bool:
         return await seen(wire, topic) == [b"y"]
 
-    await eventually(is_seen)
-    assert (await described(wire)).transaction_state == "CompleteAbort"
+    await eventually(is_aborted)
+    assert (await describe(wire)).transaction_state == "CompleteAbort"
     assert await writer.produce(topic, b"z") == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await writer.end(commit=True) == ErrorCode.PRODUCER_FENCED
 
 
 @PROTOCOLS
-async def test_a_topic_that_is_deleted_meanwhile(wire: Wire, version: int) -> None:
+async def test_transaction_commits_after_one_topic_is_deleted(wire: Wire, version: int) -> None:
     topic, other = await create_topic(wire, "t"), await create_topic(wire, "other")
     writer = await begun(wire, version)
     await writer.write(topic, b"x")
@@ -527,10 +528,10 @@ async def test_a_topic_that_is_deleted_meanwhile(wire: Wire, version: int) -> No
     assert await seen(wire, other) == [b"y"]
 
 
-async def test_a_partition_that_cannot_be_written(
+async def test_marker_is_retried_if_partition_is_offline(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The producer is answered: how it ends is decided. The marker is written when it can be."""
+    """The commit is acknowledged, because the decision is stored."""
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.1)
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
@@ -539,13 +540,13 @@ async def test_a_partition_that_cannot_be_written(
     log = broker.node.partitions.named_replica("t", 0).log
     monkeypatch.setattr(log, "offline", "out of order")
     await writer.commit()
-    assert (await described(wire)).transaction_state == "PrepareCommit"
+    assert (await describe(wire)).transaction_state == "PrepareCommit"
     assert await writer.add(topic, 0) == [ErrorCode.CONCURRENT_TRANSACTIONS]
     assert await writer.end(commit=True) == ErrorCode.CONCURRENT_TRANSACTIONS
     monkeypatch.setattr(log, "offline", None)
 
     async def is_complete() -> bool:
-        return bool((await described(wire)).transaction_state == "CompleteCommit")
+        return bool((await describe(wire)).transaction_state == "CompleteCommit")
 
     await eventually(is_complete)
     assert await seen(wire, topic) == [b"x"]
@@ -553,10 +554,10 @@ async def test_a_partition_that_cannot_be_written(
 
 @PROTOCOLS
 @pytest.mark.parametrize("commit", [True, False])
-async def test_end_is_not_acknowledged_before_the_decision_is_replicated(
+async def test_end_is_not_acknowledged_before_decision_is_replicated(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int, commit: bool
 ) -> None:
-    """Another coordinator may take over without the decision, and abort the transaction."""
+    """Otherwise another coordinator could take over without the decision and abort."""
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, version)
@@ -565,19 +566,19 @@ async def test_end_is_not_acknowledged_before_the_decision_is_replicated(
     assert await writer.end(commit=commit) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_an_end_that_cannot_be_stored(
+async def test_completion_is_retried_if_it_cannot_be_stored(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All markers are written, but the record that says so is not: the producer must get on."""
+    """All markers are written, but not the completion record. The producer must not get stuck."""
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await writer.write(topic, b"x")
-    coordinators = broker.node.transactions.shard(NAME).replica
+    coordinator_replica = broker.node.transactions.shard(NAME).replica
     outcomes = iter([None, StorageError("the disk is full")])
 
     def append(replica: Replica, *args: Any) -> LogAppendInfo:
-        outcome = next(outcomes, None) if replica is coordinators else None
+        outcome = next(outcomes, None) if replica is coordinator_replica else None
         if outcome is not None:
             raise outcome
         return original(replica, *args)
@@ -586,18 +587,18 @@ async def test_an_end_that_cannot_be_stored(
     monkeypatch.setattr(Replica, "append", append)
     await writer.commit()
     assert await seen(wire, topic) == [b"x"]
-    assert (await described(wire)).transaction_state == "PrepareCommit"
+    assert (await describe(wire)).transaction_state == "PrepareCommit"
 
     async def is_complete() -> bool:
-        return bool((await described(wire)).transaction_state == "CompleteCommit")
+        return bool((await describe(wire)).transaction_state == "CompleteCommit")
 
     await eventually(is_complete)
     await writer.write(topic, b"y")
     await writer.commit()
 
 
-async def test_markers_where_coordinators_keep_their_records(broker: Broker, wire: Wire) -> None:
-    """Anybody may ask for them; they say nothing there."""
+async def test_markers_in_transaction_topic_are_ignored(broker: Broker, wire: Wire) -> None:
+    """Clients can request such markers, but they do not change the state."""
     writer = await begun(wire, SECOND)
     cls = WriteTxnMarkersRequest
     for commit in (True, False):
@@ -610,7 +611,7 @@ async def test_markers_where_coordinators_keep_their_records(broker: Broker, wir
         answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[row]))
         assert answer.markers[0].topics[0].partitions[0].error_code == 0
     broker.node.transactions.reload(NAME)
-    assert (await described(wire)).transaction_state == "Empty"
+    assert (await describe(wire)).transaction_state == "Empty"
 
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
@@ -618,10 +619,10 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 
 @PROTOCOLS
 @pytest.mark.parametrize("state", STATES)
-async def test_a_crash_in_every_state(
+async def test_transaction_recovers_from_crash_in_every_state(
     tmp_path: Path, version: int, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decided is decided; what was open is open; the producer goes on."""
+    """Prepared transactions complete, and open ones stay open."""
     commit = state.endswith("Commit")
     async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
@@ -634,17 +635,17 @@ async def test_a_crash_in_every_state(
             monkeypatch.setattr(broker.node.transactions, "_write_markers", lambda ending: None)
         if state not in ("Empty", "Ongoing"):
             assert await writer.end(commit=commit) == ErrorCode.NONE
-        assert (await described(wire)).transaction_state == state
+        assert (await describe(wire)).transaction_state == state
         shutil.copytree(tmp_path / "data", tmp_path / "crashed")
     monkeypatch.undo()
     async with started(tmp_path / "crashed") as broker, connected(broker.endpoint) as wire:
         writer.wire = wire
         expected = state.replace("Prepare", "Complete")
 
-        async def is_settled() -> bool:
-            return bool((await described(wire)).transaction_state == expected)
+        async def is_recovered() -> bool:
+            return bool((await describe(wire)).transaction_state == expected)
 
-        await eventually(is_settled)
+        await eventually(is_recovered)
         if state == "Ongoing":
             assert await seen(wire, topic) == []
             await writer.commit()
@@ -660,7 +661,9 @@ async def test_a_crash_in_every_state(
 
 
 @pytest.mark.parametrize("at", [8, 80], ids=["header", "records"])
-async def test_a_damaged_coordinator_does_not_stop_the_others(tmp_path: Path, at: int) -> None:
+async def test_damaged_transaction_log_does_not_affect_other_partitions(
+    tmp_path: Path, at: int
+) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         writer = await begun(wire, SECOND)
@@ -689,20 +692,20 @@ def damage(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-async def test_a_coordinator_that_moves(broker: Broker, wire: Wire) -> None:
+async def test_transaction_survives_coordinator_reload(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     writer = await begun(wire, SECOND)
     await writer.write(topic, b"x")
     broker.node.transactions.reload(NAME)
     await writer.commit()
     broker.node.transactions.reload(NAME)
-    assert (await described(wire)).transaction_state == "CompleteCommit"
+    assert (await describe(wire)).transaction_state == "CompleteCommit"
     assert await seen(wire, topic) == [b"x"]
 
 
 @PROTOCOLS
-async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version: int) -> None:
-    """To another data directory; what was aborted before stays so."""
+async def test_open_transaction_survives_move_of_log(tmp_path: Path, version: int) -> None:
+    """The log moves to another log directory; aborted transactions stay aborted."""
     directories = [tmp_path / "a", tmp_path / "b"]
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -724,15 +727,17 @@ async def test_a_log_that_moves_with_an_open_transaction(tmp_path: Path, version
 
 
 def log_directory(broker: Broker) -> str:
-    """The data directory in which partition 0 of "t" is."""
+    """Return the log directory of partition 0 of "t"."""
     directory = broker.node.partitions.logs.where("t", 0)
     assert directory is not None
     return directory.data_dir
 
 
 @PROTOCOLS
-async def test_deleting_records_of_an_open_transaction(tmp_path: Path, version: int) -> None:
-    """Readers stay where the log begins now, also after a crash, until the transaction ends."""
+async def test_open_transaction_survives_deletion_of_its_records(
+    tmp_path: Path, version: int
+) -> None:
+    """The last stable offset stays at the log start offset until the end, even after a crash."""
     async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         writer = await begun(wire, version)
@@ -751,7 +756,7 @@ async def test_deleting_records_of_an_open_transaction(tmp_path: Path, version: 
         assert [each.producer_id for each in row.aborted_transactions] == [writer.id]
 
 
-async def test_idle_ids_are_forgotten(broker: Broker, wire: Wire) -> None:
+async def test_idle_transactional_ids_expire(broker: Broker, wire: Wire) -> None:
     await begun(wire, FIRST)
     service = broker.node.transactions
     await service.expire()
@@ -764,4 +769,4 @@ async def test_idle_ids_are_forgotten(broker: Broker, wire: Wire) -> None:
     ):
         assert result is not None
         service.run(shard, result)
-    assert (await described(wire)).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert (await describe(wire)).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

@@ -33,7 +33,7 @@ from ..fuzz.world import VALID, World, make_world
 from ..handlers.test_consumer_groups import beat, given
 from ..handlers.test_consumer_groups import describe as describe_groups
 from ..handlers.test_consumer_groups import find as find_group
-from ..handlers.test_streams_groups import ADDRESSED, describe_streams, statuses, streams_beat
+from ..handlers.test_streams_groups import TOPOLOGY, describe_streams, statuses, streams_beat
 from ..testing.test_error_answers import errors_in
 from ..wire import (
     ConnectionClosed,
@@ -414,17 +414,17 @@ async def test_streams_internal_topics_require_create() -> None:
         await create_topic(admin, "t")
         await find_group(admin)
         await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE), new(TOPIC, CREATE, "log"))
-        answer = await streams_beat(alice, "a", 0, topology=ADDRESSED)
+        answer = await streams_beat(alice, "a", 0, topology=TOPOLOGY)
         assert "; Unauthorized to CREATE on topics between." in statuses(answer)[3]
         assert "log" not in broker.node.cluster.topics
         await grant(admin, new(TOPIC, CREATE, "between"))
-        await streams_beat(alice, "a", 0, topology=ADDRESSED)
+        await streams_beat(alice, "a", 0, topology=TOPOLOGY)
         assert {"between", "log"} <= broker.node.cluster.topics.keys()
         await grant(admin, new(TOPIC, DESCRIBE, "log", DENY), new(GROUP, DESCRIBE))
         (row,) = await describe_streams(alice)
         assert row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert (row.topology, row.members) == (None, [])
-        answer = await streams_beat(alice, "a", 0, topology=ADDRESSED)
+        answer = await streams_beat(alice, "a", 0, topology=TOPOLOGY)
         assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 

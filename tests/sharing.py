@@ -1,4 +1,4 @@
-"""A share group member for tests, which talks to partition leaders only (KIP-932)."""
+"""A share group member for tests, which sends requests only to partition leaders (KIP-932)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUP, MEMBER = "queue", "a"
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
 # An acknowledgement: first offset, last offset, one type or one per record.
-Said = tuple[int, int, int | list[int]]
+AcknowledgedRange = tuple[int, int, int | list[int]]
 
 
 async def shared_topic(
@@ -43,13 +43,13 @@ async def initialize(
 ) -> None:
     """Initialise share state like the group coordinator does for a new subscription."""
     row = InitializeShareGroupStateRequest.Partition
-    made = await node.share.persister.initialize(
+    results = await node.share.persister.initialize(
         {
             SharePartitionKey(group, topic.id, index): row(start_offset=start, state_epoch=epoch)
             for index in range(partitions)
         }
     )
-    assert {each.error_code for each in made.values()} == {0}
+    assert {each.error_code for each in results.values()} == {0}
 
 
 class ShareMember:
@@ -68,7 +68,7 @@ class ShareMember:
     def fetch_request(
         self,
         partitions: tuple[int, ...] = (0,),
-        said: dict[int, list[Said]] | None = None,
+        acknowledgements: dict[int, list[AcknowledgedRange]] | None = None,
         *,
         forget: tuple[int, ...] = (),
         topic_id: UUID | None = None,
@@ -78,9 +78,9 @@ class ShareMember:
         rows = [
             cls.Partition(
                 partition_index=index,
-                acknowledgement_batches=_batches(cls, (said or {}).get(index)),
+                acknowledgement_batches=_batches(cls, (acknowledgements or {}).get(index)),
             )
-            for index in dict.fromkeys((*partitions, *(said or {})))
+            for index in dict.fromkeys((*partitions, *(acknowledgements or {})))
         ]
         topic_id = topic_id or self.topic.id
         defaults: dict[str, Any] = {
@@ -112,12 +112,12 @@ class ShareMember:
             self.epoch = _next(self.epoch)
         return answer
 
-    async def refusal(self) -> Any:
+    async def fetch_error_row(self) -> Any:
         """Return the row with the error of partition 0; such a response is immediate, as in Kafka."""
         with trio.fail_after(30):
             return row_of(await self.fetch(max_wait_ms=600_000))
 
-    async def take(self, *args: Any, **fields: Any) -> list[tuple[int, int, int]]:
+    async def acquire(self, *args: Any, **fields: Any) -> list[tuple[int, int, int]]:
         """Return the acquired records of partition 0, with their delivery counts."""
         answer = await self.fetch(*args, **fields)
         assert not answer.error_code, answer
@@ -132,27 +132,31 @@ class ShareMember:
         """Open the session without waiting for records."""
         await self.fetch(partitions or (0,), max_wait_ms=0)
 
-    async def say(self, *said: Said, partition: int = 0, **fields: Any) -> Any:
+    async def acknowledge_partition(
+        self, *acknowledgements: AcknowledgedRange, partition: int = 0, **fields: Any
+    ) -> Any:
         """Send acknowledgements and return the row of the response."""
-        answer = await self.acknowledge({partition: list(said)}, **fields)
+        answer = await self.acknowledge({partition: list(acknowledgements)}, **fields)
         assert not answer.error_code, answer
         return row_of(answer, partition)
 
-    async def acknowledge(self, said: dict[int, list[Said]], **fields: Any) -> Any:
+    async def acknowledge(
+        self, acknowledgements: dict[int, list[AcknowledgedRange]], **fields: Any
+    ) -> Any:
         """Send acknowledgements and return the response."""
-        message = self.acknowledgement(said, **fields)
+        message = self.acknowledgement(acknowledgements, **fields)
         answer = await self.wire.ask(ACKNOWLEDGE, self.version, message)
         if not answer.error_code:
             self.epoch = _next(self.epoch)
         return answer
 
     def acknowledgement(
-        self, said: dict[int, list[Said]], **fields: Any
+        self, acknowledgements: dict[int, list[AcknowledgedRange]], **fields: Any
     ) -> ShareAcknowledgeRequest:
         cls = ShareAcknowledgeRequest
         rows = [
             cls.Partition(partition_index=index, acknowledgement_batches=_batches(cls, some))
-            for index, some in said.items()
+            for index, some in acknowledgements.items()
         ]
         defaults: dict[str, Any] = {
             "group_id": self.group,
@@ -173,14 +177,14 @@ def _next(epoch: int) -> int:
     return epoch + 1
 
 
-def _batches(cls: Any, said: list[Said] | None) -> list[Any]:
+def _batches(cls: Any, acknowledgements: list[AcknowledgedRange] | None) -> list[Any]:
     return [
         cls.AcknowledgementBatch(
             first_offset=first,
             last_offset=last,
             acknowledge_types=[types] if isinstance(types, int) else types,
         )
-        for first, last, types in said or ()
+        for first, last, types in acknowledgements or ()
     ]
 
 

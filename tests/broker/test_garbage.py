@@ -156,7 +156,7 @@ async def test_rejected_share_partition_leaves_no_reference_cycles(tmp_path: Pat
         with no_collection() as cycles:
             for _ in range(TIMES):
                 async with connected(broker.endpoint) as member_wire:
-                    row = await ShareMember(member_wire, topic).refusal()
+                    row = await ShareMember(member_wire, topic).fetch_error_row()
                 assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
             await until(lambda: len(broker.nodes[0].server.connections) == 1)
             await wait_all_tasks_blocked(0.01)

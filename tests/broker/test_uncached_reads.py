@@ -127,7 +127,7 @@ async def fetch_as_share_member(
     member = ShareMember(wire, topic)
     await member.begin(0)
     with trio.fail_after(20):
-        while not (taken := await member.take()):
+        while not (taken := await member.acquire()):
             pass
     assert taken[0][0] == 0
 

@@ -21,7 +21,7 @@ from ..commands import Cli, ReadJson
 from ..coordinator.harness import subtopology, topology
 from ..handlers.test_consumer_groups import find
 from ..handlers.test_share_groups import alter, beat
-from ..handlers.test_streams_groups import at_once, streams_beat
+from ..handlers.test_streams_groups import remove_delays, streams_beat
 from ..wire import connected
 from .records import offsets
 
@@ -206,7 +206,7 @@ async def test_group_commands_support_streams_groups(
     cli: Cli, read_json: ReadJson, topic: str, broker: Broker
 ) -> None:
     async with connected(broker.endpoint) as wire:
-        await at_once(wire)
+        await remove_delays(wire)
         await streams_beat(wire, "a", 0, topology=topology(subtopology("0", topic)))
         await cli("group", "wait", "g", "--state", "Stable", "--members", "1")
         (row,) = await read_json("group", "describe", "g")

@@ -14,7 +14,7 @@ from ..handlers.quota_requests import (
     POLICY,
     USER,
     alter,
-    known,
+    quotas_by_entity,
     row_of,
     set_quota,
 )
@@ -44,9 +44,9 @@ async def test_number_of_quota_entities_is_limited(
 async def test_quotas_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await set_quota(wire, {"user": "al"}, producer_byte_rate=1024)
-        before = await known(wire)
+        before = await quotas_by_entity(wire)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert await known(wire) == before
+        assert await quotas_by_entity(wire) == before
         assert broker.node.cluster.client_quotas.of_clients is not None
 
 
@@ -54,5 +54,5 @@ async def test_quotas_are_known_to_all_nodes() -> None:
     async with started(nodes=2) as broker, connected(broker.local_node(2).endpoint) as wire:
         async with connected(broker.local_node(1).endpoint) as first:
             await set_quota(first, USER, producer_byte_rate=10)
-        assert len(await known(wire)) == 1
+        assert len(await quotas_by_entity(wire)) == 1
         assert broker.local_node(2).node.cluster.client_quotas.of_clients is not None

@@ -18,10 +18,22 @@ from kbroker.protocol.messages import request_class
 from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..handlers import test_share_groups as share_groups
-from ..handlers.test_consumer_groups import beat, describe, given, owning, set_config
+from ..handlers.test_consumer_groups import (
+    assigned_partitions,
+    beat,
+    describe,
+    owned_partitions,
+    set_config,
+)
 from ..handlers.test_groups import Member, committed
 from ..handlers.test_groups_coordinators import GROUP, TRANSACTION, find
-from ..handlers.test_streams_groups import at_once, describe_streams, having, streams_beat, tasks
+from ..handlers.test_streams_groups import (
+    active_tasks,
+    describe_streams,
+    remove_delays,
+    streams_beat,
+    tasks,
+)
 from ..replication.routed import Routed, all_in_sync, coordinator, routed, started_with_coordinators
 from ..wire import (
     ANSWER_SECONDS,
@@ -219,10 +231,10 @@ async def test_consumer_group_members_continue_after_coordinator_moved(
     for group in ("stable", "reconciling"):
         assert await set_config(wire, ResourceType.GROUP, group, name, "0") == 0
     for group in ("stable", "reconciling", "assigning"):
-        assert given(await beat(wire, "a", 0, group=group)) == [0, 1, 2, 3]
+        assert assigned_partitions(await beat(wire, "a", 0, group=group)) == [0, 1, 2, 3]
     for group in ("reconciling", "assigning"):
-        assert given(await beat(wire, "b", 0, group=group)) == []
-    assert given(await beat(wire, "a", 2, group="reconciling")) == [0, 1]
+        assert assigned_partitions(await beat(wire, "b", 0, group=group)) == []
+    assert assigned_partitions(await beat(wire, "a", 2, group="reconciling")) == [0, 1]
     for group, state in (("stable", "Stable"), ("reconciling", "Reconciling")):
         first = await coordinator(broker, "groups", group)
         (before,) = await described(wire, group)
@@ -231,10 +243,10 @@ async def test_consumer_group_members_continue_after_coordinator_moved(
         assert await described(wire, group) == [before]
         await broker.local_node(first).start()
         await all_in_sync(broker)
-    owned = owning(topic.id, 0, 1)
+    owned = owned_partitions(topic.id, 0, 1)
     answer = await beat(wire, "a", 2, group="reconciling", topic_partitions=owned)
     assert answer.member_epoch == 3
-    assert given(await beat(wire, "b", 3, group="reconciling")) == [2, 3]
+    assert assigned_partitions(await beat(wire, "b", 3, group="reconciling")) == [2, 3]
     await trio.sleep(1)
     assert (await beat(wire, "a", 2, group="assigning")).member_epoch == 2
     assert (await described(wire, "assigning"))[0].group_state == "Reconciling"
@@ -247,7 +259,7 @@ async def test_streams_group_members_continue_after_coordinator_moved(
     """Epochs, tasks and topology are unchanged; tasks that may have been missed are resent."""
     await create_topic(wire, "t", 4)
     for group in ("stable", "moving"):
-        await at_once(wire, group)
+        await remove_delays(wire, group)
         assert tasks(await streams_beat(wire, "a", 0, group=group)) == {"0": [0, 1, 2, 3]}
     assert tasks(await streams_beat(wire, "b", 0, group="moving")) == {}
     assert tasks(await streams_beat(wire, "a", 2, group="moving")) == {"0": [0, 1]}
@@ -259,7 +271,7 @@ async def test_streams_group_members_continue_after_coordinator_moved(
         assert await described(wire, group, describe_streams) == [before]
         await broker.local_node(first).start()
         await all_in_sync(broker)
-    answer = await streams_beat(wire, "a", 2, group="moving", **having(0, 1))
+    answer = await streams_beat(wire, "a", 2, group="moving", **active_tasks(0, 1))
     assert answer.member_epoch == 3
     assert tasks(await streams_beat(wire, "b", 3, group="moving")) == {"0": [2, 3]}
     assert tasks(await streams_beat(wire, "a", 2, group="stable")) == {"0": [0, 1, 2, 3]}
@@ -272,7 +284,7 @@ async def test_share_group_members_continue_after_coordinator_moved(
     """Epochs and assignments are unchanged; pending state initializations are repeated."""
     await create_topic(wire, "t", 4)
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
-    await share_groups.joined(wire, partitions=4)
+    await share_groups.join_and_wait(wire, partitions=4)
     await all_in_sync(broker)
     before = await shared(wire, "g")
     first = await coordinator(broker, "groups", "g")
@@ -281,14 +293,14 @@ async def test_share_group_members_continue_after_coordinator_moved(
     await broker.local_node(first).start()
     await all_in_sync(broker)
     answer = await share_groups.beat(wire, "a", before.members[0].member_epoch)
-    assert (answer.error_code, given(answer)) == (0, None)
+    assert (answer.error_code, assigned_partitions(answer)) == (0, None)
     await create_topic(wire, "u", 4)
     answer = await share_groups.beat(wire, "a", answer.member_epoch, topics=["t", "u"])
     assert not answer.error_code, "the states of the other topic are now pending"
     await end(broker.local_node(await coordinator(broker, "groups", "g")), how)
     await shared(wire, "g")
     with trio.fail_after(ANSWER_SECONDS):
-        while len(given(answer) or ()) != 8:
+        while len(assigned_partitions(answer) or ()) != 8:
             await trio.sleep(0.01)
             again = await share_groups.beat(wire, "a", answer.member_epoch, topics=["t", "u"])
             if again.error_code not in RETRIED:
@@ -308,7 +320,7 @@ async def test_share_group_lag_includes_partitions_led_by_other_nodes(
     assert not answer.error_code, answer
     leaders = {each.leader for each in broker.running().cluster.topics["t"].partitions}
     assert len(leaders) > 1
-    behind = await share_groups.begins(wire)
+    behind = await share_groups.start_offsets(wire)
     assert behind == {("t", index): (1, 1) for index in range(4)}
 
 

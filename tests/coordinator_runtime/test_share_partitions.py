@@ -63,8 +63,8 @@ async def test_acknowledgements_survive_change_of_leader(broker: Broker) -> None
     first = await leader(broker, "t", 0)
     async with connected(broker.local_node(first).endpoint) as wire:
         member = ShareMember(wire, topic)
-        assert await member.take() == [(0, 9, 1)]
-        assert not (await member.say((0, 4, ACCEPT), (5, 6, RELEASE))).error_code
+        assert await member.acquire() == [(0, 9, 1)]
+        assert not (await member.acknowledge_partition((0, 4, ACCEPT), (5, 6, RELEASE))).error_code
     await broker.local_node(first).crash()
     second = broker.local_node(await leader(broker, "t", 0))
     # The new leader may not know the high watermark of the last record yet.
@@ -72,7 +72,7 @@ async def test_acknowledgements_survive_change_of_leader(broker: Broker) -> None
     await until(lambda: log.high_watermark == 10)
     async with connected(second.endpoint) as wire:
         member = ShareMember(wire, topic, "b")
-        assert await member.take() == [(5, 6, 2), (7, 9, 1)]
+        assert await member.acquire() == [(5, 6, 2), (7, 9, 1)]
 
 
 async def test_share_fetch_to_other_node_returns_current_leader(broker: Broker) -> None:
@@ -158,9 +158,11 @@ class Worker:
             count = each.last_offset - each.first_offset + 1
             these, values = values[:count], values[count:]
             self.done.unsure.update(these)
-            said = await member.say((each.first_offset, each.last_offset, ACCEPT))
+            result = await member.acknowledge_partition(
+                (each.first_offset, each.last_offset, ACCEPT)
+            )
             self.done.unsure.difference_update(these)
-            if not said.error_code:
+            if not result.error_code:
                 self.done.accepted.update(these)
 
 

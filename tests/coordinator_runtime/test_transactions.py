@@ -17,7 +17,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
 from ..handlers.test_groups import committed
-from ..handlers.test_transactions import NAME, PROTOCOLS, Writer, begun, seen
+from ..handlers.test_transactions import NAME, PROTOCOLS, Writer, begin_writer, committed_values
 from ..replication.routed import (
     Routed,
     all_in_sync,
@@ -76,7 +76,7 @@ async def end(node: LocalNode, how: str) -> None:
 
 
 async def all_seen(wire: Routed, topic: Topic) -> list[list[bytes | None]]:
-    return [await seen(wire, topic, partition) for partition in range(3)]
+    return [await committed_values(wire, topic, partition) for partition in range(3)]
 
 
 async def write_all(writer: Writer, topic: Topic, value: bytes) -> None:
@@ -89,7 +89,7 @@ async def write_all(writer: Writer, topic: Topic, value: bytes) -> None:
 async def test_transaction_ends_in_partitions_of_three_leaders(
     wire: Routed, topic: Topic, version: int, commit: bool
 ) -> None:
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     for round_ in range(3):
         before = await all_seen(wire, topic)
         await write_all(writer, topic, b"%d" % round_)
@@ -101,7 +101,7 @@ async def test_transaction_ends_in_partitions_of_three_leaders(
 
 async def test_partition_that_was_not_added_is_rejected(wire: Routed, topic: Topic) -> None:
     """With TV1, the leader verifies the partition with the coordinator on any node."""
-    writer = await begun(wire, 11)
+    writer = await begin_writer(wire, 11)
     for partition in range(3):
         code = await writer.produce(topic, b"x", partition=partition)
         assert code == ErrorCode.TRANSACTION_ABORTABLE
@@ -114,9 +114,9 @@ async def test_partition_that_was_not_added_is_rejected(wire: Routed, topic: Top
 async def test_fenced_producer_is_rejected_by_all_leaders(
     wire: Routed, topic: Topic, version: int
 ) -> None:
-    old = await begun(wire, version)
+    old = await begin_writer(wire, version)
     await write_all(old, topic, b"x")
-    new = await begun(wire, version)
+    new = await begin_writer(wire, version)
     for partition in range(3):
         code = await old.produce(topic, b"y", partition=partition)
         assert code == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -130,7 +130,7 @@ async def test_fenced_producer_is_rejected_by_all_leaders(
 async def test_transaction_commits_offsets_of_groups_on_all_nodes(
     broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool
 ) -> None:
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     groups = [f"group {number}" for number in range(8)]
     places = {await coordinator(broker, "groups", group) for group in groups}
     assert places == {1, 2, 3}
@@ -166,7 +166,7 @@ async def test_new_coordinator_completes_prepared_transaction(
     how: str,
 ) -> None:
     """The decision was stored: the next coordinator writes markers, and the producer may retry."""
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await write_all(writer, topic, b"x")
     first = await owner(broker)
     sent = TransactionMarkerChannelManager.send
@@ -224,7 +224,7 @@ def state_at(node: LocalNode) -> TransactionState | None:
 async def test_new_leader_gets_marker_after_leader_ends(
     broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool, how: str
 ) -> None:
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await write_all(writer, topic, b"x")
     has_coordinator = await coordinator(broker, "transactions", NAME)
     lost = next(each for each in broker.nodes if each.id != has_coordinator)

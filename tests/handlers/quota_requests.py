@@ -53,7 +53,7 @@ async def set_quota(wire: Wire, entity: Entity, **values: float | None) -> None:
     assert await alter(wire, row_of(entity, values)) == [0]
 
 
-async def described(
+async def describe_quotas(
     wire: Wire, *components: tuple[Any, ...], strict: bool = False, version: int = 1
 ) -> Any:
     cls = DescribeClientQuotasRequest
@@ -65,9 +65,11 @@ async def described(
     return await wire.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, version, ask)
 
 
-async def known(wire: Wire, *components: tuple[Any, ...], strict: bool = False) -> dict[str, Any]:
+async def quotas_by_entity(
+    wire: Wire, *components: tuple[Any, ...], strict: bool = False
+) -> dict[str, Any]:
     """Return quotas by entity, encoded as JSON."""
-    answer = await described(wire, *components, strict=strict)
+    answer = await describe_quotas(wire, *components, strict=strict)
     assert (answer.error_code, answer.error_message) == (0, None)
     return {
         json.dumps({each.entity_type: each.entity_name for each in entry.entity}): {

@@ -33,15 +33,15 @@ async def subscribe(wire: Wire, name: str, **values: str | None) -> int:
     return int(answer.responses[0].error_code)
 
 
-async def ask(wire: Wire, instance_id: uuid.UUID = ZERO_UUID) -> Any:
+async def get_subscription(wire: Wire, instance_id: uuid.UUID = ZERO_UUID) -> Any:
     message = request(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, client_instance_id=instance_id)
     return await wire.ask(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, message)
 
 
-async def push(wire: Wire, asked: Any, data: bytes = DATA, **fields: Any) -> int:
+async def push(wire: Wire, subscription: Any, data: bytes = DATA, **fields: Any) -> int:
     values = {
-        "client_instance_id": asked.client_instance_id,
-        "subscription_id": asked.subscription_id,
+        "client_instance_id": subscription.client_instance_id,
+        "subscription_id": subscription.subscription_id,
         "metrics": data,
         **fields,
     }

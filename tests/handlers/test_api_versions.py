@@ -243,9 +243,9 @@ async def test_cached_response_shows_each_change_at_once(
             version = random.randrange(5)
             answer = await wire.ask(ApiKey.API_VERSIONS, version, HELLO)
             ctx = SimpleNamespace(version=version, node=broker.node, apis=apis)
-            made = encode_bytes(api_versions._response(cast(Context, ctx)), version)
-            assert answer == decode(ApiVersionsResponse, made, version)[0]
-            shown.add(made)
+            fresh = encode_bytes(api_versions._response(cast(Context, ctx)), version)
+            assert answer == decode(ApiVersionsResponse, fresh, version)[0]
+            shown.add(fresh)
     assert len(shown) > 5
 
 

@@ -84,9 +84,9 @@ async def test_describe_returns_only_requested_keys(wire: Wire, version: int) ->
 @pytest.mark.parametrize("version", [3, 4])
 async def test_documentation_is_returned_only_on_request(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
-    for asked in (False, True):
-        row = await describe(wire, version, TOPIC, "t", include_documentation=asked)
-        assert all(bool(entry.documentation) == asked for entry in row.configs)
+    for requested in (False, True):
+        row = await describe(wire, version, TOPIC, "t", include_documentation=requested)
+        assert all(bool(entry.documentation) == requested for entry in row.configs)
         assert all(entry.config_type > 0 for entry in row.configs)
 
 
@@ -124,11 +124,11 @@ async def test_describe_rejects_unknown_resources(
 
 async def test_describe_returns_each_resource_once(wire: Wire) -> None:
     await create_topic(wire, "t")
-    asked = [
+    requested = [
         Resource(resource_type=kind, resource_name=name)
         for kind, name in ((TOPIC, "t"), (TOPIC, "missing"), (BROKER, "1"), (TOPIC, "t"))
     ]
-    ask = DescribeConfigsRequest(resources=asked)
+    ask = DescribeConfigsRequest(resources=requested)
     rows = (await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)).results
     assert [(row.resource_name, row.error_code) for row in rows] == [
         ("t", 0),

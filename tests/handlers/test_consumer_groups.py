@@ -40,11 +40,11 @@ async def beat(
     return await wire.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, ask)
 
 
-def owning(topic_id: UUID, *partitions: int) -> list[Any]:
+def owned_partitions(topic_id: UUID, *partitions: int) -> list[Any]:
     return [ConsumerGroupHeartbeatRequest.Topic(topic_id=topic_id, partitions=list(partitions))]
 
 
-def given(answer: Any) -> list[int] | None:
+def assigned_partitions(answer: Any) -> list[int] | None:
     """Return the assigned partitions of one topic, or None if the response has no assignment."""
     assert not answer.error_code, answer
     if answer.assignment is None:
@@ -69,8 +69,8 @@ async def set_config(wire: Wire, kind: int, resource: str, name: str, value: str
 async def test_group_is_joined_described_left_and_deleted(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 4)
     await find(wire)
-    assert given(await beat(wire, "a", 0)) == [0, 1, 2, 3]
-    assert given(await beat(wire, "b", 0)) == []
+    assert assigned_partitions(await beat(wire, "a", 0)) == [0, 1, 2, 3]
+    assert assigned_partitions(await beat(wire, "b", 0)) == []
     (row,) = await describe(wire)
     assert row.group_state == "Assigning", "a second must pass between target assignments"
     (listed,) = (await wire.ask(ApiKey.LIST_GROUPS, 5, request(ApiKey.LIST_GROUPS))).groups
@@ -95,25 +95,25 @@ async def test_group_survives_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await describe(wire, "g", "patterns") == before
         answer = await beat(
-            wire, "a", 2, instance_id="i", topic_partitions=owning(topic.id, 0, 1, 2, 3)
+            wire, "a", 2, instance_id="i", topic_partitions=owned_partitions(topic.id, 0, 1, 2, 3)
         )
-        assert (answer.member_epoch, given(answer)) == (2, None)
+        assert (answer.member_epoch, assigned_partitions(answer)) == (2, None)
 
 
 async def test_assignment_follows_created_grown_and_deleted_topics(wire: Wire) -> None:
     await set_config(wire, ResourceType.GROUP, "g", "consumer.assignment.interval.ms", "0")
     await find(wire)
-    assert given(await beat(wire, "a", 0)) == []
+    assert assigned_partitions(await beat(wire, "a", 0)) == []
     await create_topic(wire, "t", 2)
     answer = await beat(wire, "a", 2)
-    assert given(answer) == [0, 1]
+    assert assigned_partitions(answer) == [0, 1]
     cls = CreatePartitionsRequest
     ask = cls(topics=[cls.Topic(name="t", count=3, assignments=None)], timeout_ms=10_000)
     await wire.ask(ApiKey.CREATE_PARTITIONS, 3, ask)
-    assert given(await beat(wire, "a", 3)) == [0, 1, 2]
+    assert assigned_partitions(await beat(wire, "a", 3)) == [0, 1, 2]
     await delete_topic(wire, "t")
     answer = await beat(wire, "a", 4, topic_partitions=[])
-    assert (answer.member_epoch, given(answer)) == (5, [])
+    assert (answer.member_epoch, assigned_partitions(answer)) == (5, [])
 
 
 async def test_changed_group_and_broker_settings_take_effect_at_once() -> None:
@@ -128,7 +128,7 @@ async def test_changed_group_and_broker_settings_take_effect_at_once() -> None:
         assert (await beat(wire, "a", 2)).heartbeat_interval_ms == 7_000
         name = "group.consumer.assignment.interval.ms"
         assert await set_config(wire, ResourceType.BROKER, "1", name, "0") == 0
-        assert given(await beat(wire, "b", 0)) == []
+        assert assigned_partitions(await beat(wire, "b", 0)) == []
         (row,) = await describe(wire)
         assert (row.group_state, row.assignment_epoch) == ("Reconciling", 3)
         name = "consumer.session.timeout.ms"
@@ -172,9 +172,9 @@ async def test_large_assignment_is_computed_in_background(wire: Wire, broker: Br
     await create_topic(wire, "t", 2_500)
     await find(wire)
     answer = await beat(wire, "a", 0)
-    assert (answer.member_epoch, given(answer)) == (1, [])
+    assert (answer.member_epoch, assigned_partitions(answer)) == (1, [])
     answer = await beat(wire, "a", 1)
-    assert (answer.member_epoch, len(given(answer) or ())) == (2, 2_500)
+    assert (answer.member_epoch, len(assigned_partitions(answer) or ())) == (2, 2_500)
     assert broker.node.context.error_log.unhandled_errors == 0
 
 
@@ -192,4 +192,4 @@ async def test_empty_group_switches_protocol_with_new_members(wire: Wire) -> Non
     assert (await describe(wire))[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
     leave = request(ApiKey.LEAVE_GROUP, group_id="g", member_id=answer.member_id)
     await wire.ask(ApiKey.LEAVE_GROUP, 1, leave)
-    assert given(await beat(wire, "a", 0)) == [0]
+    assert assigned_partitions(await beat(wire, "a", 0)) == [0]

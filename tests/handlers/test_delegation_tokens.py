@@ -97,8 +97,8 @@ async def test_token_authenticated_client_cannot_manage_tokens() -> None:
                 answer = await describe(wire)
                 assert (answer.error_code, answer.tokens) == (NOT_ALLOWED, [])
                 await trio.sleep(1.1)  # re-authentication is allowed once per second
-                again = await show_token(wire, token.token_id, password_of(hmac))
-                assert again.error_code == 0
+                reauthentication = await show_token(wire, token.token_id, password_of(hmac))
+                assert reauthentication.error_code == 0
         assert await ids(alice) == [token.token_id]
 
 
@@ -205,9 +205,9 @@ async def test_pipelined_token_requests_take_effect_in_order() -> None:
             (key, describing),
         ):
             await alice.send(api, 3, message)
-        made = await alice.receive()
-        assert [each.token_id for each in (await alice.receive()).tokens] == [made.token_id]
-        hmac = bytes(made.hmac)
+        created = await alice.receive()
+        assert [each.token_id for each in (await alice.receive()).tokens] == [created.token_id]
+        hmac = bytes(created.hmac)
         renewing = request(ApiKey.RENEW_DELEGATION_TOKEN, hmac=hmac, renew_period_ms=1_000_000)
         ending = request(ApiKey.EXPIRE_DELEGATION_TOKEN, hmac=hmac, expiry_time_period_ms=-1)
         await alice.send(ApiKey.RENEW_DELEGATION_TOKEN, 2, renewing)

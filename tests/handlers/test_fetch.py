@@ -447,12 +447,12 @@ async def test_wrong_session_id_or_epoch_is_rejected(wire: Wire, version: int) -
     """The error response has no session ID and no partitions, and the session stays open."""
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic, version)
-    for asked, code in (
+    for message, code in (
         (incremental_request(session + 1, 1), ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
         (incremental_request(session, 2), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
         (incremental_request(session, 9), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     ):
-        answer = await wire.ask(ApiKey.FETCH, version, asked)
+        answer = await wire.ask(ApiKey.FETCH, version, message)
         assert (answer.error_code, answer.session_id, answer.responses) == (code, 0, [])
     assert (await wire.ask(ApiKey.FETCH, version, incremental_request(session, 1))).error_code == 0
 

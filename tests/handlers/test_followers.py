@@ -315,11 +315,11 @@ async def test_offset_for_leader_epoch_serves_replicas(
         row = OffsetForLeaderEpochRequest.Partition(
             partition=0, current_leader_epoch=1, leader_epoch=epoch
         )
-        asked = OffsetForLeaderEpochRequest(
+        message = OffsetForLeaderEpochRequest(
             replica_id=2,
             topics=[OffsetForLeaderEpochRequest.Topic(topic=topic.name, partitions=[row])],
         )
-        answer = await follower.wire.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, asked)
+        answer = await follower.wire.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, message)
         found = answer.topics[0].partitions[0]
         assert (found.error_code, found.leader_epoch, found.end_offset) == (0, *expected)
 
@@ -500,11 +500,11 @@ async def test_pending_producers_fail_when_new_leader_is_known(
 async def test_produce_to_several_partitions_waits_for_leader_of_first(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
-    made = await broker.node.cluster.create_topic("t", [[1, 2], [1, 2]], {}, cause="test")
+    created = await broker.node.cluster.create_topic("t", [[1, 2], [1, 2]], {}, cause="test")
     broker.node.registered(NO_EPOCH)
-    asked = produce_request(Topic(made.name, made.id), batch())
-    asked.topic_data[0].partition_data.append(ProduceRequest.Partition(index=1, records=batch()))
-    await wire.send(ApiKey.PRODUCE, 10, asked)
+    message = produce_request(Topic(created.name, created.id), batch())
+    message.topic_data[0].partition_data.append(ProduceRequest.Partition(index=1, records=batch()))
+    await wire.send(ApiKey.PRODUCE, 10, message)
     await broker.node.cluster.hand_over("t", 1, to=2, cause="test")
     assert await wire.is_silent()
     await broker.node.cluster.hand_over("t", 0, to=2, cause="test")

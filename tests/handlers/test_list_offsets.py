@@ -20,7 +20,7 @@ from kbroker.protocol.records import Record
 from ..brokers import Start, started
 from ..wire import Topic, Wire, batch, connected, create_topic, list_offset, produce
 from .test_fetch import delete_records, two_epochs
-from .test_transactions import SECOND, begun
+from .test_transactions import SECOND, begin_writer
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
 VERSIONS = range(1, 12)
@@ -117,7 +117,7 @@ async def test_max_timestamp_of_empty_log_returns_no_offset(wire: Wire) -> None:
 async def test_max_timestamp_respects_isolation_level(wire: Wire) -> None:
     """The newest record is the first one of an open transaction."""
     topic = await create_topic(wire, "tx")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await writer.write(topic, b"open")
     for committed_only, offset in ((0, 0), (1, -1)):
         row = await list_offset(wire, topic, MAX_TIMESTAMP, 7, isolation_level=committed_only)
@@ -233,15 +233,15 @@ async def epoch_end(
 
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize(
-    ("asked", "epoch", "end"),
+    ("requested", "epoch", "end"),
     [(0, 0, 3), (1, 1, 5), (2, 2, 5), (3, -1, -1), (99, -1, -1), (-1, -1, -1)],
 )
 async def test_end_offset_of_leader_epoch_is_returned(
-    tmp_path: Path, version: int, asked: int, epoch: int, end: int
+    tmp_path: Path, version: int, requested: int, epoch: int, end: int
 ) -> None:
     await two_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        row = await epoch_end(wire, "t", asked, version)
+        row = await epoch_end(wire, "t", requested, version)
         assert (row.error_code, row.end_offset) == (0, end)
         assert row.leader_epoch == (epoch if version >= 1 else -1)
 

@@ -95,8 +95,8 @@ async def test_unknown_and_duplicate_topic_names_get_one_row(wire: Wire, version
 @pytest.mark.parametrize("version", [12, 13])
 async def test_metadata_by_topic_id_is_returned(wire: Wire, version: int) -> None:
     topic, unknown = await create_topic(wire, "t"), uuid.uuid4()
-    asked = rows(None, None, None, ids=[topic.id, unknown, topic.id])
-    answer = await ask(wire, version, topics=asked)
+    requested = rows(None, None, None, ids=[topic.id, unknown, topic.id])
+    answer = await ask(wire, version, topics=requested)
     found = [(t.error_code, t.name, t.topic_id) for t in answer.topics]
     assert found == [
         (0, "t", topic.id),
@@ -108,8 +108,8 @@ async def test_metadata_by_topic_id_is_returned(wire: Wire, version: int) -> Non
 @pytest.mark.parametrize("version", [10, 11])
 async def test_topic_ids_are_rejected_below_version_12(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
-    for asked in (rows(None, ids=[topic.id]), rows("t", ids=[topic.id]), rows(None)):
-        answer = await ask(wire, version, topics=asked)
+    for requested in (rows(None, ids=[topic.id]), rows("t", ids=[topic.id]), rows(None)):
+        answer = await ask(wire, version, topics=requested)
         (row,) = answer.topics
         assert (row.error_code, row.partitions) == (ErrorCode.INVALID_REQUEST, [])
         assert (answer.brokers, answer.cluster_id, answer.controller_id) == ([], None, -1)
@@ -168,21 +168,21 @@ async def test_concurrent_auto_creation_creates_one_topic(broker: Broker) -> Non
 
 
 @pytest.mark.parametrize("version", range(8, 14))
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("requested", [False, True])
 async def test_authorized_operations_are_returned_on_request(
-    wire: Wire, version: int, asked: bool
+    wire: Wire, version: int, requested: bool
 ) -> None:
     await create_topic(wire, "t")
     answer = await ask(
         wire,
         version,
         topics=rows("t"),
-        include_cluster_authorized_operations=asked,
-        include_topic_authorized_operations=asked,
+        include_cluster_authorized_operations=requested,
+        include_topic_authorized_operations=requested,
     )
-    assert answer.topics[0].topic_authorized_operations == (0xDF8 if asked else NOT_REQUESTED)
+    assert answer.topics[0].topic_authorized_operations == (0xDF8 if requested else NOT_REQUESTED)
     if version <= 10:
-        assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_REQUESTED)
+        assert answer.cluster_authorized_operations == (0x1FA0 if requested else NOT_REQUESTED)
 
 
 async def test_rack_of_broker_is_returned() -> None:
@@ -212,16 +212,16 @@ async def test_internal_topics_are_flagged(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("requested", [False, True])
 async def test_describe_cluster_returns_brokers_and_controller(
-    broker: Broker, wire: Wire, version: int, asked: bool
+    broker: Broker, wire: Wire, version: int, requested: bool
 ) -> None:
     answer = await wire.ask(
         ApiKey.DESCRIBE_CLUSTER,
         version,
         request(
             ApiKey.DESCRIBE_CLUSTER,
-            include_cluster_authorized_operations=asked,
+            include_cluster_authorized_operations=requested,
             endpoint_type=1,
         ),
     )
@@ -230,7 +230,7 @@ async def test_describe_cluster_returns_brokers_and_controller(
     (node,) = answer.brokers
     assert (node.broker_id, node.host, node.port) == (1, *broker.endpoint)
     assert not getattr(node, "is_fenced", False)
-    assert answer.cluster_authorized_operations == (0x1FA0 if asked else NOT_REQUESTED)
+    assert answer.cluster_authorized_operations == (0x1FA0 if requested else NOT_REQUESTED)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -362,8 +362,8 @@ async def test_topics_are_not_created_after_client_disconnects(
 
         monkeypatch.setattr(broker.node, "auto_create_topic", create)
         names = [f"t{number}" for number in range(500)]
-        asked = MetadataRequest(topics=rows(*names), allow_auto_topic_creation=True)
-        await wire.send(ApiKey.METADATA, 9, asked)
+        requested = MetadataRequest(topics=rows(*names), allow_auto_topic_creation=True)
+        await wire.send(ApiKey.METADATA, 9, requested)
         if pipelined:  # unread bytes must not hide the disconnect
             await wire.send_bytes(b"\0\0\0\x10")
         await until(lambda: len(created) >= 3 and not broker.server.connections)

@@ -138,9 +138,9 @@ async def test_offsets_are_pending_until_transaction_ends_in_every_version(
             assert await fetch(wire, version=fetch_version, stable=True) == unstable
         append_marker(broker, commit=commit)
         assert await fetch(wire, stable=True) == (42 if commit else 1, 0)
-        asked = (OFFSETS, broker.node.groups.shard("g").replica.index)
+        partition = (OFFSETS, broker.node.groups.shard("g").replica.index)
         assert (transactions.joined, transactions.verified) == (
-            ([[asked]], []) if version >= 5 else ([], [asked])
+            ([[partition]], []) if version >= 5 else ([], [partition])
         )
 
 

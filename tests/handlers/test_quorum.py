@@ -108,9 +108,9 @@ async def test_other_partitions_than_metadata_are_unknown(
 ) -> None:
     answer = await wire.ask(ApiKey.DESCRIBE_QUORUM, 2, ask)
     assert (answer.error_code, answer.nodes) == (0, [])
-    asked = [(t.topic_name, p.partition_index) for t in ask.topics for p in t.partitions]
+    requested = [(t.topic_name, p.partition_index) for t in ask.topics for p in t.partitions]
     rows = [(t.topic_name, p) for t in answer.topics for p in t.partitions]
-    assert [(name, row.partition_index) for name, row in rows] == asked
+    assert [(name, row.partition_index) for name, row in rows] == requested
     assert all(row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for _, row in rows)
     assert all(row.error_message for _, row in rows)
 

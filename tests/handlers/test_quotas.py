@@ -20,8 +20,8 @@ from ..wire import (
 from .quota_requests import (
     INVALID,
     alter,
-    described,
-    known,
+    describe_quotas,
+    quotas_by_entity,
     row_of,
     set_quota,
 )
@@ -29,12 +29,12 @@ from .quota_requests import (
 
 async def test_quotas_are_set_changed_and_removed() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        assert await known(wire) == {}
+        assert await quotas_by_entity(wire) == {}
         await set_quota(wire, {"user": "al"}, producer_byte_rate=1024, request_percentage=50.5)
         await set_quota(wire, {"user": "al", "client-id": None}, consumer_byte_rate=99)
         await set_quota(wire, {"ip": "10.0.0.1"}, connection_creation_rate=7)
         await set_quota(wire, {"user": "al"}, producer_byte_rate=2048, consumer_byte_rate=1)
-        assert await known(wire) == {
+        assert await quotas_by_entity(wire) == {
             '{"user": "al"}': {
                 "producer_byte_rate": 2048,
                 "request_percentage": 50.5,
@@ -46,7 +46,7 @@ async def test_quotas_are_set_changed_and_removed() -> None:
         await set_quota(wire, {"user": "al"}, producer_byte_rate=None, consumer_byte_rate=None)
         await set_quota(wire, {"ip": "10.0.0.1"}, connection_creation_rate=None)
         await set_quota(wire, {"user": "nobody"}, controller_mutation_rate=None)
-        assert await known(wire) == {
+        assert await quotas_by_entity(wire) == {
             '{"user": "al"}': {"request_percentage": 50.5},
             '{"user": "al", "client-id": null}': {"consumer_byte_rate": 99},
         }
@@ -66,7 +66,9 @@ async def test_filter_returns_matching_quotas() -> None:
         names = {json.dumps(each): each for each in entities}
 
         async def found(*components: tuple[Any, ...], strict: bool = False) -> list[Entity]:
-            return [names[each] for each in await known(wire, *components, strict=strict)]
+            return [
+                names[each] for each in await quotas_by_entity(wire, *components, strict=strict)
+            ]
 
         assert await found() == entities
         assert await found(("user", 0, "al")) == [entities[0], entities[2], entities[3]]
@@ -76,7 +78,7 @@ async def test_filter_returns_matching_quotas() -> None:
         assert await found(("user", 2, None), ("client-id", 1, None)) == [entities[3]]
         assert await found(("client-id", 0, "c")) == [entities[2], entities[4]]
         assert await found(strict=True) == []
-        assert (await described(wire, version=0)).error_code == 0
+        assert (await describe_quotas(wire, version=0)).error_code == 0
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ async def test_filter_returns_matching_quotas() -> None:
 )
 async def test_invalid_filter_is_rejected(components: list[tuple[Any, ...]], code: int) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        answer = await described(wire, *components)
+        answer = await describe_quotas(wire, *components)
         assert (answer.error_code, answer.entries) == (code, None)
         assert answer.error_message
 
@@ -124,7 +126,7 @@ async def test_invalid_quotas_are_rejected_without_change() -> None:
             code for _, code in rows.values()
         ]
         assert await alter(wire, twice, twice) == [INVALID]
-        assert [*await known(wire)] == ['{"user": "fine"}']
+        assert [*await quotas_by_entity(wire)] == ['{"user": "fine"}']
 
 
 async def test_validate_only_changes_no_quotas() -> None:
@@ -132,7 +134,7 @@ async def test_validate_only_changes_no_quotas() -> None:
         fine = row_of({"user": "al"}, {"producer_byte_rate": 1})
         bad = row_of({"user": "bo"}, {"producer_byte_rate": -1})
         assert await alter(wire, fine, bad, validate_only=True) == [0, INVALID]
-        assert await known(wire) == {}
+        assert await quotas_by_entity(wire) == {}
         assert broker.node.cluster.client_quotas.of_clients is None
 
 

@@ -89,23 +89,25 @@ async def test_records_are_acquired_by_one_member() -> None:
             (r.first_offset, r.last_offset, r.delivery_count) for r in row.acquired_records
         ] == [(0, 9, 1)]
         assert answer.acquisition_lock_timeout_ms == 30_000
-        assert await second.take(max_wait_ms=0) == []
-        assert not (await first.say((0, 4, ACCEPT), (5, 9, RELEASE))).error_code
-        assert await second.take() == [(5, 9, 2)]
+        assert await second.acquire(max_wait_ms=0) == []
+        assert not (await first.acknowledge_partition((0, 4, ACCEPT), (5, 9, RELEASE))).error_code
+        assert await second.acquire() == [(5, 9, 2)]
 
 
 async def test_acknowledgements_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire, 2)
         member = ShareMember(wire, topic)
-        assert await member.take() == [(0, 19, 1)]
-        row = await member.say((0, 2, [ACCEPT, REJECT, GAP]), (3, 9, ACCEPT), (12, 12, ACCEPT))
+        assert await member.acquire() == [(0, 19, 1)]
+        row = await member.acknowledge_partition(
+            (0, 2, [ACCEPT, REJECT, GAP]), (3, 9, ACCEPT), (12, 12, ACCEPT)
+        )
         assert not row.error_code
-        row = await member.say((11, 11, RELEASE))
+        row = await member.acknowledge_partition((11, 11, RELEASE))
         assert not row.error_code
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         member = ShareMember(wire, topic)
-        assert await member.take() == [(10, 10, 1), (11, 11, 2), (13, 19, 1)]
+        assert await member.acquire() == [(10, 10, 1), (11, 11, 2), (13, 19, 1)]
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -152,12 +154,12 @@ async def test_fetch_waits_for_released_records() -> None:
     ):
         topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
-        await first.take()
+        await first.acquire()
         await second.begin()
         await second.send_fetch()
         (share_partition,) = broker.node.share.partitions
         await until(lambda: share_partition.waits)
-        await first.say((2, 3, RELEASE))
+        await first.acknowledge_partition((2, 3, RELEASE))
         (range_,) = row_of(await other.receive()).acquired_records
         assert (range_.first_offset, range_.last_offset) == (2, 3)
 
@@ -221,7 +223,7 @@ async def test_remaining_records_wake_next_member(reads: list[None]) -> None:
                 )
             assert len(reads) == 3
             members[0].epoch = 2
-            await members[0].say((0, 1, RELEASE))
+            await members[0].acknowledge_partition((0, 1, RELEASE))
             (acquired,) = row_of(await members[3].wire.receive()).acquired_records
             assert (acquired.first_offset, acquired.delivery_count) == (0, 2)
             assert len(reads) == 4
@@ -284,9 +286,9 @@ async def test_acquisition_locks_expire() -> None:
     ):
         topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
-        await first.take()
+        await first.acquire()
         clock.coordinator.add(20_000)
-        row = await first.say((0, 4, RENEW), is_renew_ack=True)
+        row = await first.acknowledge_partition((0, 4, RENEW), is_renew_ack=True)
         assert not row.error_code
         await second.begin()
         await second.send_fetch()
@@ -294,8 +296,8 @@ async def test_acquisition_locks_expire() -> None:
         broker.node.share.partitions.clock_moved()
         (range_,) = row_of(await other.receive()).acquired_records
         assert (range_.first_offset, range_.last_offset, range_.delivery_count) == (5, 9, 2)
-        assert (await first.say((5, 9, ACCEPT))).error_code == WRONG_STATE
-        assert not (await first.say((0, 4, ACCEPT))).error_code
+        assert (await first.acknowledge_partition((5, 9, ACCEPT))).error_code == WRONG_STATE
+        assert not (await first.acknowledge_partition((0, 4, ACCEPT))).error_code
 
 
 async def test_partitions_are_fetched_round_robin() -> None:
@@ -327,7 +329,7 @@ async def test_fetch_starts_at_advanced_log_start() -> None:
         member = ShareMember(wire, topic)
         await member.begin()
         await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records)
-        assert await member.take(()) == [(15, 29, 1)]
+        assert await member.acquire(()) == [(15, 29, 1)]
 
 
 async def write_transaction(wire: Wire, topic: Topic, name: str, now_ms: int) -> Any:
@@ -370,8 +372,8 @@ async def test_read_committed_group_gets_only_committed_records() -> None:
         second = await write_transaction(wire, topic, "second", now_ms)
         await end_transaction(wire, "first", first, commit=False)
         await end_transaction(wire, "second", second, commit=True)
-        assert await member.take(()) == [(4, 9, 1)]
-        assert not (await member.say((4, 9, ACCEPT))).error_code
+        assert await member.acquire(()) == [(4, 9, 1)]
+        assert not (await member.acknowledge_partition((4, 9, ACCEPT))).error_code
         (share_partition,) = broker.node.share.partitions
         assert share_partition.delivery is not None
         assert share_partition.delivery.start_offset == 10
@@ -412,7 +414,7 @@ async def test_reset_by_duration_without_newer_record_fails() -> None:
         await set_config(
             wire, ResourceType.GROUP, GROUP, "share.auto.offset.reset", "by_duration:PT1S"
         )
-        row = await ShareMember(wire, topic).refusal()
+        row = await ShareMember(wire, topic).fetch_error_row()
         assert row.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
 
 
@@ -462,10 +464,10 @@ async def test_closed_connection_ends_session_and_releases_records() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire)
         async with connected(broker.endpoint) as leaver:
-            assert await ShareMember(leaver, topic).take() == [(0, 9, 1)]
+            assert await ShareMember(leaver, topic).acquire() == [(0, 9, 1)]
             assert len(broker.node.share.sessions) == 1
         await until(lambda: not len(broker.node.share.sessions))
-        assert await ShareMember(wire, topic, "b").take() == [(0, 9, 2)]
+        assert await ShareMember(wire, topic, "b").acquire() == [(0, 9, 2)]
 
 
 async def test_share_partition_is_unloaded_after_last_connection() -> None:
@@ -473,7 +475,7 @@ async def test_share_partition_is_unloaded_after_last_connection() -> None:
         topic = await topic_with_records(broker, wire)
         async with connected(broker.endpoint) as leaver:
             member = ShareMember(leaver, topic)
-            await member.take()
+            await member.acquire()
             await member.close()
             assert len(broker.node.share.partitions) == 1
         await until(lambda: not len(broker.node.share.partitions))
@@ -487,14 +489,14 @@ async def test_closing_session_releases_records() -> None:
     ):
         topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
-        await first.take()
+        await first.acquire()
         message = first.fetch_request((), {0: [(0, 2, ACCEPT)]}, share_session_epoch=-1)
         row = row_of(await wire.ask(FETCH, 2, message))
         assert (row.error_code, row.acknowledge_error_code) == (0, 0)
-        assert await second.take() == [(3, 9, 2)]
+        assert await second.acquire() == [(3, 9, 2)]
         await second.acknowledge({0: [(3, 3, ACCEPT)]}, share_session_epoch=-1)
         first.epoch = 0
-        assert await first.take() == [(4, 9, 3)]
+        assert await first.acquire() == [(4, 9, 3)]
 
 
 async def test_number_of_sessions_is_bounded() -> None:
@@ -546,7 +548,7 @@ async def test_unknown_acquire_mode_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "code"),
+    ("acknowledgements", "code"),
     [
         ([(1, 0, ACCEPT)], INVALID),
         ([(0, 0, [])], INVALID),
@@ -560,18 +562,22 @@ async def test_unknown_acquire_mode_is_rejected() -> None:
         ([], 0),
     ],
 )
-async def test_invalid_acknowledgements_are_rejected(said: list[Any], code: int) -> None:
+async def test_invalid_acknowledgements_are_rejected(
+    acknowledgements: list[Any], code: int
+) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
-        await member.take()
-        answer = await member.acknowledge({0: said})
+        await member.acquire()
+        answer = await member.acknowledge({0: acknowledgements})
         codes = [row.error_code for each in answer.responses for row in each.partitions]
-        assert codes == ([code] if said else [])
-        row = row_of(await member.fetch((), {0: said, 5: [(0, 0, ACCEPT)]}, max_records=0), 5)
+        assert codes == ([code] if acknowledgements else [])
+        row = row_of(
+            await member.fetch((), {0: acknowledgements, 5: [(0, 0, ACCEPT)]}, max_records=0), 5
+        )
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (row.error_code, row.acknowledge_error_code) == (unknown, unknown)
-        assert not (await member.say((0, 9, ACCEPT))).error_code, (
+        assert not (await member.acknowledge_partition((0, 9, ACCEPT))).error_code, (
             "the rejected acknowledgements have no effect"
         )
 
@@ -580,13 +586,15 @@ async def test_acknowledgements_of_unknown_partitions_are_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
-        await member.take()
+        await member.acquire()
         unknown = Topic("u", uuid.uuid4())
         stranger = ShareMember(wire, unknown)
         stranger.epoch = member.epoch
-        assert (await stranger.say((0, 0, ACCEPT))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert (
+            await stranger.acknowledge_partition((0, 0, ACCEPT))
+        ).error_code == ErrorCode.UNKNOWN_TOPIC_ID
         member.epoch = stranger.epoch
-        row = await member.say((0, 0, ACCEPT), partition=1)
+        row = await member.acknowledge_partition((0, 0, ACCEPT), partition=1)
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -594,12 +602,12 @@ async def test_fetch_carries_acknowledgements() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire, 2)
         member = ShareMember(wire, topic)
-        assert await member.take(max_records=5) == [(0, 9, 1)]
+        assert await member.acquire(max_records=5) == [(0, 9, 1)]
         row = row_of(await member.fetch((), {0: [(0, 9, ACCEPT)]}))
         assert (row.error_code, row.acknowledge_error_code) == (0, 0)
         assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(10, 19)]
         await is_stored(broker.node)
-        await member.say((10, 19, ACCEPT))
+        await member.acknowledge_partition((10, 19, ACCEPT))
         assert broker.node.share.partitions.known(SharePartitionKey(GROUP, topic.id, 0))
 
 
@@ -609,7 +617,7 @@ async def test_fetch_carries_acknowledgements() -> None:
 async def test_group_without_state_cannot_fetch() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        row = await ShareMember(wire, topic).refusal()
+        row = await ShareMember(wire, topic).fetch_error_row()
         assert row.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert not len(broker.node.share.partitions)
 
@@ -618,26 +626,26 @@ async def test_higher_state_epoch_fences_member() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
-        await member.take()
+        await member.acquire()
         await initialize(broker.node, topic, start=3, epoch=1)
         answer = await member.acknowledge({0: [(0, 9, ACCEPT)]})
         row = row_of(answer)
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert row.current_leader.leader_id == broker.node.id
         assert answer.node_endpoints[0].node_id == broker.node.id
-        assert await member.take(()) == [(3, 9, 1)]
+        assert await member.acquire(()) == [(3, 9, 1)]
 
 
 async def test_higher_leader_epoch_fences_leader() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
-        await member.take()
+        await member.acquire()
         share = SharePartitionKey(GROUP, topic.id, 0)
         await broker.node.share.persister.read(
             {share: ReadShareGroupStateRequest.Partition(leader_epoch=100)}
         )
-        row = await member.say((0, 9, ACCEPT))
+        row = await member.acknowledge_partition((0, 9, ACCEPT))
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -645,7 +653,7 @@ async def test_state_changes_are_stored_in_batches(monkeypatch: pytest.MonkeyPat
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire, 5)
         member = ShareMember(wire, topic)
-        await member.take()
+        await member.acquire()
         written: list[WriteShareGroupStateRequest.Partition] = []
         persister = broker.node.share.persister
         real = persister.write
@@ -672,7 +680,7 @@ async def test_deleted_topic_completes_pending_fetch() -> None:
     ):
         topic = await topic_with_records(broker, wire)
         member = ShareMember(other, topic)
-        await member.take()
+        await member.acquire()
         await member.send_fetch(())
         (share_partition,) = broker.node.share.partitions
         await until(lambda: share_partition.waits)
@@ -711,5 +719,5 @@ async def test_only_needed_batch_headers_are_scanned(
     monkeypatch.setattr(share_fetch, "slice_headers", headers)
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await topic_with_records(broker, wire, 100, 1)
-        assert await ShareMember(wire, topic).take(max_records=3) == [(0, 2, 1)]
+        assert await ShareMember(wire, topic).acquire(max_records=3) == [(0, 2, 1)]
         assert scanned <= 6

@@ -31,7 +31,7 @@ from ..wire import (
     produce,
     request,
 )
-from .test_consumer_groups import find, given, set_config
+from .test_consumer_groups import assigned_partitions, find, set_config
 
 OFFSETS = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
 
@@ -52,11 +52,11 @@ async def beat(
     return await wire.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, ask)
 
 
-async def joined(wire: Wire, member: str = "a", *, partitions: int, group: str = "g") -> Any:
+async def join_and_wait(wire: Wire, member: str = "a", *, partitions: int, group: str = "g") -> Any:
     """Send heartbeats until the member has `partitions` partitions; return the last response."""
     answer = await beat(wire, member, 0, group=group)
     with trio.fail_after(ANSWER_SECONDS):
-        while len(given(answer) or ()) != partitions:
+        while len(assigned_partitions(answer) or ()) != partitions:
             await trio.sleep(0.01)
             answer = await beat(wire, member, answer.member_epoch, group=group, topics=["t"])
     return answer
@@ -67,7 +67,7 @@ async def describe(wire: Wire, group: str = "g") -> Any:
     return (await wire.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ask)).groups[0]
 
 
-async def begins(wire: Wire, group: str = "g") -> dict[tuple[str, int], tuple[int, int]]:
+async def start_offsets(wire: Wire, group: str = "g") -> dict[tuple[str, int], tuple[int, int]]:
     """Return start offset and lag of all partitions with a state."""
     cls: Any = request_class(OFFSETS)
     ask = cls(groups=[cls.Group(group_id=group, topics=None)])
@@ -105,12 +105,12 @@ async def test_share_group_is_joined_described_left_and_deleted(wire: Wire, brok
     topic = await create_topic(wire, "t", 4)
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
     await find(wire)
-    first = await joined(wire, partitions=4)
-    assert given(await beat(wire, "b", 0)) is not None
+    first = await join_and_wait(wire, partitions=4)
+    assert assigned_partitions(await beat(wire, "b", 0)) is not None
     row = await describe(wire)
     assert (row.group_state, row.assignor_name) == ("Stable", "simple")
     assert row.members[0].assignment.topic_partitions[0].topic_id == topic.id
-    assert len(given(await beat(wire, "a", first.member_epoch)) or ()) == 2
+    assert len(assigned_partitions(await beat(wire, "a", first.member_epoch)) or ()) == 2
     (listed,) = (await wire.ask(ApiKey.LIST_GROUPS, 5, request(ApiKey.LIST_GROUPS))).groups
     assert (listed.group_type, listed.protocol_type) == ("share", "share")
     assert (await beat(wire, "a", -1)).member_epoch == -1
@@ -127,31 +127,33 @@ async def test_members_fetch_unacknowledged_records(wire: Wire) -> None:
     await set_config(wire, ResourceType.GROUP, "g", "share.auto.offset.reset", "earliest")
     await produce(wire, topic, batch([b"a", b"b", b"c"]))
     await find(wire)
-    await joined(wire, partitions=1)
-    assert await begins(wire) == {("t", 0): (-1, -1)}
+    await join_and_wait(wire, partitions=1)
+    assert await start_offsets(wire) == {("t", 0): (-1, -1)}
     member = ShareMember(wire, topic, group="g")
     assert row_of(await member.fetch()).acquired_records[0].last_offset == 2
-    assert not (await member.say((0, 1, 1))).error_code
-    assert (await begins(wire))["t", 0] == (0, 1), "two of the three records are acknowledged"
+    assert not (await member.acknowledge_partition((0, 1, 1))).error_code
+    assert (await start_offsets(wire))["t", 0] == (0, 1), (
+        "two of the three records are acknowledged"
+    )
     await beat(wire, "a", -1)
     assert not (await alter(wire, {0: 1})).error_code
-    assert await begins(wire) == {("t", 0): (1, 2)}
+    assert await start_offsets(wire) == {("t", 0): (1, 2)}
 
 
 async def test_share_group_survives_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 4)
         await find(wire)
-        await joined(wire, partitions=4)
+        await join_and_wait(wire, partitions=4)
         await alter(wire, {1: 0}, group="empty")
         before = [await describe(wire, group) for group in ("g", "empty")]
-        offsets = [await begins(wire, group) for group in ("g", "empty")]
+        offsets = [await start_offsets(wire, group) for group in ("g", "empty")]
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert [await describe(wire, group) for group in ("g", "empty")] == before
-        assert [await begins(wire, group) for group in ("g", "empty")] == offsets
+        assert [await start_offsets(wire, group) for group in ("g", "empty")] == offsets
         epoch = before[0].members[0].member_epoch
         answer = await beat(wire, "a", epoch)
-        assert (answer.member_epoch, given(answer)) == (epoch, None)
+        assert (answer.member_epoch, assigned_partitions(answer)) == (epoch, None)
 
 
 async def test_changed_share_group_settings_take_effect_at_once() -> None:
@@ -213,11 +215,11 @@ async def test_share_requests_are_rejected_if_feature_is_disabled(wire: Wire) ->
 async def test_deleted_topic_removes_share_states(wire: Wire) -> None:
     await create_topic(wire, "t", 2)
     await find(wire)
-    await joined(wire, partitions=2)
+    await join_and_wait(wire, partitions=2)
     await delete_topic(wire, "t")
-    assert await begins(wire) == {}
+    assert await start_offsets(wire) == {}
     await create_topic(wire, "t", 1)
-    assert given(await joined(wire, partitions=1)) == [0]
+    assert assigned_partitions(await join_and_wait(wire, partitions=1)) == [0]
 
 
 async def test_invalid_offset_changes_are_rejected(wire: Wire) -> None:
@@ -227,7 +229,7 @@ async def test_invalid_offset_changes_are_rejected(wire: Wire) -> None:
     rows = {row.partition_index: row.error_code for row in answer.responses[0].partitions}
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert rows == {0: 0, 2: unknown, -1: unknown}
-    assert await begins(wire) == {("t", 0): (5, -5)}
+    assert await start_offsets(wire) == {("t", 0): (5, -5)}
     assert (await alter(wire, {0: 5}, topic="u")).responses[0].partitions[0].error_code == unknown
     assert (await alter(wire, {0: 5}, group="")).error_code == ErrorCode.INVALID_GROUP_ID
     codes = {row.topic_name: row.error_code for row in (await forget(wire, "t", "u")).responses}
@@ -259,7 +261,7 @@ async def test_failed_state_initialization_is_retried(
         return answers
 
     monkeypatch.setattr(persister, "initialize", fail_twice)
-    await joined(wire, partitions=2)
+    await join_and_wait(wire, partitions=2)
     assert failures == [2, 2]
     logged = [
         each.getMessage()
@@ -275,8 +277,8 @@ async def test_large_share_assignment_is_computed_in_background(wire: Wire) -> N
     await create_topic(wire, "t", 2_500)
     await set_config(wire, ResourceType.GROUP, "g", "share.assignment.interval.ms", "0")
     await find(wire)
-    await joined(wire, partitions=2_500)
-    assert len(await begins(wire)) == 2_500
+    await join_and_wait(wire, partitions=2_500)
+    assert len(await start_offsets(wire)) == 2_500
 
 
 async def test_assignment_interval_delays_assignment_of_new_member() -> None:
@@ -285,9 +287,9 @@ async def test_assignment_interval_delays_assignment_of_new_member() -> None:
         await find(wire)
         name = "group.share.assignment.interval.ms"
         assert await set_config(wire, ResourceType.BROKER, "1", name, "15000") == 0
-        await joined(wire, partitions=2)
+        await join_and_wait(wire, partitions=2)
         await beat(wire, "b", 0)
         row = await describe(wire)
         assert row.assignment_epoch < row.group_epoch
         assert await set_config(wire, ResourceType.BROKER, "1", name, "0") == 0
-        await joined(wire, "b", partitions=1)
+        await join_and_wait(wire, "b", partitions=1)

@@ -37,7 +37,7 @@ async def streams_beat(
             "rebalance_timeout_ms": 60_000,
             "process_id": member,
             "topology": topology(subtopology("0", "t")),
-            **having(),
+            **active_tasks(),
             **fields,
         }
     cls = StreamsGroupHeartbeatRequest
@@ -45,7 +45,7 @@ async def streams_beat(
     return await wire.ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, ask)
 
 
-def having(*partitions: int) -> dict[str, Any]:
+def active_tasks(*partitions: int) -> dict[str, Any]:
     """Return the fields of a member with only these active tasks of subtopology 0."""
     row = StreamsGroupHeartbeatRequest.TaskIds(subtopology_id="0", partitions=list(partitions))
     return {"active_tasks": [row] if partitions else [], "standby_tasks": [], "warmup_tasks": []}
@@ -68,7 +68,7 @@ async def describe_streams(wire: Wire, *groups: str) -> list[Any]:
     return list((await wire.ask(ApiKey.STREAMS_GROUP_DESCRIBE, 0, ask)).groups)
 
 
-async def at_once(wire: Wire, group: str = "g") -> None:
+async def remove_delays(wire: Wire, group: str = "g") -> None:
     """Set all delays of a streams group to 0."""
     await find(wire, group)
     for name in ("initial.rebalance.delay", "assignment.interval"):
@@ -78,7 +78,7 @@ async def at_once(wire: Wire, group: str = "g") -> None:
 
 async def test_streams_group_is_joined_described_left_and_deleted(wire: Wire) -> None:
     await create_topic(wire, "t", 4)
-    await at_once(wire)
+    await remove_delays(wire)
     assert tasks(await streams_beat(wire, "a", 0)) == {"0": [0, 1, 2, 3]}
     assert tasks(await streams_beat(wire, "b", 0)) == {}
     (row,) = await describe_streams(wire)
@@ -95,7 +95,7 @@ async def test_streams_group_is_joined_described_left_and_deleted(wire: Wire) ->
 
 async def test_internal_topics_are_created(wire: Wire, broker: Broker) -> None:
     await create_topic(wire, "t", 3)
-    await at_once(wire)
+    await remove_delays(wire)
     answer = await streams_beat(wire, "a", 0, topology=TOPOLOGY)
     assert statuses(answer) == {3: "Internal topics are missing: between, log"}
     topics = broker.node.cluster.topics
@@ -109,7 +109,7 @@ async def test_internal_topics_are_created(wire: Wire, broker: Broker) -> None:
 
 async def test_failed_creation_of_internal_topic_is_reported(wire: Wire) -> None:
     await create_topic(wire, "t", 3)
-    await at_once(wire)
+    await remove_delays(wire)
     part = subtopology("0", "t", changelogs=["log"])
     part.state_changelog_topics[0].replication_factor = 9
     answer = await streams_beat(wire, "a", 0, topology=topology(part))
@@ -123,7 +123,7 @@ async def test_failed_creation_of_internal_topic_is_reported(wire: Wire) -> None
 
 async def test_new_partitions_add_tasks(wire: Wire) -> None:
     await create_topic(wire, "t", 1)
-    await at_once(wire)
+    await remove_delays(wire)
     assert tasks(await streams_beat(wire, "a", 0)) == {"0": [0]}
     cls = CreatePartitionsRequest
     ask = cls(topics=[cls.Topic(name="t", count=3, assignments=None)], timeout_ms=10_000)
@@ -134,15 +134,15 @@ async def test_new_partitions_add_tasks(wire: Wire) -> None:
 async def test_streams_group_survives_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await create_topic(wire, "t", 4)
-        await at_once(wire)
+        await remove_delays(wire)
         await streams_beat(wire, "a", 0)
         await streams_beat(wire, "b", 0)
         before = await describe_streams(wire)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await describe_streams(wire) == before
-        answer = await streams_beat(wire, "a", 2, **having(0, 1, 2, 3))
+        answer = await streams_beat(wire, "a", 2, **active_tasks(0, 1, 2, 3))
         assert (answer.member_epoch, tasks(answer)) == (2, {"0": [0, 1]})
-        assert (await streams_beat(wire, "a", 2, **having(0, 1))).member_epoch == 3
+        assert (await streams_beat(wire, "a", 2, **active_tasks(0, 1))).member_epoch == 3
         assert tasks(await streams_beat(wire, "b", 3)) == {"0": [2, 3]}
 
 
@@ -206,7 +206,7 @@ async def test_large_streams_assignment_is_computed_in_background(
     wire: Wire, broker: Broker
 ) -> None:
     await create_topic(wire, "t", 2_500)
-    await at_once(wire)
+    await remove_delays(wire)
     assert tasks(await streams_beat(wire, "a", 0)) == {}
     await streams_beat(wire, "a", 1)
     answer = await streams_beat(wire, "a", 1)

@@ -10,7 +10,7 @@ from kbroker.protocol.schema import ZERO_UUID
 
 from ..brokers import started
 from ..wire import Wire, connected
-from .telemetry_requests import ask, latest, push, subscribe
+from .telemetry_requests import get_subscription, latest, push, subscribe
 
 THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -27,7 +27,7 @@ async def test_telemetry_apis_are_advertised_only_with_subscription() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await advertised(wire) == set()
         assert (
-            await ask(wire)
+            await get_subscription(wire)
         ).error_code == ErrorCode.NONE  # the API works without being advertised
         await subscribe(wire, "a", metrics="*")
         assert await advertised(wire) == OF_CLIENT_METRICS
@@ -37,7 +37,7 @@ async def test_telemetry_apis_are_advertised_only_with_subscription() -> None:
 
 async def test_client_gets_metrics_and_interval_of_matching_subscriptions() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        nothing = await ask(wire)
+        nothing = await get_subscription(wire)
         assert (nothing.error_code, nothing.requested_metrics) == (0, [])
         assert nothing.push_interval_ms == 300_000
         assert nothing.telemetry_max_bytes == 1_048_576
@@ -46,12 +46,12 @@ async def test_client_gets_metrics_and_interval_of_matching_subscriptions() -> N
         assert nothing.client_instance_id != ZERO_UUID
         await subscribe(wire, "a", metrics="producer.,consumer.", interval_ms="60000")
         await subscribe(wire, "b", metrics="producer.,admin.", interval_ms="90000")
-        some = await ask(wire)
+        some = await get_subscription(wire)
         assert some.requested_metrics == ["admin.", "consumer.", "producer."]
         assert some.push_interval_ms == 60_000
         assert some.client_instance_id != nothing.client_instance_id
         await subscribe(wire, "c", metrics="*")
-        everything = await ask(wire)
+        everything = await get_subscription(wire)
         assert everything.requested_metrics == [""]
         ids = {each.subscription_id for each in (nothing, some, everything)}
         assert len(ids) == 3
@@ -60,20 +60,24 @@ async def test_client_gets_metrics_and_interval_of_matching_subscriptions() -> N
 async def test_early_or_unrequested_pushes_are_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await subscribe(wire, "s", metrics="*", interval_ms="3600000")
-        asked = await ask(wire)
-        assert (await ask(wire, asked.client_instance_id)).error_code == THROTTLED
-        assert await push(wire, asked) == 0
-        assert await push(wire, asked) == THROTTLED
-        assert await push(wire, asked, client_instance_id=ZERO_UUID) == 42
-        other = await ask(wire)
+        subscription = await get_subscription(wire)
+        assert (
+            await get_subscription(wire, subscription.client_instance_id)
+        ).error_code == THROTTLED
+        assert await push(wire, subscription) == 0
+        assert await push(wire, subscription) == THROTTLED
+        assert await push(wire, subscription, client_instance_id=ZERO_UUID) == 42
+        other = await get_subscription(wire)
         await subscribe(wire, "s", metrics="m")
         unknown = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
         assert await push(wire, other) == unknown
-        renewed = await ask(wire, other.client_instance_id)  # new subscriptions are not throttled
+        renewed = await get_subscription(
+            wire, other.client_instance_id
+        )  # new subscriptions are not throttled
         assert (renewed.error_code, renewed.requested_metrics) == (0, ["m"])
         codec = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         assert await push(wire, renewed, compression_type=9) == codec
-        large = await ask(wire)
+        large = await get_subscription(wire)
         too_large = bytes(1_048_577)
         assert await push(wire, large, too_large) == ErrorCode.TELEMETRY_TOO_LARGE
         assert len(latest(broker)) == 1

@@ -247,8 +247,8 @@ async def test_topic_is_deleted_by_id(wire: Wire) -> None:
 async def test_ambiguous_deletion_is_rejected(broker: Broker, wire: Wire) -> None:
     """A row has both name and ID, neither of them, or occurs twice."""
     topic = await create_topic(wire, "t")
-    for asked in ([topic], [uuid.UUID(int=0)], ["t", "t"], [topic.id, topic.id]):
-        rows = await delete(wire, 6, *asked)
+    for targets in ([topic], [uuid.UUID(int=0)], ["t", "t"], [topic.id, topic.id]):
+        rows = await delete(wire, 6, *targets)
         assert {row.error_code for row in rows} == {ErrorCode.INVALID_REQUEST}
     assert set(broker.node.cluster.topics) == {"t"}
 

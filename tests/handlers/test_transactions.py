@@ -145,13 +145,13 @@ class Writer:
         assert await self.end(commit=False) == ErrorCode.NONE
 
 
-async def begun(wire: Wire, version: int) -> Writer:
+async def begin_writer(wire: Wire, version: int) -> Writer:
     writer = Writer(wire, version)
     await writer.begin()
     return writer
 
 
-async def seen(wire: Wire, topic: Topic, partition: int = 0) -> list[bytes | None]:
+async def committed_values(wire: Wire, topic: Topic, partition: int = 0) -> list[bytes | None]:
     """Return the committed values, filtered by aborted transactions like in a consumer."""
     row = await fetch(wire, topic, isolation_level=COMMITTED, partitions=[partition])
     ahead = [(each.first_offset, each.producer_id) for each in row.aborted_transactions]
@@ -185,28 +185,32 @@ async def describe(wire: Wire) -> Any:
 @PROTOCOLS
 async def test_committed_transaction_is_visible_atomically(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t", 2)
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     for round_ in range(3):
         await writer.write(topic, b"a%d" % round_)
         await writer.write(topic, b"b%d" % round_, partition=1)
-        assert len(await seen(wire, topic)) == len(await seen(wire, topic, 1)) == round_
+        assert (
+            len(await committed_values(wire, topic))
+            == len(await committed_values(wire, topic, 1))
+            == round_
+        )
         assert (await list_offset(wire, topic, LATEST, isolation_level=COMMITTED)).offset == (
             2 * round_
         )
         await writer.commit()
         # The records are visible as soon as the commit is acknowledged.
-        assert await seen(wire, topic) == [b"a%d" % n for n in range(round_ + 1)]
-        assert await seen(wire, topic, 1) == [b"b%d" % n for n in range(round_ + 1)]
+        assert await committed_values(wire, topic) == [b"a%d" % n for n in range(round_ + 1)]
+        assert await committed_values(wire, topic, 1) == [b"b%d" % n for n in range(round_ + 1)]
 
 
 @PROTOCOLS
 async def test_aborted_transaction_is_invisible(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     for round_ in range(4):
         await writer.write(topic, b"%d" % round_)
         assert await writer.end(commit=round_ % 2 == 0) == ErrorCode.NONE
-    assert await seen(wire, topic) == [b"0", b"2"]
+    assert await committed_values(wire, topic) == [b"0", b"2"]
     everything = (await fetch(wire, topic)).records
     data = [header for _, header in iter_headers(everything) if not header.is_control]
     assert len(data) == 4, "read_uncommitted consumers get aborted records"
@@ -216,19 +220,19 @@ async def test_aborted_transaction_is_invisible(wire: Wire, version: int) -> Non
 async def test_open_transaction_hides_later_records(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"before"]))
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await writer.write(topic, b"open")
     await produce(wire, topic, batch([b"after"]))
     row = await fetch(wire, topic, isolation_level=COMMITTED)
     assert (values_of(row), row.last_stable_offset, row.high_watermark) == ([b"before"], 1, 3)
     await writer.commit()
-    assert await seen(wire, topic) == [b"before", b"open", b"after"]
+    assert await committed_values(wire, topic) == [b"before", b"open", b"after"]
 
 
 async def test_commit_completes_pending_read_committed_fetch(broker: Broker, wire: Wire) -> None:
     """The bytes of the transaction count for `min_bytes`, not only the marker."""
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await writer.write(topic, bytes(20_000))
     fetched: list[Any] = []
 
@@ -249,7 +253,7 @@ async def test_commit_completes_pending_read_committed_fetch(broker: Broker, wir
 async def test_marker_has_producer_id_and_epoch(wire: Wire, version: int) -> None:
     """In protocol 2, the marker has the next epoch, which fences late batches."""
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await writer.write(topic, b"x")
     epoch = writer.epoch
     await writer.commit()
@@ -264,16 +268,16 @@ async def test_marker_has_producer_id_and_epoch(wire: Wire, version: int) -> Non
 async def test_late_batch_of_ended_transaction_is_rejected(wire: Wire) -> None:
     """KIP-890: otherwise the batch would become part of the next transaction."""
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await writer.write(topic, b"x")
     late = writer.batch(topic, b"late")
     await writer.commit()
     row = await produce(wire, topic, late, SECOND, transactional_id=NAME)
     assert row.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert await seen(wire, topic) == [b"x"]
+    assert await committed_values(wire, topic) == [b"x"]
     await writer.write(topic, b"y")
     await writer.commit()
-    assert await seen(wire, topic) == [b"x", b"y"]
+    assert await committed_values(wire, topic) == [b"x", b"y"]
 
 
 # -- validation and fencing
@@ -291,7 +295,7 @@ async def test_batch_for_partition_not_added_is_rejected(
     wire: Wire, version: int, code: ErrorCode
 ) -> None:
     topic = await create_topic(wire, "t", 2)
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     assert await writer.produce(topic, b"x") == code
     assert await writer.add(topic, 1) == [0]
     assert await writer.produce(topic, b"x") == code
@@ -301,14 +305,14 @@ async def test_batch_for_partition_not_added_is_rejected(
 @pytest.mark.parametrize("version", [11, 12, 13])
 async def test_batch_of_unknown_producer_is_rejected(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     writer.id += 1
     assert await writer.produce(topic, b"x") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
 async def test_transactional_batch_without_transactional_id_is_rejected(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     row = await produce(wire, topic, writer.batch(topic, b"x"), SECOND)
     assert row.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
@@ -317,7 +321,7 @@ async def test_transactional_batch_without_transactional_id_is_rejected(wire: Wi
 async def test_new_producer_fences_old_one(wire: Wire, version: int) -> None:
     """The open transaction of the old producer is aborted; all of its later requests fail."""
     topic = await create_topic(wire, "t", 2)
-    old = await begun(wire, version)
+    old = await begin_writer(wire, version)
     await old.write(topic, b"old")
     new = Writer(wire, version)
     assert await new.init() == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -330,14 +334,14 @@ async def test_new_producer_fences_old_one(wire: Wire, version: int) -> None:
     assert await old.end(commit=True) == ErrorCode.PRODUCER_FENCED
     await new.write(topic, b"new")
     await new.commit()
-    assert await seen(wire, topic) == [b"new"]
+    assert await committed_values(wire, topic) == [b"new"]
 
 
 @PROTOCOLS
 async def test_pipelined_batches_of_transaction_keep_order(wire: Wire, version: int) -> None:
     """The first batch waits for the coordinator; the others wait for the first one."""
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     if not writer.second:
         assert await writer.add(topic, 0) == [0]
     frames = b""
@@ -350,7 +354,7 @@ async def test_pipelined_batches_of_transaction_keep_order(wire: Wire, version: 
         ((row,),) = (each.partition_responses for each in (await wire.receive()).responses)
         assert row.error_code == 0
     await writer.commit()
-    assert await seen(wire, topic) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await committed_values(wire, topic) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 # -- requests of brokers and operators
@@ -358,7 +362,7 @@ async def test_pipelined_batches_of_transaction_keep_order(wire: Wire, version: 
 
 async def test_partitions_are_added_to_several_transactions(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 3)
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     assert await writer.add(topic, 0) == [0]
     cls = AddPartitionsToTxnRequest
 
@@ -393,7 +397,7 @@ async def test_partitions_are_added_to_several_transactions(wire: Wire) -> None:
 
 async def test_adding_unknown_partition_adds_none(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     assert await writer.add(topic, 0, 7) == [
         ErrorCode.OPERATION_NOT_ATTEMPTED,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -405,7 +409,7 @@ async def test_adding_unknown_partition_adds_none(wire: Wire) -> None:
 
 async def test_transactions_are_listed_and_described(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     row = await describe(wire)
     assert (row.error_code, row.transaction_state, row.transaction_timeout_ms) == (
         0,
@@ -443,7 +447,7 @@ async def test_transactions_are_listed_and_described(wire: Wire) -> None:
 
 
 async def test_unknown_transactional_ids_are_not_found(wire: Wire) -> None:
-    await begun(wire, FIRST)
+    await begin_writer(wire, FIRST)
     ask = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=["missing", ""])
     rows = (await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, ask)).transaction_states
     assert [row.error_code for row in rows] == [
@@ -455,7 +459,7 @@ async def test_unknown_transactional_ids_are_not_found(wire: Wire) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 async def test_operator_can_abort_hanging_transaction(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     await writer.write(topic, b"x")
     await produce(wire, topic, batch([b"y"]))
 
@@ -472,9 +476,9 @@ async def test_operator_can_abort_hanging_transaction(wire: Wire, version: int) 
 
     assert await mark(topic="missing") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await mark(producer_epoch=-1) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert await seen(wire, topic) == []
+    assert await committed_values(wire, topic) == []
     assert await mark(producer_epoch=writer.epoch, coordinator_epoch=5) == ErrorCode.NONE
-    assert await seen(wire, topic) == [b"y"]
+    assert await committed_values(wire, topic) == [b"y"]
     assert await mark(producer_epoch=writer.epoch, coordinator_epoch=4) == (
         ErrorCode.TRANSACTION_COORDINATOR_FENCED
     )
@@ -482,7 +486,7 @@ async def test_operator_can_abort_hanging_transaction(wire: Wire, version: int) 
 
 async def test_transactional_producers_of_partition_are_described(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await produce(wire, topic, batch([b"first"]))
     await writer.write(topic, b"x", b"y")
     cls = DescribeProducersRequest
@@ -503,13 +507,13 @@ async def test_transactional_producers_of_partition_are_described(wire: Wire) ->
 
 async def test_transaction_is_aborted_after_timeout(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     assert await writer.init(timeout_ms=50) == ErrorCode.NONE
     await writer.write(topic, b"x")
     await produce(wire, topic, batch([b"y"]))
 
     async def is_aborted() -> bool:
-        return await seen(wire, topic) == [b"y"]
+        return await committed_values(wire, topic) == [b"y"]
 
     await eventually(is_aborted)
     assert (await describe(wire)).transaction_state == "CompleteAbort"
@@ -520,12 +524,12 @@ async def test_transaction_is_aborted_after_timeout(wire: Wire) -> None:
 @PROTOCOLS
 async def test_transaction_commits_after_one_topic_is_deleted(wire: Wire, version: int) -> None:
     topic, other = await create_topic(wire, "t"), await create_topic(wire, "other")
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await writer.write(topic, b"x")
     await writer.write(other, b"y")
     await delete_topic(wire, "t")
     await writer.commit()
-    assert await seen(wire, other) == [b"y"]
+    assert await committed_values(wire, other) == [b"y"]
 
 
 async def test_marker_is_retried_if_partition_is_offline(
@@ -535,7 +539,7 @@ async def test_marker_is_retried_if_partition_is_offline(
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.1)
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     await writer.write(topic, b"x")
     log = broker.node.partitions.named_replica("t", 0).log
     monkeypatch.setattr(log, "offline", "out of order")
@@ -549,7 +553,7 @@ async def test_marker_is_retried_if_partition_is_offline(
         return bool((await describe(wire)).transaction_state == "CompleteCommit")
 
     await eventually(is_complete)
-    assert await seen(wire, topic) == [b"x"]
+    assert await committed_values(wire, topic) == [b"x"]
 
 
 @PROTOCOLS
@@ -560,7 +564,7 @@ async def test_end_is_not_acknowledged_before_decision_is_replicated(
     """Otherwise another coordinator could take over without the decision and abort."""
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.05)
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await writer.write(topic, b"x")
     monkeypatch.setattr(broker.node.transactions, "_end_prepared", lambda *_: None)
     assert await writer.end(commit=commit) == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -572,7 +576,7 @@ async def test_completion_is_retried_if_it_cannot_be_stored(
     """All markers are written, but not the completion record. The producer must not get stuck."""
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.RETRY_BACKOFF_SECONDS", 0.05)
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await writer.write(topic, b"x")
     coordinator_replica = broker.node.transactions.shard(NAME).replica
     outcomes = iter([None, StorageError("the disk is full")])
@@ -586,7 +590,7 @@ async def test_completion_is_retried_if_it_cannot_be_stored(
     original = Replica.append
     monkeypatch.setattr(Replica, "append", append)
     await writer.commit()
-    assert await seen(wire, topic) == [b"x"]
+    assert await committed_values(wire, topic) == [b"x"]
     assert (await describe(wire)).transaction_state == "PrepareCommit"
 
     async def is_complete() -> bool:
@@ -599,7 +603,7 @@ async def test_completion_is_retried_if_it_cannot_be_stored(
 
 async def test_markers_in_transaction_topic_are_ignored(broker: Broker, wire: Wire) -> None:
     """Clients can request such markers, but they do not change the state."""
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     cls = WriteTxnMarkersRequest
     for commit in (True, False):
         row = cls.Marker(
@@ -626,7 +630,7 @@ async def test_transaction_recovers_from_crash_in_every_state(
     commit = state.endswith("Commit")
     async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
-        writer = await begun(wire, version)
+        writer = await begin_writer(wire, version)
         if state != "Empty":
             await writer.write(topic, b"x")
             await writer.write(topic, b"y", partition=1)
@@ -647,17 +651,17 @@ async def test_transaction_recovers_from_crash_in_every_state(
 
         await eventually(is_recovered)
         if state == "Ongoing":
-            assert await seen(wire, topic) == []
+            assert await committed_values(wire, topic) == []
             await writer.commit()
         if state == "Empty":
             await writer.write(topic, b"x")
             await writer.commit()
         values = [] if state.endswith("Abort") else [b"x"]
-        assert await seen(wire, topic) == values
+        assert await committed_values(wire, topic) == values
         await writer.begin()
         await writer.write(topic, b"z")
         await writer.commit()
-        assert await seen(wire, topic) == [*values, b"z"]
+        assert await committed_values(wire, topic) == [*values, b"z"]
 
 
 @pytest.mark.parametrize("at", [8, 80], ids=["header", "records"])
@@ -666,7 +670,7 @@ async def test_damaged_transaction_log_does_not_affect_other_partitions(
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        writer = await begun(wire, SECOND)
+        writer = await begin_writer(wire, SECOND)
         await writer.write(topic, b"x")
         await writer.commit()
         replica = broker.node.transactions.shard(NAME).replica
@@ -675,7 +679,7 @@ async def test_damaged_transaction_log_does_not_affect_other_partitions(
         ).log.directory
     damage(Path(directory, "00000000000000000000.log"), at)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        assert await seen(wire, topic) == [b"x"]
+        assert await committed_values(wire, topic) == [b"x"]
         writer.wire = wire
         assert await writer.init() == ErrorCode.NOT_COORDINATOR
         find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["other"], key_type=1)
@@ -694,13 +698,13 @@ def damage(path: Path, at: int) -> None:
 
 async def test_transaction_survives_coordinator_reload(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await writer.write(topic, b"x")
     broker.node.transactions.reload(NAME)
     await writer.commit()
     broker.node.transactions.reload(NAME)
     assert (await describe(wire)).transaction_state == "CompleteCommit"
-    assert await seen(wire, topic) == [b"x"]
+    assert await committed_values(wire, topic) == [b"x"]
 
 
 @PROTOCOLS
@@ -709,7 +713,7 @@ async def test_open_transaction_survives_move_of_log(tmp_path: Path, version: in
     directories = [tmp_path / "a", tmp_path / "b"]
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        writer = await begun(wire, version)
+        writer = await begin_writer(wire, version)
         for number in range(3):
             await writer.write(topic, b"%d" % number)
             assert await writer.end(commit=number != 1) == ErrorCode.NONE
@@ -719,11 +723,11 @@ async def test_open_transaction_survives_move_of_log(tmp_path: Path, version: in
         broker.node.maintenance.log_dir_mover.begin("t", 0, target)
         await until(lambda: log_directory(broker) == target)
         await writer.write(topic, b"more")
-        assert await seen(wire, topic) == [b"0", b"2"]
+        assert await committed_values(wire, topic) == [b"0", b"2"]
         await writer.commit()
-        assert await seen(wire, topic) == [b"0", b"2", b"open", b"more"]
+        assert await committed_values(wire, topic) == [b"0", b"2", b"open", b"more"]
     async with started(directories) as broker, connected(broker.endpoint) as wire:
-        assert await seen(wire, topic) == [b"0", b"2", b"open", b"more"]
+        assert await committed_values(wire, topic) == [b"0", b"2", b"open", b"more"]
 
 
 def log_directory(broker: Broker) -> str:
@@ -740,7 +744,7 @@ async def test_open_transaction_survives_deletion_of_its_records(
     """The last stable offset stays at the log start offset until the end, even after a crash."""
     async with started(tmp_path / "data") as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        writer = await begun(wire, version)
+        writer = await begin_writer(wire, version)
         for value in (b"a", b"b", b"c"):
             await writer.write(topic, value)
         broker.node.partitions.named_replica("t", 0).delete_records_before(2)
@@ -757,7 +761,7 @@ async def test_open_transaction_survives_deletion_of_its_records(
 
 
 async def test_idle_transactional_ids_expire(broker: Broker, wire: Wire) -> None:
-    await begun(wire, FIRST)
+    await begin_writer(wire, FIRST)
     service = broker.node.transactions
     await service.expire()
     (shard,) = service.shards()

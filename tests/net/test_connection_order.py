@@ -685,7 +685,7 @@ async def acquire_record(wire: Wire) -> ShareMember:
     await wire.ask(*share_state_request(ApiKey.INITIALIZE_SHARE_GROUP_STATE, topic, start_offset=0))
     await produce(wire, topic, batch())
     member = ShareMember(wire, topic, group="g")
-    assert await member.take() == [(0, 0, 1)]
+    assert await member.acquire() == [(0, 0, 1)]
     return member
 
 

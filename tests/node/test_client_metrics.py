@@ -16,7 +16,7 @@ from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.runtime.heavy_work import HeavyWork, Result
 
 from ..brokers import started
-from ..handlers.telemetry_requests import DATA, ask, latest, push, subscribe
+from ..handlers.telemetry_requests import DATA, get_subscription, latest, push, subscribe
 from ..wire import connected
 
 
@@ -38,7 +38,7 @@ async def test_subscription_applies_only_to_matching_clients(match: str, fits: b
         software = {"client_software_name": "kafka-x", "client_software_version": "1.2.3"}
         await wire.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest(**software))
         assert await subscribe(wire, "s", metrics="m", match=match) == 0
-        assert (await ask(wire)).requested_metrics == (["m"] if fits else [])
+        assert (await get_subscription(wire)).requested_metrics == (["m"] if fits else [])
 
 
 async def test_subscription_patterns_use_re2_syntax() -> None:
@@ -50,7 +50,7 @@ async def test_subscription_patterns_use_re2_syntax() -> None:
 async def test_newest_metrics_of_each_client_are_kept() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         await subscribe(wire, "s", metrics="*", interval_ms="100")
-        first, second = await ask(wire), await ask(wire)
+        first, second = await get_subscription(wire), await get_subscription(wire)
         assert await push(wire, first, compress(Codec.ZSTD, b""), compression_type=4) == 0
         assert await push(wire, second) == 0
         data = compress(Codec.LZ4, DATA)
@@ -69,11 +69,11 @@ async def test_decompression_bombs_are_rejected(codec: Codec) -> None:
         await subscribe(wire, "s", metrics="*")
         bomb = compress(codec, bytes(client_metrics.INFLATED_BYTES_MAX + 1))
         assert len(bomb) < 1_048_576
-        subscription = await ask(wire)
+        subscription = await get_subscription(wire)
         assert (
             await push(wire, subscription, bomb, compression_type=codec) == ErrorCode.INVALID_RECORD
         )
-        subscription = await ask(wire)
+        subscription = await get_subscription(wire)
         broken = b"broken"
         assert (
             await push(wire, subscription, broken, compression_type=codec)
@@ -101,7 +101,9 @@ async def test_decompression_is_charged_to_the_client() -> None:
         for _ in range(2):
             async with connected(broker.endpoint) as wire:
                 for _ in range(2):
-                    code = await push(wire, await ask(wire), bomb, compression_type=Codec.GZIP)
+                    code = await push(
+                        wire, await get_subscription(wire), bomb, compression_type=Codec.GZIP
+                    )
                     assert code == ErrorCode.INVALID_RECORD
     assert len(work.clients) == 4
     assert len(set(work.clients)) == 2, "one account for each connection"
@@ -114,10 +116,10 @@ async def test_stored_metrics_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(client_metrics, "KEPT_BYTES_MAX", 3 * len(DATA))
     async with started() as broker, connected(broker.endpoint) as wire:
         await subscribe(wire, "s", metrics="*")
-        clients = [await ask(wire) for _ in range(5)]
+        clients = [await get_subscription(wire) for _ in range(5)]
         for each in clients:
             assert await push(wire, each) == 0
         kept = [labels["client_instance_id"] for labels, _ in latest(broker)]
         assert kept == [str(each.client_instance_id) for each in clients[2:]]
-        await ask(wire)
+        await get_subscription(wire)
         assert len(broker.node.client_metrics._instances) == 5

@@ -263,13 +263,13 @@ async def test_throttled_share_group_member_gets_no_records() -> None:
         await member.begin()
         await set_quota(wire, USER, consumer_byte_rate=1e6)
         for offset in range(4):
-            assert await member.take((), max_records=1) == [(offset, offset, 1)]
+            assert await member.acquire((), max_records=1) == [(offset, offset, 1)]
         await set_quota(wire, USER, consumer_byte_rate=3 * KILOBYTE)
         late = await member.fetch((), max_records=1)
         assert (late.error_code, late.responses) == (0, [])
         assert late.throttle_time_ms > 0
         await set_quota(wire, USER, consumer_byte_rate=1e6)
-        assert await member.take((), max_records=1) == [(4, 4, 1)]
+        assert await member.acquire((), max_records=1) == [(4, 4, 1)]
 
 
 @pytest.mark.parametrize(

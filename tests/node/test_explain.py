@@ -20,7 +20,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import DeleteGroupsRequest, LeaveGroupRequest
 
 from ..handlers.test_groups import Member
-from ..handlers.test_transactions import NAME, SECOND, begun
+from ..handlers.test_transactions import NAME, SECOND, begin_writer
 from ..wire import Wire, batch, create_topic, delete_topic, produce, until
 
 AT = 1_700_000_000_000
@@ -162,7 +162,7 @@ async def test_transaction_lifecycle_is_explained(broker: Broker, wire: Wire) ->
     ended = f"transactional id {NAME} is CompleteCommit: "
     nothing = f"transactional id {NAME} does not exist"
     assert explain_transaction(broker.node, NAME) == Explanation(nothing, [])
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     idle = (
         f"transactional id {NAME} is Empty: producer {writer.id}, epoch 0, has no transaction open"
     )

@@ -39,17 +39,17 @@ async def test_share_partition_lifecycle_is_explained() -> None:
         assert "the next fetch acquires records from offset 0 on; no pending fetch" in status_of(
             broker
         )
-        await member.take()
+        await member.acquire()
         text = status_of(broker)
         assert f"6 records with member {member.name}, the first lock expires in " in text
         assert "no records are available up to the high watermark 6" in text
-        await member.say((1, 1, REJECT), (2, 3, ACCEPT), (4, 5, RELEASE))
+        await member.acknowledge_partition((1, 1, REJECT), (2, 3, ACCEPT), (4, 5, RELEASE))
         await is_stored(broker.node)
         text = status_of(broker)
         assert f"1 records with member {member.name}" in text
         assert "1 were archived; 2 were accepted" in text
         assert "from offset 4 on, 2 of which were released (deliveries: up to 1)" in text
-        await member.say((0, 0, ACCEPT))
+        await member.acknowledge_partition((0, 0, ACCEPT))
         assert "has share-partition start offset 4;" in status_of(broker)
 
 
@@ -61,7 +61,7 @@ async def test_record_lock_limit_is_explained() -> None:
         for _ in range(2):
             await produce(wire, topic, batch([b"a"] * 100))
         member = ShareMember(wire, topic)
-        await member.take()
+        await member.acquire()
         text = status_of(broker)
         assert "no more records can be acquired: 100 records from that offset on" in text
         assert f"{name} is 100" in text

@@ -30,7 +30,7 @@ from kbroker.security.acls import (
 )
 
 from ..fuzz.world import VALID, World, make_world
-from ..handlers.test_consumer_groups import beat, given
+from ..handlers.test_consumer_groups import assigned_partitions, beat
 from ..handlers.test_consumer_groups import describe as describe_groups
 from ..handlers.test_consumer_groups import find as find_group
 from ..handlers.test_streams_groups import TOPOLOGY, describe_streams, statuses, streams_beat
@@ -400,7 +400,7 @@ async def test_consumer_group_regex_matches_only_describable_topics() -> None:
         await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE, "open-1"))
         await grant(admin, new(TOPIC, DESCRIBE, "secret", DENY))
         answer = await beat(alice, "a", 0, subscribed_topic_names=[], subscribed_topic_regex=".*")
-        assert given(answer) == [0]
+        assert assigned_partitions(answer) == [0]
         (row,) = await describe_groups(admin)
         (member,) = row.members
         assert [each.topic_name for each in member.assignment.topic_partitions] == ["open-1"]

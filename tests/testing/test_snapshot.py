@@ -21,7 +21,7 @@ from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.files import MemFiles
 from kbroker.testing import LocalBroker, RunningBroker, Snapshot
 
-from ..handlers.test_transactions import NAME, Writer, begun
+from ..handlers.test_transactions import NAME, Writer, begin_writer
 from ..limits import PROCESS_SECONDS
 from ..wire import Topic, Wire, connected
 from .test_transactions import confluent, topic_of
@@ -103,7 +103,7 @@ def generation(broker: LocalBroker) -> int:
 async def new_writer(running: RunningBroker, wire: Wire, version: int) -> tuple[Writer, Topic]:
     """Return a producer with one committed transaction."""
     topic = topic_of(running)
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await writer.write(topic, b"1")
     await writer.commit()
     return writer, topic
@@ -181,7 +181,7 @@ def test_producer_epoch_is_not_reused_after_restore(broker: LocalBroker, is_open
         return writer
 
     async def go_on(running: RunningBroker, wire: Wire) -> list[tuple[int, int]]:
-        writer = await begun(wire, 13)
+        writer = await begin_writer(wire, 13)
         newest = [(writer.id, writer.epoch)]
         for _ in range(3):
             await writer.write(topic_of(running), b"later")
@@ -191,7 +191,7 @@ def test_producer_epoch_is_not_reused_after_restore(broker: LocalBroker, is_open
 
     async def come_back(running: RunningBroker, wire: Wire) -> tuple[int, int]:
         topic = topic_of(running)
-        zombie, new = Writer(wire, 13), await begun(wire, 13)
+        zombie, new = Writer(wire, 13), await begin_writer(wire, 13)
         for zombie.id, zombie.epoch in known:
             assert await zombie.produce(topic, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
             assert await zombie.end(commit=False) == ErrorCode.PRODUCER_FENCED

@@ -15,7 +15,7 @@ from ..coordinator.harness import subtopology, topology
 from ..handlers import test_share_groups as share_groups
 from ..handlers.test_consumer_groups import beat, find, set_config
 from ..handlers.test_groups import Member, committed
-from ..handlers.test_streams_groups import at_once, streams_beat, tasks
+from ..handlers.test_streams_groups import remove_delays, streams_beat, tasks
 from ..wire import (
     EARLIEST,
     Topic,
@@ -117,7 +117,7 @@ async def test_expire_member_works_for_consumer_and_streams_protocol(
     """Consumer groups (KIP-848) and streams groups (KIP-1071), and their waiters."""
     for group in ("consumers", "streams"):
         await find(wire, group)
-    await at_once(wire, "streams")
+    await remove_delays(wire, "streams")
     orders = topology(subtopology("0", "orders"))
     await beat(wire, "c", 0, group="consumers", subscribed_topic_names=["orders"])
     await streams_beat(wire, "s", 0, group="streams", topology=orders)

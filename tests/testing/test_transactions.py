@@ -16,7 +16,15 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import read_header
 from kbroker.testing import LocalBroker, RunningBroker, WaitTimeout
 
-from ..handlers.test_transactions import FIRST, NAME, PROTOCOLS, SECOND, Writer, begun, seen
+from ..handlers.test_transactions import (
+    FIRST,
+    NAME,
+    PROTOCOLS,
+    SECOND,
+    Writer,
+    begin_writer,
+    committed_values,
+)
 from ..wire import Topic, Wire, batch, connected, create_topic, produce, request, sequenced
 
 
@@ -31,10 +39,10 @@ def topic_of(broker: RunningBroker) -> Topic:
 
 async def writing(wire: Wire, orders: Topic, version: int = SECOND) -> Writer:
     """Open a transaction in orders-0, followed by a record of another producer."""
-    writer = await begun(wire, version)
+    writer = await begin_writer(wire, version)
     await writer.write(orders, b"open")
     await produce(wire, orders, batch([b"after"]))
-    assert await seen(wire, orders) == []
+    assert await committed_values(wire, orders) == []
     return writer
 
 
@@ -72,13 +80,13 @@ async def test_abort_transaction_aborts_and_fences(
 ) -> None:
     writer = await writing(wire, orders, version)
     await broker.abort_transaction(NAME)
-    assert await seen(wire, orders) == [b"after"], "read_committed consumers continue"
+    assert await committed_values(wire, orders) == [b"after"], "read_committed consumers continue"
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await writer.end(commit=True) != ErrorCode.NONE
     await writer.begin()
     await writer.write(orders, b"anew")
     await writer.commit()
-    assert await seen(wire, orders) == [b"after", b"anew"]
+    assert await committed_values(wire, orders) == [b"after", b"anew"]
 
 
 async def test_abort_of_transaction_that_is_not_open_is_rejected(
@@ -87,7 +95,7 @@ async def test_abort_of_transaction_that_is_not_open_is_rejected(
     for verb in (broker.abort_transaction, broker.expire_transaction):
         with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: none\)"):
             await verb("x")
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     for verb in (broker.abort_transaction, broker.expire_transaction):
         with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
             await verb("x")
@@ -107,7 +115,7 @@ async def test_fence_producer_by_transactional_id_rejects_old_epoch(
 ) -> None:
     writer = await writing(wire, orders, version)
     assert await broker.fence_producer(transactional_id=NAME) == [writer.id]
-    assert await seen(wire, orders) == [b"after"]
+    assert await committed_values(wire, orders) == [b"after"]
     assert await writer.produce(orders, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await writer.add(orders, 1) == [ErrorCode.PRODUCER_FENCED]
     for commit in (True, False):
@@ -115,7 +123,7 @@ async def test_fence_producer_by_transactional_id_rejects_old_epoch(
     await writer.begin()
     await writer.write(orders, b"anew")
     await writer.commit()
-    assert await seen(wire, orders) == [b"after", b"anew"]
+    assert await committed_values(wire, orders) == [b"after", b"anew"]
 
 
 @pytest.mark.parametrize("by_id", [True, False])
@@ -126,13 +134,13 @@ async def test_transactional_producer_is_fenced_by_coordinator(
     writer = await writing(wire, orders, FIRST)
     assert await broker.fence_producer(writer.id if by_id else None) == [writer.id]
     assert await writer.end(commit=True) == ErrorCode.PRODUCER_FENCED
-    assert await seen(wire, orders) == [b"after"]
+    assert await committed_values(wire, orders) == [b"after"]
 
 
 async def test_idle_transactional_producer_is_fenced(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await broker.fence_producer(transactional_id=NAME)
     assert await writer.produce(orders, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
     with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
@@ -147,7 +155,7 @@ async def test_expire_transaction_aborts_it(
 ) -> None:
     writer = await writing(wire, orders, version)
     await broker.expire_transaction(NAME)
-    assert await seen(wire, orders) == [b"after"]
+    assert await committed_values(wire, orders) == [b"after"]
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
     text = str(broker.explain.transaction(NAME))
     # The actions of the test come first among events of the same millisecond.
@@ -161,7 +169,7 @@ async def test_expire_transaction_aborts_it(
 async def test_move_coordinator_reloads_transactions_from_log(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     await broker.move_coordinator(transactional_id=NAME)
     assert await writer.add(orders, 0) == [ErrorCode.NOT_COORDINATOR]
     assert await writer.end(commit=True) == ErrorCode.NOT_COORDINATOR
@@ -171,7 +179,9 @@ async def test_move_coordinator_reloads_transactions_from_log(
     await broker.move_coordinator(transactional_id=NAME)
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
     await writer.commit()
-    assert await seen(wire, orders) == [b"x"], "the transaction was reloaded from the log"
+    assert await committed_values(wire, orders) == [b"x"], (
+        "the transaction was reloaded from the log"
+    )
     with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
         await broker.move_coordinator(transactional_id="x")
     for named in ({}, {"group": "g", "transactional_id": NAME}):
@@ -203,7 +213,7 @@ async def test_fault_matches_transactional_id(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
     """Requests have it in different fields."""
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     broker.fault("AddPartitionsToTxn", error="COORDINATOR_LOAD_IN_PROGRESS", transactional_id=NAME)
     broker.fault("AddPartitionsToTxn", error="NOT_COORDINATOR", transactional_id="other").optional()
     assert await writer.add(orders, 0) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -218,7 +228,7 @@ async def test_fault_matches_transactional_id(
 async def test_fault_hits_one_partition_of_transaction(
     broker: RunningBroker, wire: Wire, orders: Topic, at: Literal["before", "after"]
 ) -> None:
-    writer = await begun(wire, FIRST)
+    writer = await begin_writer(wire, FIRST)
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     broker.fault("AddPartitionsToTxn", error=refused.name, topic="orders", partition=1, at=at)
     assert sorted(await writer.add(orders, 0, 1)) == [0, refused]
@@ -236,9 +246,11 @@ async def test_coordinator_clock_expires_transaction(
 ) -> None:
     writer = await writing(wire, orders, version)
     await broker.advance_coordinator(58_000, keep_members=True)
-    assert await seen(wire, orders) == []
+    assert await committed_values(wire, orders) == []
     await broker.advance_coordinator(3_000, keep_members=True)
-    assert await seen(wire, orders) == [b"after"], "the markers are written when `advance` returns"
+    assert await committed_values(wire, orders) == [b"after"], (
+        "the markers are written when `advance` returns"
+    )
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
@@ -250,7 +262,7 @@ def test_markers_are_written_on_disk_after_advance() -> None:
                 orders = topic_of(broker)
                 await writing(wire, orders)
                 await broker.advance_coordinator(61_000, keep_members=False)
-                assert await seen(wire, orders) == [b"after"]
+                assert await committed_values(wire, orders) == [b"after"]
                 await broker.wait_until_idle()
 
         local.run_in_broker(story)
@@ -263,7 +275,7 @@ async def test_log_clock_does_not_expire_transaction(broker: RunningBroker, wire
     await broker.advance(30 * 86_400_000)
     await writer.write(orders, b"and on")
     await writer.commit()
-    assert await seen(wire, orders) == [b"open", b"after", b"and on"]
+    assert await committed_values(wire, orders) == [b"open", b"after", b"and on"]
     await broker.advance(6 * 86_400_000)
     assert str(broker.explain.transaction(NAME)).startswith(f"transactional id {NAME} is Complete")
     await broker.advance(2 * 86_400_000)
@@ -285,7 +297,7 @@ async def test_open_transaction_prevents_idle_broker(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.wait_until_idle)
         await writer.commit()
-    assert await seen(wire, orders) == [b"open", b"after"]
+    assert await committed_values(wire, orders) == [b"open", b"after"]
 
 
 # -- explain
@@ -294,7 +306,7 @@ async def test_open_transaction_prevents_idle_broker(
 async def test_explanation_names_transaction_that_blocks_readers(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     await produce(wire, orders, batch([b"before"]))
     await writer.write(orders, b"open")
     told = str(broker.explain.partition("orders", 0))
@@ -328,7 +340,7 @@ async def test_explanation_has_state_and_history_of_transaction(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
     assert str(broker.explain.transaction(NAME)) == f"transactional id {NAME} does not exist"
-    writer = await begun(wire, SECOND)
+    writer = await begin_writer(wire, SECOND)
     who = f"producer {writer.id}, epoch {writer.epoch},"
     assert str(broker.explain.transaction(NAME)).startswith(
         f"transactional id {NAME} is Empty: {who} has no transaction open\n"

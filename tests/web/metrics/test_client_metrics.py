@@ -14,7 +14,7 @@ from kbroker.protocol.otlp import FIELDS_MAX
 from kbroker.web.metrics import client_metrics
 from kbroker.web.metrics.client_metrics import CLIENT, ROWS_OF_ONE_MAX, TEXT_MAX, PushedMetrics
 
-from ...handlers.telemetry_requests import ask, push, subscribe
+from ...handlers.telemetry_requests import get_subscription, push, subscribe
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from ...protocol.test_otlp import attribute, field, gauge, pushed
 from ...wire import connected
@@ -42,7 +42,7 @@ async def test_newest_push_of_client_is_exposed() -> None:
             gauge("a.nan", field(4, math.nan)),
             gauge("a.nan", field(4, math.inf)),
         )
-        assert await push(wire, await ask(wire), data) == 0
+        assert await push(wire, await get_subscription(wire), data) == 0
         found = await rows(http.endpoint_of(1))
     assert found.pop(("a.nan", "")) == math.inf
     assert found == {("a.rate", 'topic=or"ders'): 0.25, ("a.rate", ""): 2.0}
@@ -53,7 +53,7 @@ async def test_names_and_series_of_one_client_are_limited() -> None:
         await subscribe(wire, "all", metrics="*")
         many = [gauge(f"{'x' * TEXT_MAX}{number}", field(4, 1.0)) for number in range(5)]
         many += [gauge(f"y{number}", field(4, 1.0)) for number in range(2 * ROWS_OF_ONE_MAX)]
-        assert await push(wire, await ask(wire), pushed(*many)) == 0
+        assert await push(wire, await get_subscription(wire), pushed(*many)) == 0
         found = await rows(http.endpoint_of(1))
     assert len(found) == ROWS_OF_ONE_MAX
     assert ("x" * TEXT_MAX, "") in found
@@ -65,7 +65,7 @@ async def test_series_of_all_clients_are_limited(monkeypatch: pytest.MonkeyPatch
         await subscribe(wire, "all", metrics="*")
         data = pushed(gauge("a", field(4, 1.0)), gauge("b", field(4, 1.0)))
         for _ in range(3):
-            assert await push(wire, await ask(wire), data) == 0
+            assert await push(wire, await get_subscription(wire), data) == 0
         look = await seen(http.endpoint_of(1))
     assert sum(name == CLIENT for name, _ in look.samples) == 2
     assert look("kbroker_metrics_dropped_series", what="client_metrics") == 2
@@ -74,7 +74,7 @@ async def test_series_of_all_clients_are_limited(monkeypatch: pytest.MonkeyPatch
 async def test_malformed_push_is_not_exposed() -> None:
     async with served() as (broker, http), connected(broker.endpoint) as wire:
         await subscribe(wire, "all", metrics="*")
-        assert await push(wire, await ask(wire), b"nonsense") == 0
+        assert await push(wire, await get_subscription(wire), b"nonsense") == 0
         assert await rows(http.endpoint_of(1)) == {}
 
 
@@ -88,7 +88,7 @@ async def push_bombs(broker: Broker, count: int) -> None:
     async with connected(broker.endpoint) as wire:
         await subscribe(wire, "all", metrics="*")
         for _ in range(count):
-            data = await ask(wire)
+            data = await get_subscription(wire)
             assert await push(wire, data, bomb, compression_type=Codec.GZIP) == 0
 
 
@@ -118,7 +118,7 @@ async def test_one_scrape_parses_new_pushes_for_limited_time(
     async with served() as (broker, _), connected(broker.endpoint) as wire:
         await subscribe(wire, "all", metrics="*")
         for _ in range(3):
-            await push(wire, await ask(wire), pushed(gauge("a", field(4, 1.0))))
+            await push(wire, await get_subscription(wire), pushed(gauge("a", field(4, 1.0))))
         found = []
         metrics = PushedMetrics(broker.node)
         for _ in range(4):

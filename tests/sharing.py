@@ -19,7 +19,7 @@ from .wire import ANSWER_SECONDS, Topic, Wire, create_topic, until
 GROUP, MEMBER = "queue", "a"
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
-# An acknowledgement: first offset, last offset, one type or one per record.
+# Acknowledged records: first offset, last offset, one type or one per record.
 AcknowledgedRange = tuple[int, int, int | list[int]]
 
 
@@ -199,6 +199,8 @@ def row_of(answer: Any, partition: int = 0) -> Any:
     return row
 
 
-async def is_stored(node: Node) -> None:
+async def wait_until_stored(node: Node) -> None:
     """Wait until no share state is left to store."""
-    await until(lambda: not any(led.is_busy for led in node.share.partitions))
+    await until(
+        lambda: not any(share_partition.is_busy for share_partition in node.share.partitions)
+    )

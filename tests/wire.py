@@ -53,7 +53,7 @@ class Wire:
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
-        self.asked: deque[tuple[int, ApiKey, int]] = deque()
+        self.pending: deque[tuple[int, ApiKey, int]] = deque()
         self._sent = 0
 
     async def send(
@@ -79,7 +79,7 @@ class Wire:
         """Return the bytes of a request and expect a response to it."""
         self._sent += 1
         if answered:
-            self.asked.append((self._sent, key, version))
+            self.pending.append((self._sent, key, version))
         return frame(key, version, message, client_id, self._sent)
 
     async def reset(self) -> None:
@@ -89,16 +89,16 @@ class Wire:
 
     async def receive(self) -> Any:
         """Return the response to the oldest pending request."""
-        correlation_id, key, version = self.asked.popleft()
+        correlation_id, key, version = self.pending.popleft()
         frame = await self.receive_frame()
         got, response = decode_response(messages.response_class(key), frame, version)
-        assert got == correlation_id, f"answer {got} where {correlation_id} is due"
+        assert got == correlation_id, f"response {got} instead of {correlation_id}"
         return response
 
     async def ask(self, key: ApiKey, version: int, message: Any) -> Any:
         """Send a request and return its response."""
         await self.send(key, version, message)
-        assert len(self.asked) == 1, "an earlier request was not answered"
+        assert len(self.pending) == 1, "an earlier request has no response yet"
         return await self.receive()
 
     async def receive_frame(self) -> bytes:
@@ -211,7 +211,7 @@ def sequenced(
     )
 
 
-# -- what most tests do
+# -- common requests
 
 
 async def create_topic(
@@ -316,12 +316,12 @@ async def list_offset(
         current_leader_epoch=fields.pop("current_leader_epoch", -1),
         max_num_offsets=fields.pop("max_num_offsets", 1),
     )
-    asked = ListOffsetsRequest(
+    message = ListOffsetsRequest(
         replica_id=-1,
         topics=[ListOffsetsRequest.Topic(name=topic.name, partitions=[row])],
         **fields,
     )
-    answer = await wire.ask(ApiKey.LIST_OFFSETS, version, asked)
+    answer = await wire.ask(ApiKey.LIST_OFFSETS, version, message)
     ((found,),) = (each.partitions for each in answer.topics)
     return found
 

@@ -438,7 +438,7 @@ async def test_request_limit_applies_to_version_3(wire: Wire) -> None:
 
 
 async def test_every_partition_returns_a_batch_below_version_3(wire: Wire) -> None:
-    """Such clients never change the order of partitions, so the last ones would starve."""
+    """Old clients never change the order of partitions, so the last ones would starve."""
     topic = await create_topic(wire, "t", 3)
     for index in range(3):
         await produce(wire, topic, batch([b"x" * 1000]), partition=index)

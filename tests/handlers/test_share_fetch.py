@@ -36,9 +36,9 @@ from ..sharing import (
     RENEW,
     ShareMember,
     initialize,
-    is_stored,
     row_of,
     shared_topic,
+    wait_until_stored,
 )
 from ..wire import (
     Topic,
@@ -606,7 +606,7 @@ async def test_fetch_carries_acknowledgements() -> None:
         row = row_of(await member.fetch((), {0: [(0, 9, ACCEPT)]}))
         assert (row.error_code, row.acknowledge_error_code) == (0, 0)
         assert [(r.first_offset, r.last_offset) for r in row.acquired_records] == [(10, 19)]
-        await is_stored(broker.node)
+        await wait_until_stored(broker.node)
         await member.acknowledge_partition((10, 19, ACCEPT))
         assert broker.node.share.partitions.known(SharePartitionKey(GROUP, topic.id, 0))
 

@@ -80,8 +80,8 @@ class Crowd:
             topic = OffsetCommitRequest.Topic(name=name, partitions=[row])
             ask = OffsetCommitRequest(group_id=group, topics=[topic])
             await wire.send(ApiKey.OFFSET_COMMIT, 7, ask)
-            if len(wire.asked) >= 100 or number == self.groups - 1:
-                while wire.asked:
+            if len(wire.pending) >= 100 or number == self.groups - 1:
+                while wire.pending:
                     answer = await wire.receive()
                     assert answer.topics[0].partitions[0].error_code == 0, answer
 

@@ -93,7 +93,7 @@ async def receive_sizes(wire: Wire, count: int) -> list[int]:
     """Return the sizes of the next responses and check their order."""
     sizes = []
     for _ in range(count):
-        correlation_id, _, _ = wire.asked.popleft()
+        correlation_id, _, _ = wire.pending.popleft()
         frame = await wire.receive_frame()
         assert struct.unpack_from(">i", frame) == (correlation_id,)
         sizes.append(len(frame))
@@ -125,7 +125,7 @@ async def test_unread_responses_stop_reading_requests(count: int) -> None:
 
 async def _one_response(wire: Wire) -> bytes:
     await wire.send(ApiKey.METADATA, 9, ALL)
-    wire.asked.clear()
+    wire.pending.clear()
     return await wire.receive_frame()
 
 

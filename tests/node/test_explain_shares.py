@@ -14,7 +14,7 @@ from kbroker.protocol.share_state_log import SharePartitionKey
 
 from ..brokers import started
 from ..handlers.test_consumer_groups import set_config
-from ..sharing import ACCEPT, GROUP, REJECT, RELEASE, ShareMember, is_stored, shared_topic
+from ..sharing import ACCEPT, GROUP, REJECT, RELEASE, ShareMember, shared_topic, wait_until_stored
 from ..wire import batch, connected, create_topic, produce, until
 
 
@@ -44,7 +44,7 @@ async def test_share_partition_lifecycle_is_explained() -> None:
         assert f"6 records with member {member.name}, the first lock expires in " in text
         assert "no records are available up to the high watermark 6" in text
         await member.acknowledge_partition((1, 1, REJECT), (2, 3, ACCEPT), (4, 5, RELEASE))
-        await is_stored(broker.node)
+        await wait_until_stored(broker.node)
         text = status_of(broker)
         assert f"1 records with member {member.name}" in text
         assert "1 were archived; 2 were accepted" in text

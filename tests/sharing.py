@@ -113,7 +113,7 @@ class ShareMember:
         return answer
 
     async def fetch_error_row(self) -> Any:
-        """Return the row with the error of partition 0; such a response is immediate, as in Kafka."""
+        """Return the row of partition 0 with its error; as in Kafka, the response is immediate."""
         with trio.fail_after(30):
             return row_of(await self.fetch(max_wait_ms=600_000))
 

@@ -229,7 +229,7 @@ async def test_failed_disk_takes_only_its_partitions_offline(
 
 
 async def test_broker_does_not_start_if_directory_is_missing(directories: list[Path]) -> None:
-    """The broker would recreate its partitions empty. The operator can discard the directory by ID."""
+    """Its partitions would be empty after the start. The operator can discard the directory by ID."""
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         for index in range(2):

@@ -128,7 +128,7 @@ async def test_newer_api_versions_request_gets_version_0_response(
     await broker.cap_versions("2.8")
     async with connected(broker.broker.endpoint) as wire:
         frame = wire.frame(ApiKey.API_VERSIONS, 4, request(ApiKey.API_VERSIONS))
-        wire.asked[-1] = wire.asked[-1][0], ApiKey.API_VERSIONS, 0
+        wire.pending[-1] = wire.pending[-1][0], ApiKey.API_VERSIONS, 0
         await wire.send_bytes(frame[:6] + version.to_bytes(2, "big") + frame[8:])
         answer = await wire.receive()
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION

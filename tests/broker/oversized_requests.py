@@ -383,7 +383,7 @@ async def exchange(node: Node, apis: Mapping[int, Api], frame: bytes) -> Outcome
             return Outcome(
                 "answered", size
             )  # or the request has no response, like Produce with acks=0
-    return Outcome("no answer")
+    return Outcome("no response")
 
 
 def framed(array: Array, message: Any) -> bytes:

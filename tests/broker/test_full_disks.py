@@ -174,11 +174,11 @@ def test_full_disk_of_one_node_affects_only_that_node(tmp_path: Path, kind: str)
     options = ("-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
     with mounted(node, *options), closing(cluster):
         cluster.await_in_sync([("t", 0)])
-        rest = node / "other-data"
+        other_data = node / "other-data"
         if kind == "full":
-            fill_disk(rest)
+            fill_disk(other_data)
             _check_writes_without(cluster, 2)
-            rest.unlink()
+            other_data.unlink()
         else:
             with mounted(node, "--bind", "-o", "ro", node.as_posix()):
                 _check_writes_without(cluster, 2)

@@ -86,7 +86,7 @@ async def find_problems(
                 outcomes[how] += 1
                 if step.seconds > STEP_SECONDS_MAX:
                     found.append(f"{what}: {step}")
-                if how == "no answer" or size > ANSWER_BYTES_MAX:
+                if how == "no response" or size > ANSWER_BYTES_MAX:
                     found.append(f"{what}: {how}, {size} bytes")
             async with connected(broker.endpoint) as bystander:
                 assert await bystander.works()
@@ -160,19 +160,19 @@ async def test_blocking_handler_is_detected() -> None:
     apis = load_apis()
     too_long = 3 * slowness() * STEP_SECONDS_MAX
 
-    def slow(ctx: Context, asked: Any) -> Any:
+    def slow(ctx: Context, message: Any) -> Any:
         began = time.thread_time()
-        if len(asked.transactional_ids) > 1000:
+        if len(message.transactional_ids) > 1000:
             while time.thread_time() - began < too_long:
                 pass
-        return apis[ApiKey.DESCRIBE_TRANSACTIONS].handler(ctx, asked)
+        return apis[ApiKey.DESCRIBE_TRANSACTIONS].handler(ctx, message)
 
-    async def multiplying(ctx: Context, asked: Any) -> Any:
-        work: Any = apis[ApiKey.DESCRIBE_PRODUCERS].handler(ctx, asked)
+    async def multiplying(ctx: Context, message: Any) -> Any:
+        work: Any = apis[ApiKey.DESCRIBE_PRODUCERS].handler(ctx, message)
         response = await work
         for topic in response.topics:
             for row in topic.partitions:
-                row.active_producers *= max(len(asked.topics), 1)
+                row.active_producers *= max(len(message.topics), 1)
         return response
 
     planted: dict[int, Api] = {

@@ -476,7 +476,7 @@ async def test_long_running_handler_is_not_treated_as_slow_client() -> None:
     async with small_memory() as broker:
         wake = trio.Event()
 
-        async def handle(ctx: Any, asked: Any) -> MetadataResponse:
+        async def handle(ctx: Any, message: Any) -> MetadataResponse:
             await wake.wait()
             return MetadataResponse()
 
@@ -598,10 +598,10 @@ async def test_response_encoding_error_closes_only_its_own_connection(
     """The fsync that completes several requests continues after the first error."""
     encode = Replies._encode
 
-    def fail_for_one(replies: Replies, asked: RequestHeader, response: Any) -> Any:
-        if asked.api_key == ApiKey.PRODUCE and asked.client_id == "unlucky":
+    def fail_for_one(replies: Replies, header: RequestHeader, response: Any) -> Any:
+        if header.api_key == ApiKey.PRODUCE and header.client_id == "unlucky":
             raise RuntimeError("planted")
-        return encode(replies, asked, response)
+        return encode(replies, header, response)
 
     monkeypatch.setattr(Replies, "_encode", fail_for_one)
     async with (

@@ -731,8 +731,8 @@ async def share_group_offsets_are_altered(wire: Wire) -> ChangeAndQuery:
 
 
 async def share_group_offsets_are_deleted(wire: Wire) -> ChangeAndQuery:
-    begun = await share_group_offsets_are_altered(wire)
-    await wire.ask(*begun.change)
+    altered = await share_group_offsets_are_altered(wire)
+    await wire.ask(*altered.change)
     cls: Any = messages.request_class(ApiKey.DELETE_SHARE_GROUP_OFFSETS)
     message = cls(group_id="g", topics=[cls.Topic(topic_name="t")])
     change = ApiRequest(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, message)
@@ -1101,12 +1101,12 @@ class SlowWork:
     """A replacement of the CreateTopics handler that waits until `release` is set."""
 
     def __init__(self, broker: Broker) -> None:
-        self.begun = self.done = 0
+        self.started = self.done = 0
         self.release = trio.Event()
         hand_to(broker, ApiKey.CREATE_TOPICS, self._handle)
 
     async def _handle(self, ctx: Any, request: Any) -> CreateTopicsResponse:
-        self.begun += 1
+        self.started += 1
         await self.release.wait()
         self.done += 1
         return CreateTopicsResponse()
@@ -1125,7 +1125,7 @@ async def test_started_requests_of_disconnected_client_are_finished() -> None:
             await wire.send_bytes(
                 b"".join(wire.frame(*create_topics_request("t")) for _ in range(3))
             )
-            await until(lambda: work.begun)
+            await until(lambda: work.started)
             await wire.reset()
         work.release.set()
         await clients_are_gone(broker)
@@ -1135,7 +1135,7 @@ async def test_started_requests_of_disconnected_client_are_finished() -> None:
 async def test_stopping_node_finishes_its_requests() -> None:
     async with slow_broker(nodes=1) as (broker, work), connected(broker.endpoint) as wire:
         await wire.send_bytes(b"".join(wire.frame(*create_topics_request("t")) for _ in range(3)))
-        await until(lambda: work.begun)
+        await until(lambda: work.started)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.nodes[0].stop)
             await wire.is_silent()
@@ -1148,22 +1148,22 @@ async def test_stopping_node_finishes_its_requests() -> None:
 async def test_stopping_node_limits_its_wait_for_requests() -> None:
     async with slow_broker(nodes=1) as (broker, work), connected(broker.endpoint) as wire:
         await wire.send_bytes(b"".join(wire.frame(*create_topics_request("t")) for _ in range(3)))
-        await until(lambda: work.begun)
+        await until(lambda: work.started)
         with trio.fail_after(20):
             await broker.nodes[0].stop(grace_seconds=0.1)
-        assert (work.begun, work.done) == (1, 0)
+        assert (work.started, work.done) == (1, 0)
 
 
 async def test_crashed_node_abandons_its_requests() -> None:
     """A crash neither finishes the running request nor starts another."""
     async with slow_broker(nodes=1) as (broker, work), connected(broker.endpoint) as wire:
         await wire.send_bytes(b"".join(wire.frame(*create_topics_request("t")) for _ in range(3)))
-        await until(lambda: work.begun)
+        await until(lambda: work.started)
         with trio.fail_after(20):
             await broker.nodes[0].crash()
         work.release.set()
         await trio.testing.wait_all_tasks_blocked()
-        assert (work.begun, work.done) == (1, 0)
+        assert (work.started, work.done) == (1, 0)
         await wire.wait_closed()
 
 
@@ -1183,7 +1183,7 @@ async def test_node_crashing_during_append_starts_no_request() -> None:
             await until(lambda: appended)
             await trio.testing.wait_all_tasks_blocked()
             await broker.nodes[0].crash()
-            assert not work.begun
+            assert not work.started
 
 
 async def test_node_crashing_between_requests_starts_no_other(

@@ -57,11 +57,11 @@ class Client:
 
 @contextmanager
 def clients(poller: ReadinessPoller, count: int, enough: int = 1 << 30) -> Iterator[list[Client]]:
-    made = [Client(poller, enough) for _ in range(count)]
+    created = [Client(poller, enough) for _ in range(count)]
     try:
-        yield made
+        yield created
     finally:
-        for each in made:
+        for each in created:
             each.close()
 
 
@@ -172,17 +172,17 @@ async def test_simultaneous_requests_are_all_read_before_responses_are_sent(
         done.append(what)
         return False
 
-    with clients(poller, 5) as made:
+    with clients(poller, 5) as created:
         async with trio.open_nursery() as nursery:
-            for each in made:
-                take, answer = partial(note, "take", each), partial(note, "answer", each)
-                nursery.start_soon(poller.until, each.theirs, take, answer)
+            for each in created:
+                take, respond = partial(note, "take", each), partial(note, "respond", each)
+                nursery.start_soon(poller.until, each.theirs, take, respond)
             await wait_all_tasks_blocked()
-            for each in made:
+            for each in created:
                 each.ours.send(b"a")
             await wait_all_tasks_blocked(0.01)
             nursery.cancel_scope.cancel()
-    assert done == ["take"] * 5 + ["answer"] * 5
+    assert done == ["take"] * 5 + ["respond"] * 5
 
 
 async def test_waiting_task_resumes_when_response_callback_returns_true(
@@ -218,19 +218,19 @@ async def test_simultaneous_slow_callbacks_run_in_separate_iterations(
         seen.append(iterations.count)
         return False
 
-    with clients(poller, 20) as made:
+    with clients(poller, 20) as created:
         async with trio.open_nursery() as nursery:
-            for each in made:
+            for each in created:
                 nursery.start_soon(poller.until, each.theirs, partial(take, each), send_nothing)
             await wait_all_tasks_blocked()
             trio.lowlevel.add_instrument(iterations)
-            for each in made:
+            for each in created:
                 each.ours.send(b"a")
             await wait_all_tasks_blocked(0.01)
             trio.lowlevel.remove_instrument(iterations)
             nursery.cancel_scope.cancel()
-    assert len(seen) == len(made)
-    assert len(set(seen)) == len(made), "callbacks share an event-loop iteration"
+    assert len(seen) == len(created)
+    assert len(set(seen)) == len(created), "callbacks share an event-loop iteration"
 
 
 class Steps(trio.abc.Instrument):

@@ -185,10 +185,10 @@ async def commit(wire: Wire, group: str, topic: str, offset: int) -> None:
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key=group))
     row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset)
     rows = [OffsetCommitRequest.Topic(name=topic, partitions=[row])]
-    asked = OffsetCommitRequest(
+    message = OffsetCommitRequest(
         group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=rows
     )
-    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, asked)
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, message)
     assert response.topics[0].partitions[0].error_code == 0
 
 

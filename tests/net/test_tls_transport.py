@@ -145,9 +145,9 @@ async def test_expired_client_certificate_cannot_resume_session(
     client_context = authority.context(authority.pem("client"))
     first = Pair(authority, version, client_context=client_context, server=server)
     await first.handshake()
-    first.transport.send_now([b"answer"])
+    first.transport.send_now([b"response"])
     first.deliver_to_client()
-    assert first.client.read(100) == b"answer"
+    assert first.client.read(100) == b"response"
     assert first.transport.certificate is not None
     session = first.client.session
     assert session is not None
@@ -172,10 +172,10 @@ async def test_session_tickets_are_sent_with_first_response(authority: Authority
     pair = Pair(authority)
     await pair.handshake()
     assert len(pair.socket.sent) == 1, "only the handshake is sent"
-    pair.transport.send_now([b"answer"])
+    pair.transport.send_now([b"response"])
     assert len(pair.socket.sent) == 2
     pair.deliver_to_client()
-    assert pair.client.read(100) == b"answer"
+    assert pair.client.read(100) == b"response"
     session = pair.client.session
     assert session is not None
     assert session.has_ticket

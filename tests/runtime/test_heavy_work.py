@@ -80,14 +80,14 @@ async def test_light_work_runs_between_steps_of_heavy_work() -> None:
 async def test_only_one_heavy_work_is_in_progress() -> None:
     """Work that turns out to be heavy is dropped, and started again when it gets the lock."""
     work, seen = HeavyWork(), list[str]()
-    begun: list[weakref.ref[Counted]] = []
+    started: list[weakref.ref[Counted]] = []
     most = 0
 
     def begin(name: str) -> Counted:
         nonlocal most
         one = Counted(name, 4 * STEPS_AT_ONCE, seen)
-        begun.append(weakref.ref(one))
-        most = max(most, sum(each() is not None for each in begun))
+        started.append(weakref.ref(one))
+        most = max(most, sum(each() is not None for each in started))
         return one
 
     results: list[str] = []
@@ -99,7 +99,7 @@ async def test_only_one_heavy_work_is_in_progress() -> None:
         for number in range(20):
             nursery.start_soon(run, str(number))
     assert sorted(results, key=int) == [str(number) for number in range(20)]
-    assert len(begun) == 40
+    assert len(started) == 40
     assert most <= 2
 
 

@@ -81,8 +81,8 @@ async def test_many_memory_errors_end_broker(monkeypatch: pytest.MonkeyPatch) ->
 def limit_memory(process_id: int) -> None:
     """Limit the memory of a process to slightly more than it uses."""
     pages = int(Path(f"/proc/{process_id}/statm").read_text().split()[0])
-    room = pages * resource.getpagesize() + ROOM_BYTES
-    resource.prlimit(process_id, resource.RLIMIT_AS, (room, room))
+    limit = pages * resource.getpagesize() + ROOM_BYTES
+    resource.prlimit(process_id, resource.RLIMIT_AS, (limit, limit))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process")

@@ -33,9 +33,9 @@ def test_long_calls_run_concurrently() -> None:
 
 def test_quick_calls_run_in_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS)
-    made: list[tuple[int, int]] = []
-    at_once([lambda n=n: made.append((n, threading.get_ident())) for n in range(100)])  # type: ignore[misc]
-    assert made == [(number, threading.get_ident()) for number in range(100)]
+    done: list[tuple[int, int]] = []
+    at_once([lambda n=n: done.append((n, threading.get_ident())) for n in range(100)])  # type: ignore[misc]
+    assert done == [(number, threading.get_ident()) for number in range(100)]
 
 
 def test_quick_calls_do_not_prepare_helpers(
@@ -44,18 +44,18 @@ def test_quick_calls_do_not_prepare_helpers(
     """Preparing helpers would take longer than the sync of one log, the usual case."""
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS)
     monkeypatch.setattr(threads, "shares", lambda: pytest.fail("helpers were prepared"))
-    made: list[int] = []
-    at_once([partial(made.append, number) for number in range(3)])
-    assert made == [0, 1, 2]
+    done: list[int] = []
+    at_once([partial(done.append, number) for number in range(3)])
+    assert done == [0, 1, 2]
 
 
 def test_each_call_runs_once_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", 0)
-    made: list[int] = []
+    done: list[int] = []
     for count in (0, 1, 2, 1000):
-        at_once([partial(made.append, number) for number in range(count)])
-        assert sorted(made) == list(range(count))
-        made.clear()
+        at_once([partial(done.append, number) for number in range(count)])
+        assert sorted(done) == list(range(count))
+        done.clear()
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -63,17 +63,17 @@ def test_first_failure_is_raised_and_remaining_calls_are_skipped(
     monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", WAIT_SECONDS if alone else 0)
-    made: list[int] = []
+    done: list[int] = []
 
     def fail() -> None:
         raise OSError("the disk is gone")
 
     # Each thread that runs a call fails; the remaining calls are skipped.
     calls: list[Callable[[], None]] = [fail] * (HELPERS_MAX + 1)
-    calls += [partial(made.append, number) for number in range(10)]
+    calls += [partial(done.append, number) for number in range(10)]
     with pytest.raises(OSError, match="the disk is gone"):
         at_once(calls)
-    assert made == []
+    assert done == []
 
 
 def test_calls_use_at_most_the_allowed_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_calls_use_at_most_the_allowed_threads(monkeypatch: pytest.MonkeyPatch) 
 class Opened:
     """Stand-in for a decompressed batch that turns out to be invalid."""
 
-    def refuse(self) -> None:
-        raise ValueError("refused")
+    def reject(self) -> None:
+        raise ValueError("rejected")
 
 
 async def test_error_of_thread_does_not_keep_its_frames_alive() -> None:
@@ -103,7 +103,7 @@ async def test_error_of_thread_does_not_keep_its_frames_alive() -> None:
     def work() -> None:
         opened = Opened()
         alive.append(weakref.ref(opened))
-        opened.refuse()
+        opened.reject()
 
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Partitions are shared as Kafka's own assignors do it."""
+"""Tests of the range and round-robin assignors against the results of Kafka's own."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ def answer_late(ctx: Any, request: Any) -> Any:
     return answer()
 
 
-async def give_up_while_others_wait(connection: Connection, requests: int) -> list[Any]:
-    """Cancel a request that is not answered. Returns the outcomes of those that wait for it."""
+async def cancel_before_queued_requests(connection: Connection, requests: int) -> list[Any]:
+    """Cancel a request without a response. Return the outcomes of the requests queued behind it."""
     outcomes: list[Any] = []
 
     async def ask() -> None:
@@ -52,7 +52,7 @@ async def test_request_after_cancelled_request_gets_its_own_response(name: str) 
         hand_to(broker, ApiKey.FETCH, answer_late)
         connection = await (cluster.any() if name == "any" else cluster.node(1))
         with trio.fail_after(20):
-            answers = await give_up_while_others_wait(connection, 3)
+            answers = await cancel_before_queued_requests(connection, 3)
         assert [len(each.brokers) for each in answers] == [1, 1, 1]
         assert len(cluster._open) <= 2, "the broken connection is closed"
 
@@ -63,7 +63,7 @@ async def test_queued_request_on_broken_dialled_connection_fails() -> None:
         connection = await open_connection(*broker.endpoint)
         await connection.negotiate()
         with trio.fail_after(20):
-            errors = await give_up_while_others_wait(connection, 2)
+            errors = await cancel_before_queued_requests(connection, 2)
         assert [str(each) for each in errors] == [
             "the connection broke before this request was sent"
         ] * 2

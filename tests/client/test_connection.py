@@ -1,4 +1,4 @@
-"""A client's connection, before there is anything to talk about."""
+"""A connection of the client before its first request."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..brokers import started
 async def test_health_check_of_busy_broker_succeeds_within_its_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A start on a slow disk holds up the loop in which the question waits as well."""
+    """A broker that starts on a slow disk blocks the event loop that also runs the health check."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.05)
 
-    async def hold_up() -> None:
-        time.sleep(0.3)  # noqa: ASYNC251  # it is to block
+    async def block_loop() -> None:
+        time.sleep(0.3)  # noqa: ASYNC251  # blocks on purpose
 
     async with started() as broker, trio.open_nursery() as nursery:
-        nursery.start_soon(hold_up)
+        nursery.start_soon(block_loop)
         answer = await check_round_trip(*broker.endpoint, 30)
     assert answer.brokers

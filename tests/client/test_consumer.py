@@ -1,4 +1,4 @@
-"""What a reader gives out of the answers to its fetches."""
+"""The records that a consumer returns from fetch responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kbroker.protocol.records import (
 
 
 def data(offset: int, producer_id: int = -1, count: int = 1) -> bytes:
-    """Records of a producer, in a transaction if it has an id."""
+    """Encode records of a producer. They are transactional if the producer has an ID."""
     records = [Record(None, b"%d" % (offset + i), 0) for i in range(count)]
     return encode_batch(
         records,
@@ -52,14 +52,14 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     )
 
 
-def given_out(
+def returned_offsets(
     position: Position,
     *batches: bytes,
     aborted: list[tuple[int, int]] | None = None,
     committed: bool = False,
     control: bool = False,
 ) -> list[int]:
-    """The offsets of the records that come out of one answer."""
+    """Return the offsets of the records that the consumer returns from one response."""
     rows = [
         FetchResponse.AbortedTransaction(producer_id=pid, first_offset=first)
         for pid, first in aborted or []
@@ -87,36 +87,38 @@ LOG = (
 
 async def test_aborted_transactions_are_left_out() -> None:
     position = Position(("t", 0), 0)
-    found = given_out(position, *LOG, aborted=[(1, 0), (1, 7)], committed=True)
+    found = returned_offsets(position, *LOG, aborted=[(1, 0), (1, 7)], committed=True)
     assert found == [1, 2, 4]
     assert position.offset == 9
 
 
 async def test_abort_marker_without_transaction_is_ignored() -> None:
-    """A transaction without records here, or a marker that was written again."""
+    """A transaction without records in this partition, or a marker that was written twice."""
     batches = (marker(0, 1, commit=False), data(1, 1), marker(2, 1, commit=False), data(3))
-    assert given_out(Position(("t", 0), 0), *batches, aborted=[(1, 1)], committed=True) == [3]
+    assert returned_offsets(Position(("t", 0), 0), *batches, aborted=[(1, 1)], committed=True) == [
+        3
+    ]
 
 
 async def test_read_from_within_aborted_transaction_skips_its_rest() -> None:
-    """The answer names it again, although its first record was read before."""
+    """The response lists the transaction again, although its first record was read before."""
     position = Position(("t", 0), 8)
     batches = (data(7, 1, count=3), marker(10, 1, commit=False), data(11))
-    assert given_out(position, *batches, aborted=[(1, 2)], committed=True) == [11]
+    assert returned_offsets(position, *batches, aborted=[(1, 2)], committed=True) == [11]
 
 
 async def test_read_uncommitted_consumer_gets_all_records() -> None:
-    assert given_out(Position(("t", 0), 0), *LOG) == [0, 1, 2, 4, 7]
+    assert returned_offsets(Position(("t", 0), 0), *LOG) == [0, 1, 2, 4, 7]
 
 
 async def test_control_records_are_read_if_requested() -> None:
-    assert given_out(Position(("t", 0), 0), *LOG, control=True) == list(range(9))
+    assert returned_offsets(Position(("t", 0), 0), *LOG, control=True) == list(range(9))
 
 
 async def test_consumer_returns_only_requested_range() -> None:
-    """A broker answers with whole batches."""
+    """A broker returns whole batches."""
     position = Position(("t", 0), 2, 4)
-    assert given_out(position, data(0, count=6)) == [2, 3]
+    assert returned_offsets(position, data(0, count=6)) == [2, 3]
     assert position.done
     assert Position(("t", 0), 5).end == FOREVER
 
@@ -126,7 +128,7 @@ def row(**fields: object) -> FetchResponse.Partition:
 
 
 class Leader:
-    """A connection whose answers are made beforehand, by partition."""
+    """A connection with prepared responses, by partition."""
 
     def __init__(self, *answers: list[FetchResponse.Partition]) -> None:
         self.answers = list(answers)
@@ -144,7 +146,7 @@ class Leader:
 
 
 async def read_from(leader: Leader, *positions: Position) -> tuple[list[int], bool]:
-    """The offsets that a reader gives out, and whether it said that leaders have to be found."""
+    """Return the offsets that a reader returns, and True if it requested a leader lookup."""
     send, receive = trio.open_memory_channel[Fetched](100)
     stop = trio.Event()
     reader = _Reader(list(positions), send, stop, False, _batches)

@@ -29,7 +29,7 @@ ALICE = Security(None, Credentials("PLAIN", "alice", "pencil"))
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """A broker whose clients have to authenticate, and may do so by a token."""
+    """A broker that requires authentication and accepts delegation tokens."""
     async with guarded(f"delegation.token.secret.key={KEY}") as broker:
         yield broker
 

@@ -1,4 +1,4 @@
-"""A member of a group: it shares partitions with others, and tells when they are shared anew."""
+"""A member of a consumer group: its assignment and its rebalances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = [("t", 0), ("t", 1), ("t", 2)]
 
 
 @pytest.fixture(autouse=True)
-def beats_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_heartbeat_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_module, "HEARTBEAT_SECONDS", 0.05)
 
 
@@ -95,7 +95,7 @@ def members_of(kafka: LocalBroker) -> list[str]:
 async def test_member_shares_group_with_librdkafka(
     strategy: str, kafka: LocalBroker, cluster: ClusterClient
 ) -> None:
-    """Whichever of the two leads."""
+    """Either of the two may be the group leader."""
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g", "log_level": 0}
     other = Consumer(settings | {"partition.assignment.strategy": strategy})
     other.subscribe(["t"])

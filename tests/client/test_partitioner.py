@@ -1,4 +1,4 @@
-"""Keys belong to the partitions that Java's producer gives them."""
+"""The partitioner chooses the same partitions as Java's producer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An idempotent producer: nothing is lost or doubled while a broker loses answers or goes away."""
+"""An idempotent producer: no record is lost or duplicated if responses are lost or a broker stops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def write(broker: LocalBroker, *, idempotent: bool = True, times: int = 1) -> list[Written]:
-    """Write RECORDS to both partitions, so many times."""
+    """Write RECORDS to both partitions `times` times."""
 
     async def main() -> list[Written]:
         async with open_cluster([Endpoint.parse(broker.bootstrap_servers)]) as cluster:

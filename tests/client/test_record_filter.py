@@ -1,4 +1,4 @@
-"""Which records a filter lets pass."""
+"""Conditions of record filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that list and change users of SCRAM."""
+"""Functions that list and change SCRAM users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADMIN = Security(None, Credentials("PLAIN", "admin", "hush"))
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """A broker whose clients have to authenticate."""
+    """A broker that requires authentication."""
     async with guarded() as broker:
         yield broker
 

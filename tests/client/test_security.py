@@ -12,7 +12,7 @@ from ..security.tokens import (
 )
 
 
-def test_settings_of_our_own_client() -> None:
+def test_client_settings_are_parsed_to_credentials() -> None:
     settings = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",

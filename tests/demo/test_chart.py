@@ -1,4 +1,4 @@
-"""The chart draws what there is."""
+"""The chart of the demo."""
 
 from __future__ import annotations
 

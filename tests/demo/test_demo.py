@@ -1,4 +1,4 @@
-"""The demo for real, on a slice: PySpark, its Kafka connector, a broker, and what breaks it."""
+"""The whole demo on a slice of the data: PySpark, its Kafka connector, a broker, and interruptions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 20_000
 
 
 def demo(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    """Run ``kbroker demo``; its exit status and its result."""
+    """Run ``kbroker demo`` and return its exit status and its result."""
     command = [sys.executable, "-m", "kbroker", "demo", "--json", "--dir", str(directory), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
     assert done.stdout, done.stderr
@@ -30,7 +30,7 @@ def demo(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """The broker of a finished run, started again."""
+    """Start the broker of a finished run again."""
     broker = OwnBroker(directory)
     broker.start()
     try:
@@ -59,7 +59,7 @@ def failed(result: dict[str, Any]) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a run in which Spark and the broker were killed half way."""
+    """The directory of a run in which Spark and the broker were killed halfway."""
     directory = tmp_path_factory.mktemp("demo")
     status, result = demo(directory, f"--rows={ROWS}", "--interrupt")
     assert (status, failed(result)) == (0, {})

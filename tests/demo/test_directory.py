@@ -1,4 +1,4 @@
-"""The work directory is replaced only when it is a demo's."""
+"""The work directory is replaced only if the demo created it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of things in a run, with workers that only take notes."""
+"""The order of steps in a run, with workers that only record their commands."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ ROWS = 1_000
 
 
 class Worker:
-    """Stands for a process: keeps what it was told."""
+    """A stand-in for a worker process that records its commands."""
 
-    made: ClassVar[list[Worker]] = []
+    instances: ClassVar[list[Worker]] = []
 
     def __init__(self, module: str, arguments: list[str], events: Any, log: Path, *rest: Any):
         self.name = module.rpartition(".")[2]
         self.arguments = arguments
         self.log = log
-        self.told: list[str] = []
+        self.commands: list[str] = []
         self.killed = False
-        Worker.made.append(self)
+        Worker.instances.append(self)
 
     def send_command(self, command: str) -> None:
-        self.told.append(command)
+        self.commands.append(command)
 
     def kill(self) -> None:
         self.killed = True
 
 
 class Broker:
-    """Stands for the demo's own broker."""
+    """A stand-in for the demo's own broker."""
 
     log = Path("broker.log")
     ended = False
@@ -58,12 +58,12 @@ class Broker:
 @pytest.fixture(autouse=True)
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[Worker]:
     monkeypatch.setattr(pipeline, "Worker", Worker)
-    Worker.made = []
-    return Worker.made
+    Worker.instances = []
+    return Worker.instances
 
 
 class Run:
-    """A pipeline whose events the test makes up."""
+    """A pipeline with scripted events."""
 
     def __init__(self, tmp_path: Path, *, interrupt: bool = False, broker: Any = None) -> None:
         self.out = io.StringIO()
@@ -72,13 +72,13 @@ class Run:
             Spark("4.0.0", 17), ROWS, interrupt, Console(self.out),
         )  # fmt: skip
 
-    def feed(self, *said: tuple[str, str] | tuple[str, str, dict[str, Any]]) -> None:
-        """Let workers say things as soon as they listen; "job" is the one that runs last."""
-        script = iter(said)
+    def feed(self, *script: tuple[str, str] | tuple[str, str, dict[str, Any]]) -> None:
+        """Emit events of the last worker with each name."""
+        remaining = iter(script)
 
         def next_event() -> Event:
-            name, event, *fields = next(script)
-            sender: Any = [worker for worker in Worker.made if worker.name == name][-1]
+            name, event, *fields = next(remaining)
+            sender: Any = [worker for worker in Worker.instances if worker.name == name][-1]
             return Event(sender, event, fields[0] if fields else {})
 
         self.pipeline._next = next_event  # type: ignore[method-assign]
@@ -119,8 +119,8 @@ def test_uninterrupted_run_sends_commands_in_order(tmp_path: Path, workers: list
     )  # fmt: skip
     outcome = run.run()
     producer, job = workers
-    assert producer.told == ["go"]
-    assert job.told == ["start", "finish"]
+    assert producer.commands == ["go"]
+    assert job.commands == ["start", "finish"]
     assert (outcome.processed, outcome.batches, outcome.late_rows) == (1000, 2, 3)
     assert outcome.rows_per_second > 0
     assert outcome.interruption is None
@@ -142,8 +142,8 @@ def test_interruption_happens_during_batch_write(tmp_path: Path, workers: list[W
     assert broker.history == ["kill", "start"]
     assert first.killed
     assert "--pause-at=500" in producer.arguments
-    assert producer.told == ["go", "go", "hurry"]
-    assert second.told == ["start", "finish"]
+    assert producer.commands == ["go", "go", "hurry"]
+    assert second.commands == ["start", "finish"]
     assert second.arguments == first.arguments
     assert outcome.interruption is not None
     assert (outcome.interruption.batch, outcome.interruption.produced) == (3, 600)
@@ -172,14 +172,14 @@ def test_last_events_of_killed_worker_are_ignored(tmp_path: Path, workers: list[
     )  # fmt: skip
     original = run.pipeline._next
 
-    def with_last_words() -> Event:
+    def with_late_exit_event() -> Event:
         event = original()
         if event.name == "drained":
             killed: Any = workers[1]
             assert run.pipeline._handle(Event(killed, "exit", {"code": -9})) is False
         return event
 
-    run.pipeline._next = with_last_words  # type: ignore[method-assign]
+    run.pipeline._next = with_late_exit_event  # type: ignore[method-assign]
     run.run()
 
 
@@ -198,7 +198,7 @@ def test_interruption_after_last_record_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("event", "message"),
     [
         (("produce", "failed", {"reason": "no broker"}), "The producer stopped: no broker"),
         (("produce", "exit", {"code": 1}), "The producer stopped: exit code 1"),
@@ -207,11 +207,11 @@ def test_interruption_after_last_record_fails(tmp_path: Path) -> None:
     ],
 )
 def test_failed_worker_ends_run(
-    tmp_path: Path, workers: list[Worker], said: Any, message: str
+    tmp_path: Path, workers: list[Worker], event: Any, message: str
 ) -> None:
     (tmp_path / "spark.log").write_text("")
     run = Run(tmp_path)
-    run.feed(*BEGIN, said)
+    run.feed(*BEGIN, event)
     with pytest.raises(DemoError, match=message):
         run.run()
     assert all(worker.killed for worker in workers)

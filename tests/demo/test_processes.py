@@ -1,4 +1,4 @@
-"""Workers: they report, obey, and go when they are killed or when the demo has gone."""
+"""Worker processes report events, receive commands, and end when they are killed or orphaned."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def worker(tmp_path: Path, events: SimpleQueue[Event]) -> Iterator[Worker]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead but not yet waited for does not."""
+    """Return True if a process runs. A zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

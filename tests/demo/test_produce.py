@@ -15,21 +15,21 @@ MESSAGE = Message(b"k", b"v", 5)
 
 
 class Future:
-    """A delivery that the test completes, or fails."""
+    """A delivery that the test completes or fails."""
 
     def __init__(self) -> None:
         self.is_done = False
         self.error: Exception | None = None
 
     def get(self) -> None:
-        """The real one waits."""
+        """Complete the delivery at once, unlike the real method, which waits."""
         self.is_done = True
         if self.error:
             raise self.error
 
 
 class Producer:
-    """Stands for kafka-python's."""
+    """A stand-in for the producer of kafka-python."""
 
     def __init__(self) -> None:
         self.sent: list[Future] = []
@@ -82,7 +82,7 @@ def test_undeliverable_record_ends_producer() -> None:
 
 
 class Parent:
-    """Says hurry when asked for the n-th time."""
+    """A parent that sends "hurry" at the n-th query."""
 
     def __init__(self, hurry_at: int) -> None:
         self.hurry_at = hurry_at

@@ -1,4 +1,4 @@
-"""Parquet directories as Spark leaves them, also after a repeated batch."""
+"""Parquet directories as Spark writes them, including repeated batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from kbroker.demo import readback
 
-pytestmark = pytest.mark.spark  # pyarrow is there only with the demo's environment
+# pyarrow is installed only in the demo's environment.
+pytestmark = pytest.mark.spark
 
 
 def write(directory: Path, *rows: dict[str, object]) -> None:

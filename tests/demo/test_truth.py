@@ -1,4 +1,4 @@
-"""The truth of seven flights, worked out by hand."""
+"""The expected statistics of seven flights, computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks must see everything that can go wrong with a record or a figure."""
+"""The checks find each kind of wrong record or statistic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connector that belongs to a PySpark, and the directory of jars."""
+"""The connector for an installed PySpark, and the directory of jars."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NAMES = [
 
 @pytest.fixture(autouse=True)
 def pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
-    """As if PySpark 4.2.0 were installed, with nothing set in the environment."""
+    """Simulate an installed PySpark 4.2.0 and an empty environment."""
     home = tmp_path / "pyspark"
     (home / "jars").mkdir(parents=True)
     found = Installed("4.2.0", home, "2.13")
@@ -48,7 +48,7 @@ def registry_with(connector: str, provider: str) -> Callable[[Installed, Path], 
 
 
 def program(path: Path, prints: str) -> Path:
-    """An interpreter that only says which versions it has."""
+    """Create an interpreter that only prints its versions."""
     path.write_text(f"#!/bin/sh\necho '{prints}'\n")
     path.chmod(0o755)
     return path
@@ -254,11 +254,11 @@ def test_packages_reports_failed_download(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "run", lambda: iter([Result("Java", "17")]))
 
 
-@pytest.mark.usefixtures("all_is_well")
+@pytest.mark.usefixtures("without_problems")
 def test_doctor_exit_status_reflects_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Texts are found in a log: each failure once, the telling ones before those that say little."""
+"""Known failures in logs: each is reported once, specific ones before unspecific ones."""
 
 from __future__ import annotations
 

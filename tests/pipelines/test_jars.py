@@ -1,4 +1,4 @@
-"""Tests of jar names, and of the choice of versions."""
+"""Jar names and the choice of versions."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_candidate_versions_are_ordered(version: str, tried: list[str]) -> None:
 
 
 class Registry(jars.Fetcher):
-    """Has some artifacts of some versions, and the clients with each connector."""
+    """A registry with some artifacts; each connector comes with the Kafka client."""
 
     def __init__(self, *has: str) -> None:
         self.has = has

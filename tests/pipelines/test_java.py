@@ -42,8 +42,8 @@ def test_java_support_depends_on_spark_version(spark: str, major: int, suits: bo
     assert java.is_supported(spark, major) is suits
 
 
-def made(directory: Path, version: str) -> Path:
-    """A directory such as JAVA_HOME names, whose java prints a version."""
+def create_java_home(directory: Path, version: str) -> Path:
+    """Create a JAVA_HOME whose java prints a version."""
     program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -52,7 +52,7 @@ def made(directory: Path, version: str) -> Path:
 
 
 def test_java_home_has_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = made(tmp_path, "17.0.15")
+    home = create_java_home(tmp_path, "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java.find_suitable("4.0.0") == java.Java(home / "bin" / "java", 17)
 
@@ -60,9 +60,9 @@ def test_java_home_has_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_incompatible_java_error_names_installed_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(made(tmp_path / "wrong", "25.0.1")))
-    made(tmp_path / "jvm" / "jdk-11", "11.0.2")
-    right = made(tmp_path / "jvm" / "jdk-21", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(create_java_home(tmp_path / "wrong", "25.0.1")))
+    create_java_home(tmp_path / "jvm" / "jdk-11", "11.0.2")
+    right = create_java_home(tmp_path / "jvm" / "jdk-21", "21.0.2")
     monkeypatch.setattr(java, "_DIRECTORIES", (tmp_path / "jvm",))
     with pytest.raises(ConnectorError) as caught:
         java.find_suitable("4.0.0")

@@ -10,7 +10,7 @@ import pytest
 from kbroker.spark import java
 from kbroker.spark.connector import ConnectorError, Installed, NoConnectorError
 
-# The package's name `session` is the function.
+# The attribute `session` of the package is the function.
 session = importlib.import_module("kbroker.spark.session")
 
 

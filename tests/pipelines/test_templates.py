@@ -1,4 +1,4 @@
-"""Templates are copied under another name, or refused; what is copied is clean Python."""
+"""Templates are copied under another name, and the copies pass the linters."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_command_prints_next_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_copied_projects_pass_linters(tmp_path: Path) -> None:
-    """Types of PySpark are not looked at here: it may be missing."""
+    """PySpark may be missing, so its types are not checked here."""
     for kind in KINDS:
         copy_project(kind, f"my_{kind}", tmp_path)
     for kind in KINDS:

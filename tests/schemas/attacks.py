@@ -1,4 +1,4 @@
-"""Schemas that made their readers work for long: each is a schema, or an earlier one and a later one."""
+"""Schemas that once took long to read or to compare."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BYTES = 900_000
 
 
 class Attack(NamedTuple):
-    """A schema, and the one that it is compared with, if any."""
+    """A schema, and the earlier schema that it is compared with, if any."""
 
     type: str
     text: str
     earlier: str | None = None
 
     def compared(self) -> CheckTask:
-        """Return what a registry is to check."""
+        """Return the task for a registry to check."""
         old = () if self.earlier is None else (self.registered(),)
         content = Content(self.type, self.text)
         return CheckTask(content, {}, Level.FULL, False, tuple((each, {}) for each in old))
@@ -79,7 +79,7 @@ def descriptor_with_many_oneofs(size: int) -> Attack:
 
 
 def default_in_nested_unions(size: int) -> Attack:
-    """Each level has two branches that the default does not fit."""
+    """Each level has two branches that do not accept the default."""
     depth = min(size // 30, 28)
     kind: object = ["null", "int"]
     value: object = "x"
@@ -93,7 +93,7 @@ def default_in_nested_unions(size: int) -> Attack:
 
 
 def default_in_mutual_records(size: int) -> Attack:
-    """Both branches of a union lead to the same record below."""
+    """Both branches of a union lead to the same nested record."""
     depth = min(size // 60, 40)
     first = record("R0", [{"name": "a", "type": "int"}])
     fields: list[object] = [{"name": "f0", "type": first}]
@@ -122,7 +122,7 @@ def many_aliases(size: int) -> Attack:
 
 
 def enums_with_many_symbols(size: int) -> Attack:
-    """Each enum of the writer's union meets the large one of the reader's."""
+    """Each enum of the writer's union is compared with the large enum of the reader's."""
     symbols = [f"s{i}" for i in range(size // 12)]
     reader = [{"type": "enum", "name": "E", "symbols": symbols}]
     count = size // 50
@@ -142,7 +142,7 @@ def records_with_many_fields(size: int) -> Attack:
 
 
 def long_chain_of_records(size: int) -> Attack:
-    """No record is nested deep, and each refers to the one before."""
+    """No record is deeply nested, but each refers to the one before it."""
     fields: list[object] = [{"name": "f0", "type": record("R0", [])}]
     for i in range(1, size // 100):
         made = record(f"R{i}", [{"name": "a", "type": f"R{i - 1}"}])
@@ -221,7 +221,7 @@ def circle_of_references(size: int) -> Attack:
 
 
 def values_that_cannot_be_sorted(size: int) -> Attack:
-    """A validator that sorts them to find equal ones has to compare all pairs."""
+    """A validator cannot sort these values to find duplicates and has to compare all pairs."""
     values: list[object] = [each for i in range(size // 16) for each in (i, f"{i}")]
     schema = {"$schema": "http://json-schema.org/draft-04/schema#", "enum": values}
     return Attack(JSON, json.dumps(schema))

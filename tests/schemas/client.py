@@ -1,4 +1,4 @@
-"""Brokers with a registry, and a client of it."""
+"""Brokers with a schema registry, and a client for it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class Said(NamedTuple):
-    """What a registry answers."""
+    """A response of a registry."""
 
     status: int
     body: Any
 
 
 class RegistryClient:
-    """Asks one registry, with some headers more."""
+    """A client of one registry that adds some headers."""
 
     def __init__(self, endpoint: Endpoint, headers: Mapping[str, str] | None = None) -> None:
         self.endpoint = endpoint
@@ -44,7 +44,7 @@ class RegistryClient:
         return Said(answer.status, answer.json())
 
     async def get(self, path: str) -> Any:
-        """Raises AssertionError where there is nothing."""
+        """Return the body; raise AssertionError unless the status is 200."""
         said = await self.ask("GET", path)
         assert said.status == 200, said
         return said.body
@@ -60,7 +60,7 @@ class RegistryClient:
         return said.body
 
     async def register(self, subject: str, schema: Any, **more: Any) -> int:
-        """Returns the id."""
+        """Register a schema and return its ID."""
         said = await self.try_to_register(subject, schema, **more)
         assert said.status == 200, said
         found: int = said.body["id"]
@@ -72,7 +72,7 @@ class RegistryClient:
         return await self.ask("POST", path, {"schema": text, **more})
 
     async def refusal(self, method: str, path: str, body: Any = None) -> int:
-        """The number of what is refused, of which HTTP's status is the beginning."""
+        """Return the error code of a rejected request, which starts with the HTTP status."""
         said = await self.ask(method, path, body)
         assert str(said.body["error_code"]).startswith(str(said.status))
         assert said.body["message"]
@@ -84,7 +84,7 @@ class RegistryClient:
 async def registry(
     data_dir: Path | None = None, *, nodes: int | None = None
 ) -> AsyncIterator[tuple[Broker, list[RegistryClient]]]:
-    """A broker that serves schemas, and a client of each of its nodes."""
+    """Run a broker with a schema registry, with a client for each of its nodes."""
     properties = {"registry.port": "0", "connection.setup.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=properties)
     service = RegistryService(config)
@@ -94,7 +94,7 @@ async def registry(
 
 @asynccontextmanager
 async def schema_workers() -> AsyncIterator[SchemaWorkers]:
-    """Processes that read schemas, which end with the block."""
+    """Run the worker processes that read schemas until the block ends."""
     workers = SchemaWorkers()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(workers.run)
@@ -103,7 +103,7 @@ async def schema_workers() -> AsyncIterator[SchemaWorkers]:
 
 
 def record(name: str, *fields: tuple[Any, ...]) -> dict[str, Any]:
-    """A record of Avro; fields are name, type and default where they have one."""
+    """Return an Avro record; fields are (name, type) or (name, type, default)."""
     keys = ("name", "type", "default")
     return {
         "type": "record",

@@ -1,4 +1,4 @@
-"""Random changes of schemas of all types, most of which are no schemas any more."""
+"""Random changes of schemas of all types; most results are not valid schemas."""
 
 from __future__ import annotations
 
@@ -108,13 +108,13 @@ SEEDS = {
 
 
 class Fuzz:
-    """A source of schemas and of comparisons of two of them."""
+    """A source of schemas and of pairs of schemas to compare."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def compared(self) -> CheckTask:
-        """Return a comparison of schemas of one type."""
+        """Return a task that compares schemas of one type."""
         kind = self._random.choice((AVRO, JSON, PROTOBUF))
         content = Content(kind, self.text(kind))
         old = Registered("s", 1, 1, Content(kind, self.text(kind)))
@@ -122,7 +122,7 @@ class Fuzz:
         return compared if self._random.random() < 0.8 else compared._replace(earlier=())
 
     def text(self, kind: str) -> str:
-        """Return a text that is, or was, a schema."""
+        """Return a valid schema or a changed one."""
         text = self._random.choice(SEEDS[kind])
         if self._random.random() < 0.1:
             attack = self._random.choice([*ATTACKS.values()])(self._random.choice((200, 3000)))
@@ -152,7 +152,7 @@ class Fuzz:
         return text[:at] + other[chance.randint(0, len(other)) :]
 
     def _grown(self, node: object, depth: int) -> object:
-        """A JSON Schema with other things at random places: mostly it stays well-formed JSON."""
+        """Return a JSON Schema with random values in random places. Most results are valid JSON."""
         chance = self._random
         if chance.random() < 0.03:
             return self._value(depth)

@@ -1,4 +1,4 @@
-"""Schemas that several clients register while their broker is killed again and again."""
+"""Concurrent registration of schemas while the broker is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETRY_BACKOFF_SECONDS = 0.02
 
 
 class Registration(NamedTuple):
-    """One schema, and the subject where it is registered."""
+    """A schema and the subject to register it in."""
 
     subject: str
     number: int
@@ -37,13 +37,13 @@ class Registration(NamedTuple):
 
 
 def text_of(number: int) -> str:
-    """One schema of many: each is a different one."""
+    """Return the schema with the given number. All are different."""
     fields = ("id", "long"), (f"field_{number}", "string", ""), ("amount", ["null", "double"], None)
     return json.dumps(record(f"Order{number}", *fields))
 
 
 def registrations(schemas: int) -> Iterator[Registration]:
-    """Each schema once, and every fifth one twice more: in the same subject, and in another one."""
+    """Yield each schema once, and every fifth one also twice more, in two subjects."""
     for number in range(schemas):
         subject = number % SUBJECTS
         yield Registration(f"subject-{subject}", number)
@@ -59,7 +59,7 @@ class RegistryConnection:
         self._http = http.client.HTTPConnection(*endpoint, timeout=SECONDS)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """What it answers. Raises OSError, or HTTPException, when nobody does."""
+        """Return the response. Raise OSError or HTTPException if the server does not respond."""
         data = None if body is None else json.dumps(body)
         try:
             self._http.request(method, path, data)
@@ -74,7 +74,7 @@ class RegistryConnection:
         return told
 
     def register(self, asked: Registration) -> int:
-        """Returns the id."""
+        """Register a schema and return its ID."""
         path = f"/subjects/{asked.subject}/versions"
         schema_id: int = self.ask("POST", path, {"schema": asked.text})["id"]
         return schema_id
@@ -87,7 +87,7 @@ class RegistryConnection:
 
 
 class RegistryServer:
-    """A broker with a registry on a data directory, on the same ports at each start."""
+    """A broker with a registry and a data directory, on the same ports at each start."""
 
     def __init__(self, directory: Path, *flags: str) -> None:
         first = free_ports(2)
@@ -99,12 +99,12 @@ class RegistryServer:
 
     @property
     def data_dir(self) -> Path:
-        """Where the data is."""
+        """The broker's data directory."""
         return self._directory / "data"
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
-        """Start it, and kill it at the end."""
+        """Start the server, and kill it at the end of the block."""
         self._starts += 1
         port_file = self._directory / f"ready-{self._starts}.json"
         with serving(*self._flags, "--port-file", str(port_file)) as process:
@@ -112,18 +112,18 @@ class RegistryServer:
             yield process
 
     def connect(self) -> RegistryConnection:
-        """A client of it."""
+        """Return a client of the registry."""
         return RegistryConnection(self.endpoint)
 
 
 class Load:
-    """Clients that register all there is to register, each again until it is acknowledged."""
+    """Clients that register each schema until the server acknowledges it."""
 
     def __init__(self, server: RegistryServer, asked: Sequence[Registration]) -> None:
+        # Acknowledged registrations with their schema IDs, in order.
         self.told: list[tuple[Registration, int]] = []
-        """What was acknowledged, in its order."""
+        # Number of registrations with unknown outcome.
         self.interrupted = 0
-        """How often a client did not learn what became of a registration."""
         self._server = server
         self._left: SimpleQueue[Registration] = SimpleQueue()
         for each in asked:
@@ -132,12 +132,11 @@ class Load:
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(CLIENTS)]
 
     def start(self) -> None:
-        """Begin."""
         for each in self._threads:
             each.start()
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many were acknowledged."""
+        """Wait until `count` registrations are acknowledged."""
         give_up = time.monotonic() + SECONDS
         while len(self.told) < count:
             assert not self._failures, self._failures
@@ -145,7 +144,7 @@ class Load:
             time.sleep(0.001)
 
     def join(self) -> None:
-        """Wait until all were."""
+        """Wait until all registrations are acknowledged."""
         for each in self._threads:
             each.join(SECONDS)
         assert not self._failures, self._failures
@@ -156,7 +155,8 @@ class Load:
                 while True:
                     asked = self._left.get_nowait()
                     self.told.append((asked, self._register(client, asked)))
-        except BaseException as error:  # noqa: BLE001 (the test fails with it)
+
+        except BaseException as error:  # noqa: BLE001 - the test fails with it
             self._failures.append(error)
 
     def _register(self, client: RegistryConnection, asked: Registration) -> int:
@@ -173,7 +173,7 @@ class Load:
 
 
 def ids_of(told: Sequence[tuple[Registration, int]]) -> Mapping[int, int]:
-    """The id of each schema. Raises AssertionError where one has two, or two have one."""
+    """Return the ID of each schema. Raise AssertionError unless IDs and schemas match one to one."""
     found: dict[int, int] = {}
     for asked, schema_id in told:
         assert found.setdefault(asked.number, schema_id) == schema_id, asked

@@ -1,4 +1,4 @@
-"""Who may ask a registry where users log in, and what each of them may do."""
+"""Authentication and permissions of the registry."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from .client import RegistryClient
 
 ADMIN, ALICE = basic_auth("admin", "hush"), basic_auth("alice", "secret")
 SCHEMA = {"schema": '"string"'}
+# Routes that every user may read: they reveal nothing about schemas.
 OPEN = ("/", "/contexts", "/schemas/types", "/v1/metadata/id", "/v1/metadata/version")
-"""What every user may ask: nothing of it is of the schemas."""
 READING = (
     ("GET", "/schemas"),
     ("GET", "/schemas/ids/1"),
@@ -75,7 +75,7 @@ DENIED = 40301
 async def secured(
     mechanism: str = "PLAIN", *, nodes: int | None = None, **more: str
 ) -> AsyncIterator[tuple[Broker, RegistryService]]:
-    """A broker with users, and its registry."""
+    """Run a broker with users and a registry."""
     config = secured_config(mechanism, registry_port="0", **more)
     service = RegistryService(config)
     async with secured_broker(config, service, nodes=nodes) as broker:
@@ -83,7 +83,7 @@ async def secured(
 
 
 async def allow(broker: Broker, operation: AclOperation, topic: str) -> None:
-    """Let alice do something with a topic, and be there when that rules."""
+    """Permit alice an operation on a topic, and wait until the permission is in force."""
     security = Security(None, Credentials("PLAIN", "admin", "hush"))
     pattern = Pattern(AclResourceType.TOPIC, PatternType.LITERAL, topic)
     acl = Acl(pattern, "User:alice", "*", operation, AclPermission.ALLOW)
@@ -218,8 +218,8 @@ async def test_audit_log_contains_failed_logins_and_denied_operations(
             alice = RegistryClient(service.endpoint_of(1), ALICE | {"User-Agent": "x/1"})
             await alice.ask("POST", "/subjects/orders-value/versions", SCHEMA)
     found = [each.fields for each in caplog.records if each.name == "kbroker.audit"]  # type: ignore[attr-defined]
-    kept_out, denied = (each for each in found if each["host"] == "127.0.0.1")
-    assert (kept_out["outcome"], kept_out["principal"]) == ("authentication failed", "User:alice")
+    failed, denied = (each for each in found if each["host"] == "127.0.0.1")
+    assert (failed["outcome"], failed["principal"]) == ("authentication failed", "User:alice")
     assert denied["outcome"] == "denied"
     assert (denied["principal"], denied["operation"]) == ("User:alice", "WRITE")
     assert (denied["resource"], denied["api"]) == ("orders", "SchemaRegistry")
@@ -239,21 +239,21 @@ async def test_users_can_write_at_each_node() -> None:
 async def test_successful_login_is_cached_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks = []
+    checks = []
 
-    async def shows(self: object, users: object, mechanism: str, name: str, _: str) -> bool:
-        looks.append(name)
+    async def accept_all(self: object, users: object, mechanism: str, name: str, _: str) -> bool:
+        checks.append(name)
         return True
 
-    monkeypatch.setattr("kbroker.web.logins.HttpAuthenticator._accepts", shows)
+    monkeypatch.setattr("kbroker.web.logins.HttpAuthenticator._accepts", accept_all)
     async with secured(authorizer_class_name="") as (_, service):
         admin = RegistryClient(service.endpoint_of(1), ADMIN)
         for _ in range(3):
             await admin.get("/subjects")
-        assert looks == ["admin"]
+        assert checks == ["admin"]
         await RegistryClient(service.endpoint_of(1), basic_auth("admin", "other")).get("/subjects")
-        assert looks == ["admin", "admin"]
+        assert checks == ["admin", "admin"]
         monkeypatch.setattr("kbroker.web.logins.CACHE_SECONDS", 0)
         for _ in range(2):
             await RegistryClient(service.endpoint_of(1), ALICE).get("/subjects")
-        assert looks[2:] == ["alice", "alice"]
+        assert checks[2:] == ["alice", "alice"]

@@ -1,4 +1,4 @@
-"""What clients of the registry are answered, over a real broker and a real socket."""
+"""Responses of the registry's API over a real broker and a real socket."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ async def test_soft_deleted_versions_are_visible_until_permanent_deletion() -> N
         assert await client.refusal("DELETE", "/subjects/s") == 40404
         assert await client.get("/subjects") == []
         assert await client.get("/subjects?deleted=true") == ["s"]
-        assert await client.get("/schemas/ids/1")  # records that have it may still be there
+        # records with this ID may still exist
+        assert await client.get("/schemas/ids/1")
         assert await client.delete("/subjects/s?permanent=true") == [1, 2]
         assert await client.refusal("GET", "/schemas/ids/1") == 40403
         assert await client.register("s", WIDER) == 3
@@ -133,7 +134,7 @@ async def test_ids_survive_restart_and_are_unique(tmp_path: Path) -> None:
 
 
 async def _all_registered(clients: list[RegistryClient], count: int) -> dict[str, int]:
-    """What each of many writers was answered, spread over the nodes."""
+    """Register schemas concurrently at all nodes. Return the schema IDs by subject."""
     found: dict[str, int] = {}
 
     async def one(index: int) -> None:

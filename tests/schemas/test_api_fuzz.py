@@ -1,4 +1,4 @@
-"""Random requests to a registry: each is answered, an error as Confluent's clients read it."""
+"""Random requests to a registry: each gets a response, errors in Confluent's format."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..web.client import asking
 from .client import CONTENT_TYPE, registry
 from .fuzzed import DIGITS, HEX, Fuzz
 
+# Requests per schema of `--schemas`.
 REQUESTS_PER_SCHEMA = 5
-"""Requests for each one of `--schemas`."""
 READ = (
     *("/", "/contexts", "/v1/metadata/id", "/v1/metadata/version", "/schemas", "/schemas/types"),
     *("/schemas/ids/{}", "/schemas/ids/{}/schema", "/schemas/ids/{}/subjects"),
@@ -23,6 +23,7 @@ READ = (
     *("/config", "/config/{}", "/mode", "/mode/{}", "/no/such/{}"),
 )
 CHANGED = ("/config", "/config/{}", "/mode", "/mode/{}")
+# Paths by method. One request in ten uses the path with another method.
 PATHS = {
     "GET": READ,
     "HEAD": READ,
@@ -35,7 +36,6 @@ PATHS = {
     "PATCH": READ,
     "OPTIONS": READ,
 }
-"""What is asked with each method; one time of ten with another one."""
 PARTS = (
     *(
         "s",

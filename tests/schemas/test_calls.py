@@ -14,7 +14,7 @@ from kbroker.security.acls import AclOperation
 
 
 class CountedTopic:
-    """A topic that counts how often it is read and written."""
+    """A topic that counts its reads and writes."""
 
     def __init__(self) -> None:
         self.store = object()
@@ -29,8 +29,8 @@ class CountedTopic:
         return plan(self.store).answer
 
 
-class NotedAccess:
-    """An access control that notes what it is asked."""
+class RecordedAccess:
+    """An access control that records its checks."""
 
     def __init__(self) -> None:
         self.checked: list[tuple[AclOperation, str | None]] = []
@@ -46,7 +46,7 @@ def topic() -> CountedTopic:
 
 @pytest.fixture
 def calls(topic: CountedTopic) -> AuthorizedCalls:
-    return AuthorizedCalls(cast(Any, topic), cast(Any, NotedAccess()))
+    return AuthorizedCalls(cast(Any, topic), cast(Any, RecordedAccess()))
 
 
 async def test_topic_is_read_before_the_first_call_only(
@@ -87,7 +87,7 @@ async def test_plan_without_entries_is_not_written(
 
 
 async def test_read_needs_permission_for_the_subject_of_the_request(topic: CountedTopic) -> None:
-    access = NotedAccess()
+    access = RecordedAccess()
     calls = AuthorizedCalls(cast(Any, topic), cast(Any, access))
     request = Request({"type": "http", "path_params": {"subject": "s"}})
     assert await calls.read_call(lambda _: "seen")(request) == "seen"

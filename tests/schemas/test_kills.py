@@ -1,6 +1,6 @@
-"""kill -9 while schemas are registered, again and again, and the compaction of what is left.
+"""Registration of schemas through repeated kills, and compaction of the result.
 
-`--schemas=10000` makes it long.
+The default number of schemas is small; pass `--schemas=10000` for a long run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .kills import Load, Registration, RegistryConnection, RegistryServer, ids_o
 TOPIC = "_schemas"
 SCHEMAS_A_KILL = 400
 KILLS_MIN = 2
+# The number of a schema that is registered only at the end.
 NEW_SCHEMA = 1_000_000_000
-"""The number of one that was not there before."""
 
 
 @pytest.mark.slow
@@ -56,7 +56,7 @@ def test_schema_ids_stay_unique_and_durable_through_kills_and_compaction(
         assert client.ask("GET", f"/schemas/ids/{ids[schemas - 1]}")
         read = time.monotonic() - begun
         check(client, load.told, ids)
-        before = thinned_out(client)
+        before = delete_some_subjects(client)
     records, left = compacted(server.data_dir, before, ids.values())
     print(
         f"\nfigures: {len(asked):,} registrations of {schemas:,} schemas, {len(asked) / seconds:,.0f}/s; "
@@ -66,7 +66,7 @@ def test_schema_ids_stay_unique_and_durable_through_kills_and_compaction(
 
 
 def begin(server: RegistryServer, load: Load) -> None:
-    """Let everything be registered beside everything else."""
+    """Disable compatibility checks and start the load."""
     with server.connect() as client:
         client.ask("PUT", "/config", {"compatibility": "NONE"})
     load.start()
@@ -77,7 +77,7 @@ def check(
     told: Sequence[tuple[Registration, int]],
     ids: Mapping[int, int],
 ) -> None:
-    """What it serves is what was acknowledged, and no id stands for two schemas."""
+    """Check that the registry serves exactly the acknowledged schemas, with unique IDs."""
     rows = client.ask("GET", "/schemas")
     texts: dict[int, str] = {}
     for row in rows:
@@ -95,28 +95,28 @@ def check(
     }
 
 
-def thinned_out(client: RegistryConnection) -> dict[str, Any]:
-    """What is served when some subjects are deleted, one of them for good."""
+def delete_some_subjects(client: RegistryConnection) -> dict[str, Any]:
+    """Delete some subjects, one of them permanently. Return the remaining state."""
     for level in ("FULL", "BACKWARD", "NONE"):
         client.ask("PUT", "/config/subject-2", {"compatibility": level})
     client.ask("DELETE", "/subjects/subject-1")
     client.ask("DELETE", "/subjects/subject-0")
     client.ask("DELETE", "/subjects/subject-0?permanent=true")
-    return everything(client)
+    return state_of(client)
 
 
-def everything(client: RegistryConnection) -> dict[str, Any]:
-    """All that a registry tells."""
+def state_of(client: RegistryConnection) -> dict[str, Any]:
+    """Return the complete visible state of a registry."""
     paths = ("/schemas?deleted=true", "/schemas", "/subjects?deleted=true", "/config/subject-2")
     return {path: client.ask("GET", path) for path in (*paths, "/config", "/mode")}
 
 
 def compacted(directory: Path, before: Mapping[str, Any], ids: Iterable[int]) -> tuple[int, int]:
-    """How many records there were, and how many are left with which it serves the same."""
+    """Compact the topic, check that the state is unchanged, and return both record counts."""
     config = {"log.roll.ms": 1, "log.cleaner.min.cleanable.ratio": 0}
     with LocalBroker(data_dir=str(directory), config=config, schema_registry=True) as broker:
         with connected(broker) as client:
-            assert everything(client) == before
+            assert state_of(client) == before
             roll(client)
             there = broker.records(TOPIC)
             broker.clock.advance(seconds=1)
@@ -124,20 +124,20 @@ def compacted(directory: Path, before: Mapping[str, Any], ids: Iterable[int]) ->
             kept = {each.key: each.value for each in left}
             assert kept == {each.key: each.value for each in there}
             assert len(left) < len(there)
-            assert everything(client) == before
+            assert state_of(client) == before
         broker.restart()
         with connected(broker) as client:
-            assert everything(client) == before
+            assert state_of(client) == before
             assert client.register(Registration("subject-3", NEW_SCHEMA)) == max(ids) + 1
     return len(there), len(left)
 
 
 def roll(client: RegistryConnection) -> None:
-    """Write what changes nothing, until what was there is in segments that are closed."""
+    """Write without changes until the earlier records are in closed segments."""
     for _ in range(2):
         client.ask("PUT", "/config/subject-2", {"compatibility": "NONE"})
 
 
 def connected(broker: LocalBroker) -> RegistryConnection:
-    """A client of its registry."""
+    """Return a client of the broker's registry."""
     return RegistryConnection(Endpoint.parse(broker.schema_registry_url.removeprefix("http://")))

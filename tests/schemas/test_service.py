@@ -1,4 +1,4 @@
-"""The registry of `kbroker serve`: its flags, what it says."""
+"""The registry of `kbroker serve`: flags, banner and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ask(url: str, body: Any = None, headers: Mapping[str, str] | None = None) ->
 
 @contextmanager
 def registry_at(directory: Path, run: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server with a registry on a data directory."""
+    """Run a server with a registry on a data directory."""
     port_file = directory / f"ready-{run}.json"
     flags = ("--data-dir", str(directory / "data"), "--port", "0", "--registry-port", "0")
     with serving(*flags, "--port-file", str(port_file)) as process:
@@ -68,7 +68,7 @@ def test_all_processes_serve_the_same_schemas(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_users_can_authenticate_at_each_process(tmp_path: Path) -> None:
-    """Nodes reach each other by another listener than the first one, with a login of their own."""
+    """Nodes connect to each other through the second listener, which requires authentication."""
     port_file = tmp_path / "ready.json"
     plain = "org.apache.kafka.common.security.plain.PlainLoginModule required "
     users = 'username="node" password="hush" user_node="hush" user_alice="secret";'

@@ -1,4 +1,4 @@
-"""Compatibility levels and modes, over a real broker and a real socket."""
+"""Compatibility levels and modes over a real broker and a real socket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ async def test_modes_restrict_operations() -> None:
         assert await client.refusal("PUT", "/mode/s", {"mode": "IMPORT"}) == 42205
         await client.put("/mode/s", {"mode": "READONLY"})
         assert (await client.try_to_register("s", WIDER)).body["error_code"] == 42205
-        assert await client.register("s", PLAIN) == 1  # which changes nothing
+        # this changes nothing
+        assert await client.register("s", PLAIN) == 1
         assert await client.delete("/mode/s") == {"mode": "READONLY"}
         assert await client.refusal("GET", "/mode/s") == 40409
         assert (await client.try_to_register("s", WIDER, id=70)).body["error_code"] == 42205

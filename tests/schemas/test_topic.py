@@ -1,4 +1,4 @@
-"""The topic `_schemas` as one node reads it."""
+"""The `_schemas` topic as one node reads it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def test_topic_is_replayed_in_chunks_without_blocking_event_loop(
     assert max(pieces) <= READ_BYTES_MAX
 
 
-async def written_by_another(broker: Broker, value: dict[str, Any], text: str) -> None:
-    """A version of a subject as another registry on the topic writes it."""
+async def write_as_other_registry(broker: Broker, value: dict[str, Any], text: str) -> None:
+    """Write a version of a subject as another registry on the topic would."""
     named = {each: value[each] for each in ("subject", "version")}
     key = json.dumps({"keytype": "SCHEMA", **named, "magic": 1}).encode()
     document = json.dumps({**value, "schema": text, "deleted": False}).encode()
@@ -84,12 +84,12 @@ async def written_by_another(broker: Broker, value: dict[str, Any], text: str) -
 async def test_schema_formatted_by_another_registry_is_recognized(
     schema_type: str, schema: str, written: str, other: str
 ) -> None:
-    """As Karapace does it."""
+    """Karapace, for example, formats schemas in its own way."""
     more = {"schemaType": schema_type}
     async with registry() as (broker, [client]):
         await client.register("first", record("F"))
         value = {"subject": "orders", "version": 1, "id": 7, **more}
-        await written_by_another(broker, value, written)
+        await write_as_other_registry(broker, value, written)
         assert await client.register("orders", schema, **more) == 7
         asked = {"schema": schema, **more}
         found = await client.ask("POST", "/subjects/orders", asked)
@@ -100,7 +100,7 @@ async def test_schema_formatted_by_another_registry_is_recognized(
 
 @pytest.mark.parametrize(("one", "other"), [("true", "1"), ("1.0", "1")])
 async def test_values_equal_in_python_are_different_schemas(one: str, other: str) -> None:
-    """Texts of one length, whose documents are equal in Python: true is 1 there."""
+    """The strings have equal length and equal Python documents: True == 1."""
     async with registry() as (_, [client]):
         await client.ask("PUT", "/config", {"compatibility": "NONE"})
         for number, (first, last) in enumerate([(one, other), (other, one)]):

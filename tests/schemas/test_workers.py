@@ -1,4 +1,4 @@
-"""Schemas against the clock: none holds up others, whatever it says."""
+"""Time limits of schema checks: no schema blocks the others."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from .fuzzed import Fuzz
 
 QUICK_BYTES = 30_000
 BYTES_PER_SCHEMA = 2000
+# Fuzzed comparisons per schema of `--schemas`.
 FUZZED_PER_SCHEMA = 4
-"""Fuzzed comparisons for each one of `--schemas`."""
 
 
-async def refusal(deed: Awaitable[object]) -> RegistryError | None:
+async def refusal(operation: Awaitable[object]) -> RegistryError | None:
     try:
-        await deed
+        await operation
     except RegistryError as error:
         return error
     return None
 
 
 def _program(niceness: int, seconds: float) -> str:
-    """What a process runs, with another deadline."""
+    """Return the program of a worker process, with another CPU limit."""
     return program(niceness).replace(
         "import main;", f"import main; sys.modules[main.__module__].CPU_SECONDS = {seconds};"
     )
 
 
 async def assert_bounded(workers: SchemaWorkers, compared: CheckTask, client: str = "") -> None:
-    """Whether a schema is good or not, its process answers within its time."""
+    """Check that the process responds within its time limit, to valid and invalid schemas."""
     error = await refusal(workers.check(compared, client))
     assert error is None or ("processor time" not in str(error) and error.code // 100 == 422), (
         compared,

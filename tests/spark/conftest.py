@@ -1,7 +1,7 @@
-"""One Spark session for all tests here, and a broker in memory for each that wants one.
+"""One Spark session for all tests of this directory, and an in-memory broker for each test.
 
-The tests of this directory run in an environment with PySpark: `make spark-test`. In another one they
-are not collected.
+These tests need an environment with PySpark: `make spark-test`. Without PySpark they are not
+collected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session as users make it."""
+    """A session as users create it."""
     running = session("tests", quick=True, settings={"spark.driver.memory": "1g"})
     yield running
     running.stop()

@@ -1,6 +1,6 @@
-"""Failures that take a Spark of their own: wrong jars, wrong Java. `make soak PART=doctor` runs them.
+"""Failures that need their own Spark: wrong jars or wrong Java. `make soak PART=doctor` runs them.
 
-A plain session with the wrong jars, as people start it, in a process of its own for each.
+Each test starts a plain session in its own process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ print(spark.read.format("kafka").options(**options, subscribe="made").load().cou
 
 
 def run(*command: str, **variables: str) -> str:
-    """What a process has printed to standard error, and its output if it has ended well."""
+    """Run a process and return its standard error, followed by its output."""
     environ = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
     done = subprocess.run(
         [sys.executable, *command],
@@ -61,21 +61,21 @@ def serious(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The four jars, gathered anew, by artifact."""
-    directory = tmp_path_factory.mktemp("right")
+def right_jars(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The four jars, newly downloaded, by artifact."""
+    directory = tmp_path_factory.mktemp("right_jars")
     jars.gather(installed(), directory)
     return {jar.artifact: path for path in directory.iterdir() if (jar := jars.parse(path.name))}
 
 
-def other(artifact: str, version: str, directory: Path) -> list[Path]:
-    """What belongs to another Spark."""
+def download(artifact: str, version: str, directory: Path) -> list[Path]:
+    """Download a jar of another Spark version."""
     jars.fetcher(installed())(artifact, version, directory)
     return sorted(directory.glob("*.jar"))
 
 
-def test_the_right_jars_work(right: dict[str, Path]) -> None:
-    said = job(*right.values())
+def test_matching_jars_cause_no_failure(right_jars: dict[str, Path]) -> None:
+    said = job(*right_jars.values())
     assert serious(said) == []
     assert said.endswith("9\n")
 
@@ -83,23 +83,23 @@ def test_the_right_jars_work(right: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("missing", "name"), [("commons-pool2", "no pool"), (jars.PROVIDER, "no token provider")]
 )
-def test_a_jar_is_missing(right: dict[str, Path], missing: str, name: str) -> None:
-    said = job(*(path for artifact, path in right.items() if artifact != missing))
+def test_missing_jar_is_diagnosed(right_jars: dict[str, Path], missing: str, name: str) -> None:
+    said = job(*(path for artifact, path in right_jars.items() if artifact != missing))
     assert serious(said)[0] == name
 
 
 @pytest.mark.parametrize(("version", "name"), [("3.5.1", "wrong Scala"), ("2.4.8", "wrong Spark")])
-def test_the_jars_of_a_spark_with_another_scala(version: str, name: str, tmp_path: Path) -> None:
-    files = other(f"{jars.CONNECTOR}_2.12", version, tmp_path)
+def test_connector_for_other_scala_is_diagnosed(version: str, name: str, tmp_path: Path) -> None:
+    files = download(f"{jars.CONNECTOR}_2.12", version, tmp_path)
     if version > "3":
-        files = other(f"{jars.PROVIDER}_2.12", version, tmp_path)
+        files = download(f"{jars.PROVIDER}_2.12", version, tmp_path)
     assert serious(job(*files))[0] == name
 
 
-def test_a_spark_on_another_scala(tmp_path: Path) -> None:
-    """This Spark's own jars, with the library of Scala 2.12 instead of theirs.
+def test_spark_with_other_scala_library_is_diagnosed(tmp_path: Path) -> None:
+    """This Spark's own jars run with the library of Scala 2.12.
 
-    Which class of Scala is missed first (``scala/$less$colon$less`` is often named) differs.
+    The class that is missing first varies (``scala/$less$colon$less`` is frequent).
     """
     pom = tmp_path / "pom.xml"
     pom.write_text(jars.pom("x", "1").replace("org.apache.spark", "org.scala-lang").replace(
@@ -126,37 +126,40 @@ def test_a_spark_on_another_scala(tmp_path: Path) -> None:
     assert serious(done.stderr) == ["wrong Scala"]
 
 
-def test_the_connector_of_another_spark_4(tmp_path: Path) -> None:
+def test_connector_for_other_spark_4_is_diagnosed(tmp_path: Path) -> None:
     version = "4.0.0" if not installed().version.startswith("4.0.") else "4.2.0"
-    files = other(f"{jars.CONNECTOR}_2.13", version, tmp_path)
-    files = other(f"{jars.PROVIDER}_2.13", "4.0.0", tmp_path)
+    files = download(f"{jars.CONNECTOR}_2.13", version, tmp_path)
+    files = download(f"{jars.PROVIDER}_2.13", "4.0.0", tmp_path)
     assert serious(job(*files))[0] == "wrong Spark"
 
 
-def test_a_java_that_is_too_new(right: dict[str, Path]) -> None:
+def test_unsupported_java_is_diagnosed(right_jars: dict[str, Path]) -> None:
     version = installed().version
     wrong = [each for each in java.all_installed() if not java.is_supported(version, each.major)]
     if not wrong:
         pytest.skip(f"no Java is installed that Spark {version} does not run on")
     home = str(wrong[0].program.parent.parent)
-    assert serious(job(*right.values(), JAVA_HOME=home)) == ["Java too new"]
+    assert serious(job(*right_jars.values(), JAVA_HOME=home)) == ["Java too new"]
     said = run("-c", "from kbroker.spark import session; session()", JAVA_HOME=home)
     assert f"ConnectorError: Spark {version} does not run on Java {wrong[0].major}" in said
 
 
-def test_noise_is_known(right: dict[str, Path]) -> None:
-    """Nothing is wrong, and Spark's own settings print a lot; the topic takes a moment to be there."""
+def test_harmless_messages_of_working_session_are_known(right_jars: dict[str, Path]) -> None:
+    """Nothing is wrong:
+
+    Spark prints warnings about settings, and the new topic is unknown at first.
+    """
     with LocalBroker() as broker:
         broker.fault("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
-        said = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right.values())))
+        said = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right_jars.values())))
     found = {each.failure.name for each in explain(said)}
     name = socket.gethostname()
     on_loopback = {"loopback"} if socket.gethostbyname(name).startswith("127.") else set()
     assert found == {"native Hadoop", "topic made"} | on_loopback
 
 
-def test_a_registry_that_has_no_address() -> None:
-    """Ivy says so, and then that it has not found the connector."""
+def test_unresolvable_repository_is_diagnosed() -> None:
+    """Ivy reports the host first, and then that the connector was not found."""
     name = installed().package.rpartition(":")[0] + ":0.0.1"
     code = (
         "from pyspark.sql import SparkSession; "
@@ -167,20 +170,21 @@ def test_a_registry_that_has_no_address() -> None:
     assert found - {"loopback", "native Hadoop"} == {"unresolved", "proxy"}
 
 
-def test_a_pandas_that_is_too_new(tmp_path: Path) -> None:
+def test_unsupported_pandas_is_diagnosed(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path), "pandas>=3"]
     subprocess.run(pip, check=True)
     path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     code = "from kbroker.spark import session; session(connector=False).range(1).toPandas()"
     found = [each.failure.name for each in explain(run("-c", code, PYTHONPATH=path))]
     if installed().version.startswith("4.0."):
-        assert found == []  # it does not warn yet
+        # PySpark 4.0 does not warn about it
+        assert found == []
     else:
         assert found == ["pandas 3"]
 
 
 @pytest.mark.parametrize("tool", ["mvn", "java"])
-def test_jars_are_fetched_by_maven_and_by_ivy(
+def test_jars_are_downloaded_by_maven_or_ivy(
     tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = tmp_path / "bin"

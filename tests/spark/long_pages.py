@@ -1,4 +1,4 @@
-"""The page about Spark, whose commands start it several times; see soak.toml."""
+"""The page about Spark, whose commands start Spark several times. See soak.toml."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tests.pages import check_page
 SECONDS = 600
 
 
-def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+def test_commands_of_spark_page_work(tmp_path: Path) -> None:
     check_page("how-to/spark", tmp_path, SECONDS)

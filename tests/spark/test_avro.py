@@ -1,4 +1,4 @@
-"""Values with a schema registry's header become dicts and Spark rows; wrong ones say what is wrong."""
+"""Avro values with a schema ID header become dicts and Spark rows; errors name the reason."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ OLD_VALUE = encoded(1, {"id": 1, "who": "a"})
 NEW_VALUE = encoded(2, {"id": 2, "who": None, "at": AT, "tags": ["x", "y"]})
 
 
-def test_each_value_is_read_by_the_schema_of_its_header() -> None:
+def test_value_is_decoded_with_schema_of_its_header() -> None:
     decoder = Decoder(SCHEMAS)
     assert decoder.decode(OLD_VALUE) == {"id": 1, "who": "a"}
     assert decoder.decode(NEW_VALUE) == {"id": 2, "who": None, "at": AT, "tags": ["x", "y"]}
@@ -71,7 +71,7 @@ def test_each_value_is_read_by_the_schema_of_its_header() -> None:
     assert (schema_id, bytes(body)) == (1, b"\x02\x02a")
 
 
-def test_old_values_are_read_as_a_newer_schema() -> None:
+def test_old_value_is_decoded_to_newer_schema() -> None:
     fields = Decoder(SCHEMAS, NEW).decode(OLD_VALUE)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     assert fields == {"id": 1, "who": "a", "at": epoch, "tags": []}
@@ -82,13 +82,13 @@ def test_old_values_are_read_as_a_newer_schema() -> None:
         Decoder(SCHEMAS, wrong)
 
 
-def test_a_decoder_goes_to_other_processes() -> None:
+def test_used_decoder_can_be_pickled() -> None:
     decoder = Decoder(SCHEMAS)
     decoder.decode(OLD_VALUE)
     assert pickle.loads(pickle.dumps(decoder)).decode(NEW_VALUE)["id"] == 2
 
 
-def test_text_and_numbers_stay_what_they_are_where_json_knows_no_better() -> None:
+def test_logical_types_without_json_type_keep_their_base_type() -> None:
     schema = {
         "type": "record",
         "name": "R",
@@ -121,7 +121,7 @@ def test_undecodable_value_names_reason(value: bytes, reason: str) -> None:
         Decoder({**SCHEMAS, 4: "long"}).decode(value)
 
 
-def test_schemas_from_a_directory(tmp_path: Path) -> None:
+def test_schemas_are_read_from_directory(tmp_path: Path) -> None:
     (tmp_path / "1.avsc").write_text(json.dumps(OLD))
     (tmp_path / "2.avsc").write_text("{nonsense")
     for source in (tmp_path, str(tmp_path)):
@@ -136,7 +136,7 @@ def test_schemas_from_a_directory(tmp_path: Path) -> None:
 
 @contextmanager
 def registry(answers: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """A schema registry on a free port, and what it was asked with which authorization."""
+    """Run a schema registry on a free port, and yield its address and the requests it gets."""
     asked: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -167,7 +167,7 @@ MONEY = {"type": "record", "name": "shop.Money", "fields": [
 PAID = {"type": "record", "name": "shop.Paid", "fields": [{"name": "money", "type": "shop.Money"}]}
 
 
-def test_schemas_from_a_registry() -> None:
+def test_schemas_are_read_from_registry() -> None:
     answers = {
         "/base/schemas/ids/1": {"schema": json.dumps(OLD)},
         "/base/schemas/ids/2": 500,
@@ -198,7 +198,7 @@ def test_schemas_from_a_registry() -> None:
         Decoder(address).decode(OLD_VALUE)
 
 
-def test_types_that_spark_has() -> None:
+def test_avro_types_are_converted_to_spark_types() -> None:
     assert spark_type(NEW).simpleString() == (
         "struct<id:bigint,who:string,at:timestamp,tags:array<string>>"
     )
@@ -227,12 +227,12 @@ def test_types_that_spark_has() -> None:
         ("{", "not JSON"),
     ],
 )
-def test_schemas_that_spark_cannot_show(schema: Any, reason: str) -> None:
+def test_schemas_without_spark_type_are_rejected(schema: Any, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
         spark_type(schema)
 
 
-def test_a_column_becomes_structs(spark: SparkSession) -> None:
+def test_column_of_values_becomes_structs(spark: SparkSession) -> None:
     rows = spark.createDataFrame(
         [(1, OLD_VALUE), (2, NEW_VALUE), (3, None), (4, b"rubbish")], "n int, value binary"
     )

@@ -1,4 +1,4 @@
-"""Objects of JSON become values of Avro, and what does not fit says where and why."""
+"""JSON objects become Avro values; mismatches are reported with field and reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbroker.spark.schema_registry import UnencodableError
 
 
 def record(*fields: tuple[Any, ...], name: str = "shop.Order") -> dict[str, Any]:
-    """A record of fields, each a name, a type and maybe a default."""
+    """Return a record schema; each field is a name, a type and optionally a default."""
     listed = [dict(zip(("name", "type", "default"), field, strict=False)) for field in fields]
     return {"type": "record", "name": name, "fields": listed}
 
@@ -63,7 +63,7 @@ VALUES: dict[str, Any] = {
 
 
 def encoded(schema: Any, value: Any) -> dict[str, Any]:
-    """What a decoder makes of a value, given as JSON or its text."""
+    """Encode a value, given as JSON or its text, and return it decoded."""
     text = value if isinstance(value, bytes) else json.dumps(value).encode()
     return Decoder({7: schema}).decode(JsonEncoder(Encoder(7, schema)).encode(text))
 
@@ -92,11 +92,11 @@ def test_values_from_lake_are_encoded_unchanged() -> None:
         ({"type": "map", "values": "int"}, "{}", {}),
     ],
 )  # fmt: skip
-def test_forms_that_are_taken(kind: Any, text: str, value: Any) -> None:
+def test_accepted_json_forms_are_encoded(kind: Any, text: str, value: Any) -> None:
     assert encoded(record(("field", kind)), f'{{"field": {text}}}'.encode()) == {"field": value}
 
 
-def test_fields_that_are_not_there() -> None:
+def test_missing_fields_get_default_values() -> None:
     schema = record(
         ("note", ["null", "string"]),
         ("kind", ["string", "null"], "x"),

@@ -1,4 +1,4 @@
-"""Values with numbers of schemas, written and read by Spark with kbroker's own registry."""
+"""Values with schema IDs, written and read by Spark with kbroker's registry."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_error_of_registry_is_quoted(broker: LocalBroker) -> None:
         assert json.load(answer) == ["s"]
 
 
-def test_columns_go_out_and_come_back(spark: SparkSession, broker: LocalBroker) -> None:
+def test_encoded_columns_are_decoded_equal(spark: SparkSession, broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     orders = spark.sql(
         "select named_struct('id', id, 'who', if(id = 1, null, 'x'), 'tags', array('a', 'b'), "
@@ -110,10 +110,10 @@ def test_columns_go_out_and_come_back(spark: SparkSession, broker: LocalBroker) 
     ids = [each.value and split_header(each.value)[0] for each in broker.records("orders")]
     assert ids == [1, 1, 1, 2, None]
 
-    lying = spark.createDataFrame(
+    stored = spark.createDataFrame(
         [(each.value,) for each in broker.records("orders")], "value binary"
     )
-    read = lying.select(from_confluent_avro("value", url, NEW).alias("order"))
+    read = stored.select(from_confluent_avro("value", url, NEW).alias("order"))
     assert read.where("order is not null").select("order.id").collect() == [(0,), (1,), (2,), (7,)]
     kept = read.where("order.id < 7").select("order").collect()
     assert kept == orders.selectExpr("made as order").collect()

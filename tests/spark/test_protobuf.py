@@ -1,4 +1,4 @@
-"""Messages of Protobuf, written and read by Spark with kbroker's own registry."""
+"""Protobuf messages, written and read by Spark with kbroker's registry."""
 
 from __future__ import annotations
 
@@ -115,12 +115,14 @@ def test_encoded_message_is_decoded_by_schema_id(broker: LocalBroker) -> None:
     assert [decoder.decode(each) for each in values] == [EMPTY, FULL]
 
 
-def test_messages_by_their_place_in_the_file(broker: LocalBroker) -> None:
+def test_message_type_is_encoded_by_its_indexes(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     card = Encoder.registered(url, "orders-value", NEW, "shop.Card").encode({"number": "7"})
     line = Encoder.registered(url, "orders-value", NEW, "shop.Order.Line").encode({"count": 3})
-    assert card[5:7] == b"\x02\x02"  # one number, and that is 1
-    assert line[5:8] == b"\x04\x00\x00"  # two, the first of the first
+    # one index, which is 1
+    assert card[5:7] == b"\x02\x02"
+    # two indexes: the first message of the first message
+    assert line[5:8] == b"\x04\x00\x00"
     read_as = MessageType.latest(url, "orders-value", "shop.Order.Line")
     decoder = Decoder(url, read_as)
     assert decoder.decode(line) == {"count": 3, "weight": 0.0}
@@ -130,7 +132,7 @@ def test_messages_by_their_place_in_the_file(broker: LocalBroker) -> None:
         MessageType.latest(url, "orders-value", "shop.Nothing")
 
 
-def test_files_that_import_others(broker: LocalBroker) -> None:
+def test_imported_files_are_resolved_by_reference(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     Encoder.registered(
         url, "card", 'syntax = "proto3"; package shop; message Card { string number = 1; }'
@@ -192,14 +194,14 @@ def test_error_of_registry_is_quoted(broker: LocalBroker) -> None:
         decoder.decode(header_of(9) + b"\0")
 
 
-def test_enums_that_are_newer_stand_as_their_numbers(broker: LocalBroker) -> None:
+def test_unknown_enum_values_are_decoded_to_numbers(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     encoder = Encoder.registered(url, "orders-value", NEW)
     decoder = Decoder(url, MessageType.latest(url, "orders-value"))
     assert decoder.decode(encoder.encode({"state": "9"}))["state"] == "9"
 
 
-def test_types_that_spark_has(broker: LocalBroker) -> None:
+def test_protobuf_types_are_converted_to_spark_types(broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     Encoder.registered(url, "orders-value", NEW)
     assert spark_type(MessageType.latest(url, "orders-value")).simpleString() == (
@@ -215,7 +217,7 @@ def test_types_that_spark_has(broker: LocalBroker) -> None:
         spark_type(MessageType.latest(url, "list"))
 
 
-def test_columns_go_out_and_come_back(spark: SparkSession, broker: LocalBroker) -> None:
+def test_encoded_columns_are_decoded_equal(spark: SparkSession, broker: LocalBroker) -> None:
     url = broker.schema_registry_url
     older = spark.sql("select named_struct('id', 7L, 'who', 'old') as made")
     old_values = older.select(to_confluent_protobuf("made", url, "orders-value", OLD))
@@ -227,16 +229,16 @@ def test_columns_go_out_and_come_back(spark: SparkSession, broker: LocalBroker) 
     values = orders.select(to_confluent_protobuf("made", url, "orders-value", NEW).alias("value"))
     for row in values.unionAll(old_values).collect():
         broker.produce("orders", None if row.value is None else bytes(row.value))
-    lying = spark.createDataFrame(
+    stored = spark.createDataFrame(
         [(each.value,) for each in broker.records("orders")] + [(b"rubbish",)], "value binary"
     )
     column = from_confluent_protobuf("value", url, order, mode="PERMISSIVE").alias("order")
-    read = lying.select(column).collect()
+    read = stored.select(column).collect()
     assert read[:3] == orders.selectExpr("made as order").collect()
     assert (read[3].order.id, read[3].order.who, read[3].order.at) == (7, "old", None)
     assert read[4].order is None
     with pytest.raises(Exception, match="first byte is 0x72"):
-        lying.select(from_confluent_protobuf("value", url, order)).collect()
+        stored.select(from_confluent_protobuf("value", url, order)).collect()
     wrong = spark.sql("select named_struct('nobody', 1) as made")
     values = wrong.select(to_confluent_protobuf("made", url, "orders-value", NEW))
     with pytest.raises(Exception, match=r"the fields do not match shop\.Order"):

@@ -1,4 +1,4 @@
-"""Spark against a broker that speaks TLS, asks for logins and obeys ACLs: by the connector and by ours."""
+"""Spark with a broker that uses TLS, authentication and ACLs, by the connector and by kbroker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def secure() -> Iterator[LocalBroker]:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
-def test_batches_there_and_back(
+def test_batch_is_read_and_written_with_authentication(
     spark: SparkSession, secure: LocalBroker, kind: str, mechanism: str
 ) -> None:
     options = secure.client("spark", mechanism=mechanism).spark
@@ -52,7 +52,9 @@ def test_batches_there_and_back(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_stream(spark: SparkSession, secure: LocalBroker, kind: str, tmp_path: Path) -> None:
+def test_stream_is_read_written_and_committed_with_authentication(
+    spark: SparkSession, secure: LocalBroker, kind: str, tmp_path: Path
+) -> None:
     options = secure.client("spark").spark
     topic = f"{kind}-stream"
     secure.create_topic(topic)
@@ -74,11 +76,11 @@ def test_a_stream(spark: SparkSession, secure: LocalBroker, kind: str, tmp_path:
     commits.stop()
 
 
-def test_properties_without_the_prefix_and_from_files(
+def test_properties_without_prefix_and_truststore_file_are_accepted(
     spark: SparkSession, secure: LocalBroker, tmp_path: Path
 ) -> None:
     settings = secure.client("spark").java
-    file = tmp_path / "authority.pem"
+    file = tmp_path / "ca.pem"
     file.write_text(settings.pop("ssl.truststore.certificates"))
     bootstrap = {"kafka.bootstrap.servers": settings.pop("bootstrap.servers")}
     chosen = bootstrap | settings | {"ssl.truststore.location": str(file)}
@@ -95,7 +97,9 @@ def test_missing_permission_is_reported(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_lake(spark: SparkSession, secure: LocalBroker, kind: str, tmp_path: Path) -> None:
+def test_lake_is_archived_and_audited_with_authentication(
+    spark: SparkSession, secure: LocalBroker, kind: str, tmp_path: Path
+) -> None:
     client = secure.client("spark")
     conf = Conf(
         lake=tmp_path,
@@ -112,10 +116,10 @@ def test_a_lake(spark: SparkSession, secure: LocalBroker, kind: str, tmp_path: P
     assert check_topic(secure.bootstrap_servers, "in", settings=client.java)
 
 
-def test_the_command_takes_a_profile(
+def test_archive_command_uses_profile(
     spark: SparkSession, secure: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own session is the one that runs."""
+    """The command uses the running session instead of its own."""
     settings = secure.client("spark").java
     settings["brokers"] = settings.pop("bootstrap.servers")
     lines = "\n".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in settings.items())

@@ -1,4 +1,4 @@
-"""A session talks to Kafka at once, says nothing, and leaves nothing."""
+"""A session connects to Kafka, prints nothing, and leaves no files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_session_reads_and_writes_a_topic(spark: SparkSession, broker: LocalBroker) -> None:
+def test_session_reads_and_writes_topic(spark: SparkSession, broker: LocalBroker) -> None:
     broker.create_topic("numbers", partitions=2)
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     rows = spark.range(10).selectExpr("cast(id as string) as key", "cast(id as string) as value")
@@ -38,7 +38,7 @@ def test_a_session_reads_and_writes_a_topic(spark: SparkSession, broker: LocalBr
         (f"org.x:y:1,a:{CONNECTOR}2.13:4.1.0", f"org.x:y:1,a:{CONNECTOR}2.13:4.1.0"),
     ],
 )
-def test_packages_of_user_join_the_connector(own: str, joined: str) -> None:
+def test_packages_of_user_are_merged_with_connector(own: str, joined: str) -> None:
     name = "spark.jars.packages"
     assert _merge_connector_settings({name: "ours_2.13:4.2.0"}, {name: own} if own else {}) == {
         name: joined
@@ -66,8 +66,8 @@ print("done")
 """
 
 
-def test_a_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
-    """With another Spark and another Python named in the environment, too."""
+def test_session_prints_nothing_and_leaves_no_files(tmp_path: Path) -> None:
+    """The environment also names another Spark and another Python."""
     temporary, directory = tmp_path / "temporary", tmp_path / "directory"
     temporary.mkdir()
     directory.mkdir()
@@ -83,5 +83,5 @@ def test_a_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
     assert list(temporary.iterdir()) == []
-    # Spark 4.0 makes a directory for artifacts wherever it runs.
+    # Spark 4.0 creates a directory for artifacts in the working directory.
     assert {each.name for each in directory.iterdir()} <= {"artifacts"}

@@ -1,4 +1,4 @@
-"""Paths that data names."""
+"""Paths that data contains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("relative", ["x", "inside/x", "inside/../x", "in/x", "./inside", "a/b/c"])
-def test_path_below_a_directory_is_taken(root: Path, relative: str) -> None:
+def test_path_below_directory_is_accepted(root: Path, relative: str) -> None:
     assert below(root, relative) == root / relative
 
 
@@ -42,7 +42,7 @@ def test_path_below_a_directory_is_taken(root: Path, relative: str) -> None:
         "out",
     ],
 )
-def test_path_elsewhere_is_refused(root: Path, relative: str) -> None:
+def test_path_outside_directory_is_rejected(root: Path, relative: str) -> None:
     with pytest.raises(ValueError, match="is not below"):
         below(root, relative)
 
@@ -50,6 +50,6 @@ def test_path_elsewhere_is_refused(root: Path, relative: str) -> None:
 @pytest.mark.parametrize(
     "relative", ["there", "there/x", "self", "inside/../back/x", "new/../there"]
 )
-def test_loop_of_symbolic_links_is_refused(root: Path, relative: str) -> None:
+def test_loop_of_symbolic_links_is_rejected(root: Path, relative: str) -> None:
     with pytest.raises(ValueError, match="contains a loop of symbolic links"):
         below(root, relative)

@@ -1,4 +1,4 @@
-"""Files and lines that nest too deeply are refused with a sentence, whoever reads them."""
+"""Documents that nest too deeply are rejected with the same message by all readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
 
 LEVELS = [NESTING_MAX + 1, 900, 100_000]
-SENTENCE = f"nested more than {NESTING_MAX} levels deep"
+MESSAGE = f"nested more than {NESTING_MAX} levels deep"
 
 
 def lists(levels: int) -> str:
@@ -30,24 +30,24 @@ def objects(levels: int) -> str:
 
 
 def keys(levels: int) -> str:
-    """Tables in tables, without anything that looks nested."""
+    """Return a dotted key, which nests tables without brackets."""
     return ".".join(["a"] * levels) + " = 1\n"
 
 
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("form", [lists, objects])
-def test_json(form: object, levels: int) -> None:
+def test_deeply_nested_json_is_rejected(form: object, levels: int) -> None:
     assert callable(form)
-    with pytest.raises(ValueError, match=SENTENCE):
+    with pytest.raises(ValueError, match=MESSAGE):
         read_json(form(levels))
     text = form(NESTING_MAX)
     assert json.dumps(read_json(text), separators=(",", ":")) == text
 
 
 @pytest.mark.parametrize("levels", LEVELS[:2])
-def test_toml(levels: int) -> None:
+def test_deeply_nested_toml_is_rejected(levels: int) -> None:
     for text in (keys(levels), f"a = {lists(levels)}"):
-        with pytest.raises(ValueError, match=SENTENCE):
+        with pytest.raises(ValueError, match=MESSAGE):
             read_toml(text)
     assert read_toml(keys(NESTING_MAX))
 
@@ -65,40 +65,48 @@ def test_toml(levels: int) -> None:
         ("group seek g --from-file FILE.json", 2),
     ],
 )
-def test_files(tmp_path: Path, words: str, status: int, levels: int) -> None:
+def test_commands_reject_deeply_nested_files(
+    tmp_path: Path, words: str, status: int, levels: int
+) -> None:
     (tmp_path / "FILE.toml").write_text(f"a = {lists(levels)}")
     (tmp_path / "FILE.json").write_text(lists(levels))
     said = invoke(*words.replace("FILE", str(tmp_path / "FILE")).split(), status=status).output
-    assert SENTENCE in said
+    assert MESSAGE in said
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-def test_profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: int) -> None:
+def test_deeply_nested_profile_file_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: int
+) -> None:
     path = tmp_path / "deep.toml"
     path.write_text(f"a = {lists(levels)}")
     monkeypatch.setenv(FILE_VARIABLE, str(path))
     said = invoke("profile", "list", status=2).stderr
-    assert SENTENCE in said
+    assert MESSAGE in said
     assert "correct or delete the file" in said
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-async def test_lines(cli: Cli, tmp_path: Path, levels: int) -> None:
+async def test_deeply_nested_lines_and_progress_files_are_rejected(
+    cli: Cli, tmp_path: Path, levels: int
+) -> None:
     await cli("topic", "create", "t", "u")
     line = f'{{"topic": "t", "value": {objects(levels)}}}\n'
     said = await cli("topic", "produce", "--json", stdin=line, status=1)
-    assert f"line 1: invalid JSON: {SENTENCE}" in said.stderr
+    assert f"line 1: invalid JSON: {MESSAGE}" in said.stderr
     said = await cli("replay", "--ndjson", "-", "--to-topic", "t", stdin=line, status=1)
-    assert SENTENCE in said.stderr
+    assert MESSAGE in said.stderr
     progress = tmp_path / "progress"
     progress.write_text(lists(levels))
     flags = ("--to-topic", "u", "--progress", str(progress))
-    assert SENTENCE in (await cli("replay", "t", *flags, status=1)).stderr
+    assert MESSAGE in (await cli("replay", "t", *flags, status=1)).stderr
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-async def test_values_that_nobody_reads_to_their_end(cli: Cli, broker: Broker, levels: int) -> None:
-    """To those who look for a field in a value it has none."""
+async def test_deeply_nested_value_has_no_fields_for_filters(
+    cli: Cli, broker: Broker, levels: int
+) -> None:
+    """Filters and audits by field treat such a value as one without the field."""
     async with connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         values = [f'{{"id": {lists(levels)}}}'.encode(), b'{"id": 1}']

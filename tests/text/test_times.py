@@ -1,4 +1,4 @@
-"""Records of every time that 64 bits can say, through every command that reads or writes one."""
+"""Records with all 64-bit timestamps, in every command that reads or writes timestamps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EARLIER_DATES = {YEAR_1: "0001-01-01T00:00:00.000Z", -7: "1969-12-31T23:59:59.99
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[LocalBroker]:
-    """A broker whose topics take all of them."""
+    """A broker whose topics accept all timestamps."""
     keep = {"message.timestamp.after.max.ms": str(TIMESTAMP_MAX), "retention.ms": "-1"}
     with LocalBroker() as broker:
         for name in ("t", "copy", "again", "single"):
@@ -58,7 +58,7 @@ def read(broker: LocalBroker, topic: str, form: str = "%d\\n") -> list[str]:
     return run(broker, "topic", "consume", topic, "-o", ":end", "-f", form).stdout.splitlines()
 
 
-def test_what_is_consumed_is_produced_again(broker: LocalBroker) -> None:
+def test_consumed_timestamps_are_produced_unchanged(broker: LocalBroker) -> None:
     lines = run(broker, "topic", "consume", "t", "-o", ":end", "--json").stdout
     assert [json.loads(line)["timestamp"] for line in lines.splitlines()] == TIMES
     run(broker, "topic", "produce", "copy", "--json", stdin=lines)
@@ -67,8 +67,8 @@ def test_what_is_consumed_is_produced_again(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("each", TIMES)
-def test_one_alone(broker: LocalBroker, each: int) -> None:
-    """In a batch of its own, so that nothing else is its base."""
+def test_single_record_keeps_its_timestamp(broker: LocalBroker, each: int) -> None:
+    """The record has its own batch, so no other record determines the base timestamp."""
     line = f'{{"value": "x", "timestamp": {each}}}'
     run(broker, "topic", "produce", "single", "--json", stdin=line)
     assert read(broker, "single")[-1] == str(each)
@@ -77,8 +77,8 @@ def test_one_alone(broker: LocalBroker, each: int) -> None:
     assert broker.records("single")[-1].timestamp in TIMES
 
 
-def test_dates(broker: LocalBroker) -> None:
-    """A number stands where there is no date, and where a record has no time."""
+def test_timestamps_without_date_are_printed_as_numbers(broker: LocalBroker) -> None:
+    """A record without a timestamp is printed as a number too."""
     said = dict(zip(TIMES, read(broker, "t", "%d{strftime[%m-%dT%H]}\\n"), strict=True))
     assert said[YEAR_1] == "01-01T00"
     assert said[YEAR_10000 - 1] == "12-31T23"
@@ -94,7 +94,7 @@ def test_dates(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_audit(broker: LocalBroker, form: str) -> None:
+def test_audit_reports_extreme_timestamps(broker: LocalBroker, form: str) -> None:
     said = run(broker, "audit", "t", "-o", form).stdout
     assert str(TIMESTAMP_MIN) in said
     assert str(TIMESTAMP_MAX) in said
@@ -103,7 +103,7 @@ def test_audit(broker: LocalBroker, form: str) -> None:
         assert partition["times_back"] == 0, "one without a time does not go back"
 
 
-def test_replay(broker: LocalBroker) -> None:
+def test_replay_keeps_extreme_timestamps(broker: LocalBroker) -> None:
     for flags in (["--dry-run"], [], ["--dry-run", "--speed", "2x"]):
         said = run(broker, "replay", "t", "--to-topic", "again", *flags).output
         assert str(TIMESTAMP_MIN) in said
@@ -114,7 +114,7 @@ def test_replay(broker: LocalBroker) -> None:
     assert read(broker, "again") == list(map(str, TIMES))
 
 
-def test_replay_with_other_times(broker: LocalBroker) -> None:
+def test_replay_shifts_timestamps_within_64_bits(broker: LocalBroker) -> None:
     run(broker, "topic", "trim", "again", "--before", "end")
     middle = ("--from", str(TIMES.index(-7)), "--to", str(TIMES.index(NOW) + 1))
     run(broker, "replay", "t", "--to-topic", "again", *middle, "--timestamps", "+1s")
@@ -134,7 +134,7 @@ def test_replay_with_other_times(broker: LocalBroker) -> None:
     assert (without, int(first) > NOW) == ("-1", True)
 
 
-def test_pace_before_1970() -> None:
+def test_pace_handles_timestamps_before_1970() -> None:
     pace = Speed(1)
     records = [Record(None, None, at) for at in (-(10**12), -1, 1000 - 10**12, 2000 - 10**12)]
     assert pace.due(records, 50.0) == 2
@@ -143,8 +143,8 @@ def test_pace_before_1970() -> None:
     assert pace.next_at(records[1]) == 51.0, "one without a time is due with the one before"
 
 
-def test_places(broker: LocalBroker) -> None:
-    """Brokers look for no time before 1970: that is the start, whatever -1 and -2 mean to them."""
+def test_time_before_1970_selects_log_start(broker: LocalBroker) -> None:
+    """Brokers search no time before 1970, and -1 and -2 are special. The client uses the log start."""
 
     def at(time: str) -> list[str]:
         words = ("topic", "consume", "t", "-o", f"@{time}:end", "-f", "%v\\n")
@@ -161,7 +161,7 @@ def test_places(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("time", ["99999999999999999d", "-99999999999999999d"])
-def test_times_of_more_than_64_bits(broker: LocalBroker, time: str) -> None:
+def test_times_beyond_64_bits_are_rejected(broker: LocalBroker, time: str) -> None:
     with pytest.raises(BadOffsetSpec, match="range of 64-bit timestamps"):
         parse_time(time, NOW)
     said = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
@@ -173,15 +173,15 @@ def test_times_of_more_than_64_bits(broker: LocalBroker, time: str) -> None:
             broker.produce("t", "x", timestamp=each)
 
 
-def test_a_time_that_would_say_there_is_none(broker: LocalBroker) -> None:
+def test_time_equal_to_no_timestamp_is_rejected(broker: LocalBroker) -> None:
     time = "1969-12-31T23:59:59.999Z"
     said = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
     assert "means no timestamp" in said.stderr
 
 
 @pytest.mark.parametrize("base", TIMES)
-def test_batches_with_any_two_of_them(base: int) -> None:
-    """Differences of 65 bits go round, as in Java."""
+def test_batch_keeps_any_pair_of_timestamps(base: int) -> None:
+    """Differences of 65 bits wrap around, as in Java."""
     records = [Record(None, b"v", each) for each in (base, *TIMES)]
     found = read_records(encode_batch(records))
     assert [record.timestamp for record in found] == [base, *TIMES]

@@ -1,7 +1,8 @@
-"""Clients beside the console, each in a process of its own, so that they wait for nobody but the broker.
+"""Client processes that load the broker while the console is measured.
 
-Usage: python -m tests.web.beside ROLE PORT, and for `watch` the port of HTTP. Each says when it has begun, and goes
-on until its input ends; `acks` prints a line of JSON then, about all that it saw.
+Usage: python -m tests.web.beside ROLE PORT; for `watch`, the port is that of HTTP. Each process
+prints when it has begun, and runs until its input ends. `acks` then prints its measurements as a
+line of JSON.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ def _begun() -> None:
 
 
 def _until_the_end() -> Iterator[None]:
-    """Once and again, until the input has something or has ended."""
+    """Yield repeatedly until the input has data or has ended."""
     _begun()
     while not select.select([0], [], [], 0)[0]:
         yield
 
 
 def feed(port: int) -> None:
-    """Records at a steady rate; who is late makes up for it."""
+    """Produce records at a steady rate, and catch up after delays."""
     wire, wanted = BlockingWire(HOST, port, "feed"), batch([VALUE] * FED_AT_ONCE)
     due = time.monotonic()
     for _ in _until_the_end():
@@ -48,7 +49,7 @@ def feed(port: int) -> None:
 
 
 def acks(port: int) -> None:
-    """How long a small record takes until it is acknowledged, one after the other, in seconds."""
+    """Measure the acknowledgement times of single small records, in seconds."""
     wire, waits = BlockingWire(HOST, port, "polite"), []
     wire.ask(ApiKey.PRODUCE, 9, produce_request(POLITE, batch()))
     for _ in _until_the_end():
@@ -62,7 +63,7 @@ def acks(port: int) -> None:
 
 
 def watch(port: int) -> None:
-    """A live view that nobody draws."""
+    """Receive a live view without displaying it."""
     with socket.create_connection((HOST, port)) as stream:
         path = f"/api/v1/topics/{FED.name}/live"
         stream.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

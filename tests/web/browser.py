@@ -1,4 +1,4 @@
-"""A browser for tests: Debian's Chromium, and playwright, which not every installation has."""
+"""A browser for tests: Debian's Chromium with playwright, which is an optional dependency."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser without a window."""
+    """Run a headless browser."""
     path = shutil.which("chromium")
-    assert path, "Chromium is missing: apt-get install chromium (Debian; as root) brings it"
+    assert path, "Chromium is missing: apt-get install chromium (Debian; as root) installs it"
     with (
         sync_playwright() as tool,
         tool.chromium.launch(executable_path=path, args=["--no-sandbox"]) as found,

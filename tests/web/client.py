@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client, and brokers that serve HTTP."""
+"""A small HTTP/1.1 client, and brokers with an HTTP service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECEIVE_BYTES = 65_536
 
 
 class Answer(NamedTuple):
-    """What came of a request."""
+    """An HTTP response."""
 
     status: int
     headers: dict[str, str]
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class HttpClient:
-    """One connection."""
+    """An HTTP connection."""
 
     def __init__(self, stream: trio.SocketStream, host: str) -> None:
         self.stream = stream
@@ -52,7 +52,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Answer:
-        """Ask, and read the whole answer."""
+        """Send a request and return the complete response."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         fields = {"Host": self._host, **(headers or {})}
@@ -65,7 +65,7 @@ class HttpClient:
         return await self.answer()
 
     async def head_of(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """Ask for a stream, and read no more than the head of its answer."""
+        """Request a stream and read only the head of the response."""
         fields = {"Host": self._host, **(headers or {})}
         request = h11.Request(method="GET", target=path, headers=[*fields.items()])
         for event in (request, h11.EndOfMessage()):
@@ -74,7 +74,7 @@ class HttpClient:
         return Answer(head.status_code, _headers_of(head), b"")
 
     async def answer(self) -> Answer:
-        """What comes."""
+        """Return the next complete response."""
         head = await self._next()
         assert isinstance(head, h11.Response), head
         parts = []
@@ -96,13 +96,13 @@ def _headers_of(head: h11.Response) -> dict[str, str]:
 
 @asynccontextmanager
 async def asking(endpoint: Endpoint) -> AsyncIterator[HttpClient]:
-    """A connection to a server."""
+    """Open a connection to a server."""
     async with await trio.open_tcp_stream(*endpoint) as stream:
         yield HttpClient(stream, str(endpoint))
 
 
 async def get(endpoint: Endpoint, path: str, **headers: str) -> Answer:
-    """Ask once; headers as keywords with `_` for the `-` of their names."""
+    """Send one request; headers are keywords with `_` for `-`."""
     async with asking(endpoint) as client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await client.ask(path, headers=named)
@@ -112,7 +112,7 @@ async def get(endpoint: Endpoint, path: str, **headers: str) -> Answer:
 async def served(
     data_dir: Path | list[Path] | None = None, *, nodes: int | None = None, **properties: object
 ) -> AsyncIterator[tuple[Broker, HttpService]]:
-    """A broker with HTTP on a free port; settings as keywords with `_` for the dots of their names."""
+    """Run a broker with HTTP on a free port; settings are keywords with `_` for dots."""
     properties = {"http_port": 0, "connection_setup_timeout_ms": 3_600_000, **properties}
     options = {name.replace("_", "."): str(value) for name, value in properties.items()}
     config = BrokerConfig.load(options=options)
@@ -125,7 +125,7 @@ async def served(
 async def broker_with(
     service: Service, config: BrokerConfig, data_dir: Path | list[Path] | None, nodes: int | None
 ) -> AsyncIterator[Broker]:
-    """A broker with something beside it, in which nothing unexpected happens."""
+    """Run a broker with a service, and check that no unexpected error occurs."""
     async with open_broker(
         config,
         data_dir=paths_of(data_dir),

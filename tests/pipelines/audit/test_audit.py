@@ -1,4 +1,4 @@
-"""Topics of a broker, audited over the wire."""
+"""Audits of a broker's topics over the network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broker() -> Iterator[LocalBroker]:
 def produce(
     broker: LocalBroker, topic: str, count: int, *, without: frozenset[int] = frozenset()
 ) -> None:
-    """Numbered records over two partitions, some with headers, some tombstones."""
+    """Write numbered records to two partitions, some with headers, some tombstones."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
     for number in range(count):
         if number not in without:
@@ -47,7 +47,7 @@ def produce(
     assert producer.flush(20) == 0
 
 
-def test_a_sound_topic(broker: LocalBroker) -> None:
+def test_audit_of_intact_topic_reports_no_problems(broker: LocalBroker) -> None:
     broker.create_topic("sound", partitions=2)
     produce(broker, "sound", 500)
     report = check_topic(broker.bootstrap_servers, "sound", unique="record")
@@ -59,7 +59,7 @@ def test_a_sound_topic(broker: LocalBroker) -> None:
     assert sum(one.tombstones for one in report.partitions) == 50
 
 
-def test_transactions_and_a_start_that_moved(broker: LocalBroker) -> None:
+def test_audit_explains_gaps_of_transactions_and_deleted_records(broker: LocalBroker) -> None:
     broker.create_topic("paid", partitions=1)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "p"})
     producer.init_transactions()
@@ -90,7 +90,7 @@ def test_transactions_and_a_start_that_moved(broker: LocalBroker) -> None:
     producer.abort_transaction()
 
 
-def test_a_compacted_topic(broker: LocalBroker) -> None:
+def test_audit_explains_gaps_of_compacted_topic(broker: LocalBroker) -> None:
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.01",
@@ -111,21 +111,21 @@ def test_a_compacted_topic(broker: LocalBroker) -> None:
     assert report.keys == 5
 
 
-def test_repetitions(broker: LocalBroker) -> None:
+def test_repeated_records_are_found_by_identity(broker: LocalBroker) -> None:
     broker.create_topic("again", partitions=2)
     produce(broker, "again", 20)
     broker.produce("again", b'{"id": 4}', key=b"k4", partition=1, timestamp=TIME + 4)
     assert check_topic(broker.bootstrap_servers, "again").repeated == 1
     with pytest.raises(AuditError) as found:
         check_topic(broker.bootstrap_servers, "again", unique="field:id")
-    # Both tombstones have no such field, which makes them the same.
+    # Both tombstones lack the field, so they have equal identities.
     assert found.value.findings.counts == {Kind.DUPLICATE: 2}
     with pytest.raises(AuditError, match=r"again-1 at 10: .* \(key 'k4'\)"):
         check_topic(broker.bootstrap_servers, "again", unique="key")
 
 
-def test_copies(broker: LocalBroker) -> None:
-    """One that keeps offsets, one that lost a record, and one with it twice and in other places."""
+def test_copied_topics_are_compared_by_offset_and_by_identity(broker: LocalBroker) -> None:
+    """One copy keeps offsets, one loses a record, and one has a duplicate and other offsets."""
     broker.create_topic("original", partitions=2)
     broker.create_topic("mirror", partitions=2)
     broker.create_topic("other", partitions=3)
@@ -167,7 +167,7 @@ def test_partitions_missing_on_one_side_are_found(broker: LocalBroker) -> None:
         check_same(broker.bootstrap_servers, "narrow", "wide")
 
 
-def test_what_cannot_be_audited(broker: LocalBroker) -> None:
+def test_missing_topics_and_partitions_are_rejected(broker: LocalBroker) -> None:
     with pytest.raises(NoSuchTopic):
         check_topic(broker.bootstrap_servers, "nowhere")
     broker.create_topic("one")
@@ -189,8 +189,8 @@ def test_corrupt_batch_on_disk_is_found(tmp_path: Path) -> None:
     assert "kept-0 at 1: the batch of offsets 1 to 1 does not match its CRC" in str(found.value)
 
 
-async def test_in_a_thread_beside_trio() -> None:
-    """How tests that run in trio use it."""
+async def test_audit_runs_in_thread_of_trio_program() -> None:
+    """Trio programs must call the blocking audit in a thread."""
 
     def audited() -> int:
         with LocalBroker(topics={"t": 1}) as broker:

@@ -22,7 +22,7 @@ def record(offset: int) -> Record:
 async def pieces(
     records: Sequence[Record], cuts: Sequence[int], gaps: Sequence[Gap] = (), end: int = COUNT
 ) -> AsyncIterator[Piece]:
-    """Pieces that end at some offsets."""
+    """Yield pieces that end at the given offsets."""
     begin = -1
     for cut in sorted({*cuts, end}):
         chosen = [one for one in records if begin <= one.offset < cut or begin < 0 > one.offset]
@@ -32,7 +32,7 @@ async def pieces(
 
 
 async def as_files(records: Sequence[Record], size: int) -> AsyncIterator[Piece]:
-    """Pieces as a lake has them: a few records each, which know only their own offsets."""
+    """Yield pieces as a lake returns them: a few records each, with no gaps between them."""
     for at in range(0, len(records), size):
         part = records[at : at + size]
         yield Piece(Rows.of(part), part[-1].offset + 1)
@@ -131,7 +131,7 @@ async def test_records_lost_by_topic_are_excused() -> None:
     assert "was aborted" in findings.words()
 
 
-async def test_a_copy_may_have_lost_what_its_own_gaps_explain() -> None:
+async def test_explained_gaps_of_copy_are_excused() -> None:
     copy = [one for one in SOUND if one.offset != 30]
     counts, compared, _ = await compare(
         pieces(SOUND, ()), pieces(copy, (7,), [Gap(30, 31, Reason.COMPACTION)])
@@ -140,12 +140,12 @@ async def test_a_copy_may_have_lost_what_its_own_gaps_explain() -> None:
     assert compared.excused == {Reason.COMPACTION: 1}
 
 
-async def test_a_side_that_may_lag() -> None:
+async def test_records_beyond_end_of_other_side_are_pending() -> None:
     counts, compared, _ = await compare(pieces(SOUND, ()), as_files(SOUND[:30], 8), other_end=30)
     assert (counts, compared.pending) == ({}, 10)
 
 
-async def test_values_need_not_be_compared() -> None:
+async def test_comparison_without_values_still_compares_nulls() -> None:
     other = [one._replace(value=b"") for one in SOUND]
     counts, _, _ = await compare(pieces(SOUND, ()), as_files(other, 8), values=False)
     assert counts == {}
@@ -154,7 +154,7 @@ async def test_values_need_not_be_compared() -> None:
     assert counts == {Kind.DIFFERENT: 1}
 
 
-async def test_nothing_on_one_side() -> None:
+async def test_empty_side_is_missing_or_extra() -> None:
     counts, _, _ = await compare(pieces(SOUND, (5,)), as_files([], 1))
     assert counts == {Kind.MISSING: COUNT}
     counts, _, _ = await compare(pieces([], (5,)), as_files(SOUND, 9))

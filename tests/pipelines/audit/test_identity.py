@@ -29,7 +29,7 @@ ROWS = Rows.of(
         ("field:id", [[0, 1, 5], [2], [3, 4]]),
     ],
 )
-def test_what_identifies_a_record(text: str, same: list[list[int]]) -> None:
+def test_identity_groups_records_by_key_header_or_field(text: str, same: list[list[int]]) -> None:
     identity = Identity.parse(text)
     assert str(identity) == text
     groups: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""One partition: what its batches say, and each kind of damage in them."""
+"""The audit of one partition: facts about its batches, and each kind of damage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def data(
 
 
 def compacted(*offsets: int) -> bytes:
-    """A batch as compaction leaves it."""
+    """Encode a batch as compaction leaves it."""
     records = [Record(b"k", b"v", 1000, offset=offset) for offset in offsets]
     return encode_batch(records, base_offset=offsets[0], keep_offsets=True)
 
@@ -55,7 +55,7 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
 
 
 class Audited:
-    """An audit of batches that came in some answers."""
+    """An audit of batches that arrive in several responses."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Audited:
         return dict(self.findings.counts)
 
 
-def test_a_sound_log() -> None:
+def test_audit_of_intact_log_finds_no_problems() -> None:
     zstd = data(10, codec=Codec.ZSTD)
     found = Audited([data(0), zstd], [data(20)], end=30)
     facts = found.facts
@@ -103,8 +103,8 @@ def test_a_sound_log() -> None:
     assert facts.times_back == 0
 
 
-def test_only_what_is_asked_for_counts() -> None:
-    """Batches reach over both ends: the log start lies in one, the end of the audit in another."""
+def test_audit_counts_only_records_of_its_range() -> None:
+    """Batches exceed both bounds: the log start and the end of the audit are inside batches."""
     found = Audited([data(0), data(10)], begin=3, end=15)
     assert found.offsets == list(range(3, 15))
     assert found.kinds == {}
@@ -117,10 +117,10 @@ def test_decreasing_timestamps_are_counted() -> None:
     assert Audited([data(10)], late, begin=10, end=31).facts.times_back == 1
 
 
-# -- gaps that are explained
+# -- explained gaps
 
 
-def test_transactions_leave_gaps() -> None:
+def test_gaps_of_transactions_are_explained() -> None:
     log = [
         data(0, producer_id=1, sequence=0, transactional=True),
         data(10, producer_id=2, sequence=0, transactional=True),
@@ -140,20 +140,20 @@ def test_transactions_leave_gaps() -> None:
     assert everything.facts.absent == {Reason.CONTROL: 3}
 
 
-def test_only_markers_in_an_answer() -> None:
+def test_response_with_only_markers_is_explained() -> None:
     found = Audited([data(0)], [marker(10, 1, commit=True)], [data(11)], end=21)
     assert found.kinds == {}
     assert found.gaps == [Gap(10, 11, Reason.CONTROL)]
 
 
-def test_compaction_leaves_gaps_in_batches_and_between_them() -> None:
+def test_compaction_gaps_in_and_between_batches_are_explained() -> None:
     log = [compacted(2, 5), compacted(7, 8, 20)]
     found = Audited(log, end=22, compacted=True)
     assert found.kinds == {}
     assert found.facts.absent == {Reason.COMPACTION: 17}
 
 
-def test_a_log_start_that_moves_meanwhile() -> None:
+def test_log_start_that_advances_during_audit_is_explained() -> None:
     found = Audited([], [data(30)], end=40, log_start=30)
     assert found.kinds == {}
     assert found.facts.absent == {Reason.DELETED: 30}
@@ -176,8 +176,8 @@ def test_batch_with_wrong_crc_is_found() -> None:
     assert "10 to 19" in found.findings.words()
 
 
-def test_records_that_cannot_be_read() -> None:
-    """The CRC is that of the damaged bytes: the producer has damaged them."""
+def test_unreadable_records_with_valid_crc_are_found() -> None:
+    """The CRC matches the damaged bytes: the producer damaged them."""
     import struct
 
     from crc32c import crc32c
@@ -211,7 +211,7 @@ def test_repeated_batch_is_found() -> None:
     assert Audited([data(0), data(0), data(10)], end=20).kinds == {Kind.DAMAGED: 1}
 
 
-def test_a_partition_that_cannot_be_read_on() -> None:
+def test_unreadable_rest_of_partition_is_one_finding() -> None:
     facts = PartitionFacts("t", 0, 0, 0, 50)
     findings = Findings()
     audit = PartitionAudit(facts, findings, compacted=False, committed=True)
@@ -239,24 +239,24 @@ def of_producer(offset: int, sequence: int, epoch: int = 0, count: int = COUNT) 
         (of_producer(10, 4, epoch=1), "jumps from sequence -1 to 4"),
     ],
 )
-def test_sequences(second: bytes, words: str) -> None:
+def test_repeated_and_skipped_sequences_are_found(second: bytes, words: str) -> None:
     found = Audited([of_producer(0, 0), second], end=20)
     assert found.kinds == ({Kind.SEQUENCE: 1} if words else {})
     assert words in found.findings.words()
 
 
-def test_sequences_wrap_and_may_begin_anywhere() -> None:
+def test_sequences_wrap_and_start_at_any_number() -> None:
     top = 0x7FFFFFFF
     log = [of_producer(0, top - 14), of_producer(10, top - 4), of_producer(20, 5)]
     assert Audited(log, end=30).kinds == {}
 
 
-def test_a_fenced_producer() -> None:
+def test_batch_of_fenced_producer_is_found() -> None:
     found = Audited([of_producer(0, 0, epoch=2), of_producer(10, 10, epoch=1)], end=20)
     assert "fenced" in found.findings.words()
 
 
-def test_sequences_may_jump_in_a_compacted_topic_and_not_repeat() -> None:
+def test_compacted_topic_allows_skipped_but_not_repeated_sequences() -> None:
     log = [of_producer(0, 0), of_producer(30, 30)]
     assert Audited(log, end=40, compacted=True).kinds == {}
     log.append(of_producer(40, 5))

@@ -1,4 +1,4 @@
-"""Hashes of many records: different ones, and those that come again."""
+"""Hashes of many records: distinct and repeated ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_repeated_hashes_are_found(in_memory: int) -> None:
 
 
 @pytest.mark.parametrize("in_memory", [10, 1_000_000])
-def test_differences(in_memory: int) -> None:
+def test_differences_between_spills_are_found(in_memory: int) -> None:
     everything = hashes(300)
     with Spill(in_memory) as left, Spill(in_memory) as right:
         left.add(0, list(range(300)), everything)

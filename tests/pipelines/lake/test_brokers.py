@@ -9,7 +9,7 @@ from confluent_kafka import Uuid
 from kbroker.pipelines.lake.brokers import as_kafka_writes
 
 
-def test_a_topic_id_can_be_part_of_a_directories_name() -> None:
+def test_topic_id_is_valid_in_directory_name() -> None:
     number = Uuid(-289360691352306693, -1)
     assert {"+", "/"} <= set(str(number))
     assert as_kafka_writes(number) == str(number).replace("+", "-").replace("/", "_")

@@ -1,4 +1,4 @@
-"""Fields are found in values, and a schema only grows."""
+"""Type inference from values, and schemas that only grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.pipelines.lake import fields
 
 
 def ddl(kind: Any) -> str:
-    """A type in a short form."""
+    """Return a short notation of a type."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":

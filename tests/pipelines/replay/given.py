@@ -15,7 +15,7 @@ from kbroker.protocol.records import Record
 
 
 def records(*times: int, begin: int = 0) -> list[Record]:
-    """Records of these times; the value is the time."""
+    """Return records with these timestamps. The value is the timestamp."""
     return [
         Record(b"k%d" % (at % 5), b"%d" % time, time, [("h", b"v")], at)
         for at, time in enumerate(times, begin)
@@ -23,13 +23,13 @@ def records(*times: int, begin: int = 0) -> list[Record]:
 
 
 async def in_chunks(index: int, listed: Sequence[Record], size: int = 2) -> Chunks:
-    """The records of a partition as a stream."""
+    """Yield the records of a partition in chunks."""
     for at in range(0, len(listed), size):
         yield of_partition(index, listed[at : at + size], None)
 
 
 class ListSource:
-    """Records by partition."""
+    """A source with records by partition."""
 
     name = "a list"
     total: int | None = None
@@ -72,7 +72,7 @@ async def _chained(streams: Sequence[Chunks]) -> Chunks:
 
 
 class ListTarget:
-    """What was written, and when: (time, partition, value)."""
+    """A target that stores (time, partition, value) of each record."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[float, int, bytes | None]] = []

@@ -1,4 +1,4 @@
-"""When a replay's progress is saved."""
+"""Saved progress of a replay."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kbroker.pipelines.replay.target import Writer
 from .given import ListSource, ListTarget, records
 
 
-async def test_nothing_is_saved_while_the_target_is_ahead(
+async def test_progress_is_not_saved_while_target_is_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A run that is killed while it leaves out what is there must not have moved the positions."""
+    """A run that is killed while it skips written records must not have moved the positions."""
     monkeypatch.setattr(target, "SAVE_SECONDS", 0)
     path = tmp_path / "progress"
     producer = Producer(ClusterClient([], "x", direct=False))

@@ -1,4 +1,4 @@
-"""A replay that ends before it is done: stopped, failed or killed; the next run doubles nothing."""
+"""Replays that are stopped, fail or are killed: the next run duplicates no record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def broker() -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """A file of COUNT records in three partitions, every seventh without a key."""
+    """A file of COUNT records in three partitions, in which every seventh record has no key."""
     rows = [
         {
             "partition": at % 3,
@@ -58,7 +58,7 @@ def lines(tmp_path: Path) -> Path:
 
 
 class Command:
-    """`kbroker replay` as a process of its own."""
+    """`kbroker replay` in its own process."""
 
     def __init__(self, broker: LocalBroker, *args: str) -> None:
         self._words = [sys.executable, "-m", "kbroker", "replay", *args]
@@ -74,7 +74,7 @@ class Command:
         )
 
     def run(self) -> tuple[int, str]:
-        """Run it to its end; returns the exit status and what it said on the error stream."""
+        """Run the command to its end. Return the exit status and the standard error."""
         return ended(self.start())
 
 
@@ -84,7 +84,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def order_of(records: list[KafkaRecord]) -> dict[int, list[bytes | None]]:
-    """The values of each partition, in order."""
+    """Return the values of each partition, in order."""
     found: dict[int, list[bytes | None]] = {}
     for record in sorted(records, key=lambda each: (each.partition, each.offset)):
         found.setdefault(record.partition, []).append(record.value)
@@ -92,7 +92,7 @@ def order_of(records: list[KafkaRecord]) -> dict[int, list[bytes | None]]:
 
 
 def written(broker: LocalBroker, topic: str) -> int:
-    """How many records a topic has."""
+    """Return the number of records in a topic."""
 
     async def ask() -> int:
         async with open_cluster([Endpoint.parse(broker.bootstrap_servers)]) as cluster:
@@ -113,17 +113,17 @@ def wait_for_some(broker: LocalBroker, topic: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("topic", "source"), [("copy", "topic"), ("two", "topic"), ("two", "lines")]
 )
-def test_killed_at_any_moment(
+def test_replay_killed_at_any_moment_resumes_without_duplicates(
     broker: LocalBroker, lines: Path, tmp_path: Path, topic: str, source: str,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    """With kept partitions, by key from several partitions, and from lines."""
+    """Cover kept partitions, several partitions by key, and NDJSON."""
     chance = random.Random(request.config.getoption("--seed"))
     broker.create_topic("orders", 3)
     broker.create_topic("whole", 3 if topic == "copy" else 2)
     assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
     given = ["orders"] if source == "topic" else ["--ndjson", str(lines)]
-    # The order of time, in which several partitions become one, is part of what must not change.
+    # The timestamp order in which partitions are merged must not change either.
     whole = [*given, "--to-topic", "whole", "--rate", "1000000", "--partitioner"]
     place = "keep" if topic == "copy" else "key"
     assert Command(broker, *whole, place).run()[0] == 0
@@ -146,8 +146,8 @@ def test_killed_at_any_moment(
     assert "is finished" in command.run()[1]
 
 
-def test_a_broker_that_is_away_for_a_while(broker: LocalBroker, lines: Path) -> None:
-    """Source and target are one broker here; the replay waits for it."""
+def test_replay_waits_for_restarted_broker(broker: LocalBroker, lines: Path) -> None:
+    """Source and target are on the same broker."""
     broker.create_topic("orders", 3)
     assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
     process = Command(broker, "orders", "--to-topic", "copy", "--rate", str(RATE)).start()
@@ -162,7 +162,7 @@ def test_a_broker_that_is_away_for_a_while(broker: LocalBroker, lines: Path) -> 
 
 
 @pytest.mark.slow
-def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:
+def test_replay_stopped_by_signal_prints_resume_options(broker: LocalBroker, lines: Path) -> None:
     broker.create_topic("orders", 3)
     assert Command(broker, "--ndjson", str(lines), "--to-topic", "orders").run()[0] == 0
     process = Command(broker, "orders", "--to-topic", "copy", "--rate", "500").start()
@@ -179,7 +179,9 @@ def test_stopped_by_a_signal(broker: LocalBroker, lines: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_target_that_fails(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
+def test_failed_target_write_ends_replay_with_resume_hint(
+    broker: LocalBroker, lines: Path, tmp_path: Path
+) -> None:
     fault = broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic="copy")
     args = ["--ndjson", str(lines), "--to-topic", "copy"]
     status, said = Command(broker, *args).run()
@@ -196,7 +198,9 @@ def test_a_target_that_fails(broker: LocalBroker, lines: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_progress_of_another_replay(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
+def test_progress_file_of_other_replay_is_rejected(
+    broker: LocalBroker, lines: Path, tmp_path: Path
+) -> None:
     progress = tmp_path / "p"
     args = ["--ndjson", str(lines), "--progress", str(progress), "--to-topic"]
     assert Command(broker, *args, "copy").run()[0] == 0
@@ -208,8 +212,10 @@ def test_progress_of_another_replay(broker: LocalBroker, lines: Path, tmp_path: 
     assert "is not a progress file of a replay" in Command(broker, *args, "copy").run()[1]
 
 
-def test_two_at_once(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
-    """The second one is told, so that it does not begin the work once more."""
+def test_second_replay_with_same_progress_file_is_rejected(
+    broker: LocalBroker, lines: Path, tmp_path: Path
+) -> None:
+    """The second run must not repeat the work of the first."""
     progress = str(tmp_path / "p")
     command = Command(
         broker,
@@ -231,7 +237,9 @@ def test_two_at_once(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
     assert f"another replay is using {progress}" in said
 
 
-def test_a_target_that_was_made_anew(broker: LocalBroker, lines: Path, tmp_path: Path) -> None:
+def test_recreated_target_topic_is_rejected(
+    broker: LocalBroker, lines: Path, tmp_path: Path
+) -> None:
     progress = tmp_path / "p"
     command = Command(
         broker, "--ndjson", str(lines), "--progress", str(progress), "--to-topic", "copy"

@@ -1,4 +1,4 @@
-"""Several partitions as one stream in the order of time."""
+"""Several partitions merged into one stream in timestamp order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_equal_timestamps_are_ordered_by_partition() -> None:
     assert await merged([3, 3], [3]) == [(0, 3), (0, 3), (1, 3)]
 
 
-async def test_many_records() -> None:
+async def test_many_records_are_merged_in_timestamp_order() -> None:
     even, odd = list(range(0, 5000, 2)), list(range(1, 5000, 2))
     assert [time for _, time in await merged(even, odd, size=300)] == list(range(5000))
 

@@ -1,4 +1,4 @@
-"""A replay from lists to lists: what is written, and when to the hundredth of a second."""
+"""Replays from lists to lists: the records written, and the time of each to 10 ms."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ async def played(source: ListSource, pace: Pace, **options: Any) -> ListTarget:
     return target
 
 
-# -- when
+# -- timing
 
 
-async def test_a_rate(autojump_clock: trio.testing.MockClock) -> None:
+async def test_records_are_written_at_given_rate(autojump_clock: trio.testing.MockClock) -> None:
     source = ListSource(records(1, 3, 5), records(2, 4))
     target = await played(source, Rate(2))
     assert [(round(at, 9), value) for at, _, value in target.rows] == [
@@ -40,7 +40,7 @@ async def test_a_rate(autojump_clock: trio.testing.MockClock) -> None:
     ]  # fmt: skip
 
 
-async def test_a_high_rate_is_written_in_ticks(autojump_clock: trio.testing.MockClock) -> None:
+async def test_high_rate_is_written_in_ticks(autojump_clock: trio.testing.MockClock) -> None:
     target = await played(ListSource(records(*range(5000))), Rate(10_000))
     for number, (at, _, _) in enumerate(target.rows):
         due = number / 10_000
@@ -49,24 +49,29 @@ async def test_a_high_rate_is_written_in_ticks(autojump_clock: trio.testing.Mock
     assert len({at for at, _, _ in target.rows}) <= 52
 
 
-async def test_as_it_happened(autojump_clock: trio.testing.MockClock) -> None:
+async def test_speed_keeps_scaled_intervals_of_records(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     source = ListSource(records(10_000, 14_000), records(11_000, 10_500, 20_000))
     target = await played(source, Speed(2))
     assert [(round(at, 9), index, value) for at, index, value in target.rows] == [
         (0.0, 0, b"10000"),
         (0.5, 1, b"11000"),
-        (0.5, 1, b"10500"),  # late in its partition: at once
+        # late in its partition: written at once
+        (0.5, 1, b"10500"),
         (2.0, 0, b"14000"),
         (5.0, 1, b"20000"),
     ]
 
 
-async def test_records_without_a_time(autojump_clock: trio.testing.MockClock) -> None:
+async def test_records_without_timestamp_are_written_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     target = await played(ListSource(records(-1, 5_000, -1, 6_000)), Speed(1))
     assert [round(at, 9) for at, _, _ in target.rows] == [0, 0, 0, 1]
 
 
-async def test_a_stall_is_not_made_up_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stalled_target_causes_no_burst(autojump_clock: trio.testing.MockClock) -> None:
     class Stalling(ListTarget):
         async def write(self, placed: Any) -> None:
             if len(self.rows) == 2:
@@ -78,7 +83,9 @@ async def test_a_stall_is_not_made_up_for(autojump_clock: trio.testing.MockClock
     assert [round(at, 9) for at, _, _ in target.rows] == [0, 1, 62, 62.01, 63.01]
 
 
-async def test_a_slow_source_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_fetched_records_are_written_before_slow_source_continues(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     class Slow(ListSource):
         @asynccontextmanager
         async def reading(self, *args: Any, **options: Any) -> AsyncIterator[Chunks]:
@@ -100,14 +107,14 @@ async def test_a_slow_source_is_not_waited_for(autojump_clock: trio.testing.Mock
 @pytest.mark.parametrize(
     ("pace", "seconds"), [(Unpaced(), 0), (Rate(50), 1.98), (Speed(2), 15), (Speed(0.5), 60)]
 )
-def test_how_long_it_takes(pace: Pace, seconds: float) -> None:
+def test_pace_estimates_duration(pace: Pace, seconds: float) -> None:
     assert pace.seconds(100, 1000, 31_000) == pytest.approx(seconds)
 
 
-# -- what
+# -- records
 
 
-async def test_shifted_so_that_the_first_is_now() -> None:
+async def test_timestamps_are_shifted_so_that_earliest_is_now() -> None:
     kept_records: list[Record] = []
 
     async def write(placed: dict[int, list[Record]]) -> None:
@@ -124,7 +131,7 @@ async def test_shifted_so_that_the_first_is_now() -> None:
     assert found == [999_600]
 
 
-async def test_a_filter_and_positions() -> None:
+async def test_filtered_replay_counts_written_records_and_keeps_positions() -> None:
     target = ListTarget()
     source = ListSource(records(1, 2, 3, 4), records(5, 6))
     wanted = [b"2", b"3", b"6"]
@@ -140,7 +147,9 @@ async def test_a_filter_and_positions() -> None:
     assert (replay.tallies[0].first_ms, replay.tallies[0].latest_ms) == (2, 3)
 
 
-async def test_stopped_and_gone_on(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stopped_replay_resumes_at_its_positions(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     source = ListSource(records(1, 3, 5, 7), records(2, 4, 6))
     target = ListTarget()
     replay = replay_of(source, target, Rate(1))
@@ -154,13 +163,13 @@ async def test_stopped_and_gone_on(autojump_clock: trio.testing.MockClock) -> No
     assert [value for _, _, value in second.rows] == [b"5", b"6", b"7"]
 
 
-async def test_what_the_target_has_already_is_left_out() -> None:
+async def test_records_already_in_target_are_skipped() -> None:
     source = ListSource(records(1, 2, 3), records(4, 5, 6))
     target = await played(source, Unpaced(), begun=ResumeState({"0": 1}, {0: 1, 1: 2}))
     assert [value for _, _, value in target.rows] == [b"3", b"6"]
 
 
-async def test_stopping_takes_what_was_begun_with_it() -> None:
+async def test_stopped_replay_counts_records_of_started_write() -> None:
     target = ListTarget()
     replay = replay_of(ListSource(records(*range(5))), target, Unpaced())
     replay.stop()
@@ -168,7 +177,9 @@ async def test_stopping_takes_what_was_begun_with_it() -> None:
     assert replay.positions == {str(0): len(target.rows)} or not target.rows
 
 
-async def test_a_target_that_fails(autojump_clock: trio.testing.MockClock) -> None:
+async def test_failed_target_write_keeps_positions_of_written_records(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     target = ListTarget()
 
     async def write(placed: Any) -> None:

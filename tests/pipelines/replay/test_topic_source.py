@@ -1,4 +1,4 @@
-"""A replay of a topic that transactions wrote to."""
+"""Replay of a topic with transactions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def write_transactions(bootstrap: str) -> None:
-    """One that commits, one that aborts, one record without, and one that stays open."""
+    """Write one transaction that commits, one that aborts, a plain record, and an open transaction."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "a"})
     producer.init_transactions(20)
     for name in ("committed", "aborted"):
@@ -65,7 +65,7 @@ ALL = [*COMMITTED[:3], "aborted 0", "aborted 1", "aborted 2", "plain", "open"]
 def test_only_committed_records_are_replayed(
     broker: LocalBroker, options: list[str], expected: list[str]
 ) -> None:
-    """An open transaction is not waited for: the topic ends before it."""
+    """The replay does not wait for an open transaction: it ends before its first record."""
     write_transactions(broker.bootstrap_servers)
     replay(broker.bootstrap_servers, *options)
     found = sorted(broker.records("copy"), key=lambda each: each.offset)

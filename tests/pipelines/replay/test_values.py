@@ -1,4 +1,4 @@
-"""Values are written as they are, or encoded away from the event loop."""
+"""Values are written unchanged, or encoded outside the event loop."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SUBJECT = Subject("orders-value", "http://registry")
 CHUNK = Chunk([0, 1], [Record(b"k", b"a", 7, [("h", b"v")], 3), Record(b"k", None, 8, [], 4)])
 
 
-class Shouting:
-    """Encodes values as capitals; `threads` are those in which it was called."""
+class UppercaseEncoder:
+    """An encoder to capitals; `threads` are the threads that called it."""
 
     description = "capitals"
 
@@ -37,9 +37,9 @@ class Shouting:
 
 
 @pytest.fixture
-def shouting(monkeypatch: pytest.MonkeyPatch) -> Shouting:
-    """What every subject encodes by."""
-    encoder = Shouting()
+def uppercase_encoder(monkeypatch: pytest.MonkeyPatch) -> UppercaseEncoder:
+    """The encoder that is used for every subject."""
+    encoder = UppercaseEncoder()
     monkeypatch.setattr(values, "_encoder", lambda subject: encoder)
     return encoder
 
@@ -49,14 +49,16 @@ async def test_values_without_subject_are_unchanged() -> None:
     assert await encode(CHUNK) is CHUNK
 
 
-async def test_values_are_encoded_in_thread_except_nulls(shouting: Shouting) -> None:
+async def test_values_are_encoded_in_thread_except_nulls(
+    uppercase_encoder: UppercaseEncoder,
+) -> None:
     encode = await encoding(SUBJECT, ListSource())
     first, second = CHUNK.records
     assert await encode(CHUNK) == Chunk([0, 1], [first._replace(value=b"A"), second])
-    assert threading.get_ident() not in shouting.threads
+    assert threading.get_ident() not in uppercase_encoder.threads
 
 
-async def test_value_that_cannot_be_encoded_is_named(shouting: Shouting) -> None:
+async def test_value_that_cannot_be_encoded_is_named(uppercase_encoder: UppercaseEncoder) -> None:
     encode = await encoding(SUBJECT, ListSource())
     with pytest.raises(
         ClientError, match="record 5 of 1 cannot be written as capitals: no letters; "
@@ -74,5 +76,5 @@ async def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         await encoding(SUBJECT, ListSource())
 
 
-def test_a_password_is_not_shown() -> None:
+def test_subject_repr_hides_password() -> None:
     assert "secret" not in repr(Subject("s", "http://bob:secret@registry"))

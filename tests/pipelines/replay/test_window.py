@@ -7,7 +7,7 @@ import pytest
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.pipelines.replay.window import Window
 
-# Offsets and times, not in order.
+# Offsets and timestamps; the timestamps are not sorted.
 ROWS = [(0, 100), (1, 200), (3, 150), (4, 300), (5, 250)]
 
 
@@ -26,7 +26,8 @@ def time(value: int) -> OffsetSpec:
         (offset(1), offset(4), [1, 3]),
         (offset(2), END, [3, 4, 5]),
         (START, offset(9), [0, 1, 3, 4, 5]),
-        (time(200), END, [1, 3, 4, 5]),  # the first that is not earlier, and all after it
+        # the first record that is not earlier, and all records after it
+        (time(200), END, [1, 3, 4, 5]),
         (START, time(250), [0, 1, 3]),
         (time(150), time(300), [1, 3]),
         (time(999), END, []),

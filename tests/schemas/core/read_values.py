@@ -1,4 +1,4 @@
-"""Values that are read with their schema."""
+"""Helpers that decode values with their schema."""
 
 from __future__ import annotations
 

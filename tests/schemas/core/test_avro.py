@@ -1,4 +1,4 @@
-"""Schemas of Avro: their text, what is none, and which ones read which."""
+"""Avro schemas: parsing, validation and compatibility."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def schema(value: Any) -> AvroSchema:
 
 
 def kinds(reader: Any, writer: Any) -> list[str]:
-    """Why a reader cannot read it."""
+    """Return the reasons why a reader cannot read data of a writer."""
     found = schema(reader).differences(schema(writer), Budget())
     return [each.kind for each in found]
 
@@ -153,7 +153,7 @@ def test_too_large_unions_are_rejected() -> None:
 
 
 def aliased(kind: str, name: str, space: str, *aliases: str) -> dict[str, Any]:
-    """A named type of any kind."""
+    """Return a named type of the given kind."""
     fields = {"fields": [{"name": "a", "type": "int"}]}
     choices: dict[str, dict[str, Any]] = {"enum": {"symbols": ["X"]}, "fixed": {"size": 2}}
     more = choices.get(kind, fields)
@@ -162,7 +162,7 @@ def aliased(kind: str, name: str, space: str, *aliases: str) -> dict[str, Any]:
 
 
 def wrapped(kind: Any) -> list[Any]:
-    """A type as it is, in a field, an array, a map and unions."""
+    """Return a type itself, and in a field, an array, a map and unions."""
     field = {"type": "record", "name": "Outer", "namespace": "o", "fields": [{"name": "f"}]}
     in_field = {**field, "fields": [{"name": "f", "type": kind}]}
     array, mapped = {"type": "array", "items": kind}, {"type": "map", "values": kind}

@@ -1,4 +1,4 @@
-"""Values in Avro, read with their schema."""
+"""Avro values decoded with their schema."""
 
 from __future__ import annotations
 

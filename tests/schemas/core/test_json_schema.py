@@ -1,4 +1,4 @@
-"""JSON Schema: a case for each of the rules that Confluent documents."""
+"""JSON Schema compatibility: a case for each rule that Confluent documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.schemas.core.limits import Budget
 
 
 def kinds(new: Any, old: Any) -> list[str]:
-    """Why a reader with the new schema does not take what the old one allows."""
+    """Return the reasons why a reader with the new schema rejects what the old one allows."""
     reader, writer = JsonSchema(json.dumps(new)), JsonSchema(json.dumps(old))
     return [each.kind for each in reader.differences(writer, Budget())]
 
@@ -191,7 +191,7 @@ def test_duplicate_anchor_is_resolved_consistently() -> None:
 
 
 def test_parts_of_all_of_are_not_confused() -> None:
-    """Each part is known by its identity, so it has to stay in memory while schemas are compared."""
+    """Parts are identified by `id()`, so they must stay in memory during the comparison."""
 
     def products(kind: str) -> dict[str, Any]:
         each = [{"allOf": [{"minLength": 1}], "type": kind, "title": f"t{i}"} for i in range(50)]

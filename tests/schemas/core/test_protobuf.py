@@ -1,4 +1,4 @@
-"""Files of Protobuf: a case for each of the rules that Confluent documents."""
+"""Protobuf compatibility: a case for each rule that Confluent documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .protobuf_files import message
 
 
 def kinds(new: str, old: str) -> list[str]:
-    """Why a reader with the new file cannot read what was written with the old one."""
+    """Return the reasons why a reader with the new file cannot read data of the old one."""
     found = ProtobufSchema(new).differences(ProtobufSchema(old), Budget())
     return [each.kind for each in found]
 

@@ -27,7 +27,7 @@ from .protobuf_files import HEAD, WHOLE, built
 
 
 def classes(*files: FileDescriptorProto) -> dict[str, Any]:
-    """The messages of the last file, as Protobuf's own library has them."""
+    """Return the messages of the last file as classes of the protobuf library."""
     pool = descriptor_pool.DescriptorPool()
     for each in (timestamp_pb2, descriptor_pb2):
         pool.AddSerializedFile(each.DESCRIPTOR.serialized_pb)
@@ -130,7 +130,7 @@ def test_type_of_missing_file_keeps_its_name() -> None:
     ],
 )
 def test_descriptor_with_malformed_option_is_rejected(text: str, why: str) -> None:
-    """An option ends where its statement ends, although registering a schema does not read it."""
+    """Descriptors parse options up to the end of the statement; registration skips them."""
     ProtobufSchema(text)
     with pytest.raises(RegistryError, match=why):
         descriptor_of(text, {})

@@ -36,7 +36,7 @@ def test_descriptor_text_keeps_order_of_messages_and_maps() -> None:
 
 
 def test_descriptor_text_keeps_defaults() -> None:
-    """Those of bytes are escaped in a descriptor, those of texts are not."""
+    """Defaults of bytes are escaped in a descriptor; defaults of strings are not."""
     file = FileDescriptorProto(name="default", package="p", syntax="proto2")
     message = file.message_type.add(name="M")
     optional = FieldDescriptorProto.LABEL_OPTIONAL

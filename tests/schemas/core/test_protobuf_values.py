@@ -1,4 +1,4 @@
-"""Messages in Protobuf, read with their schema."""
+"""Protobuf messages decoded with their schema."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def proto(text: str, body: bytes, steps: int = STEPS) -> Any:
     return read(f'syntax = "proto3"; {text}', b"\0" + body, PROTOBUF, steps)
 
 
+# Message indexes that select the second message of a file.
 SECOND = b"\2\2"
-"""The message behind the first one."""
 
 
 def test_protobuf_messages_are_decoded_like_googles_library() -> None:

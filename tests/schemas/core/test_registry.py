@@ -1,6 +1,6 @@
-"""Random histories of a registry, with other registries on its topic and compaction in between.
+"""Random histories of a registry, with writes of other registries and compaction in between.
 
-A plain model says what is registered. The store that is read from the compacted records must agree.
+The store that is read from the compacted topic must agree with a plain model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = Mapping[str, Any]
 
 
 def confluent_old(key: Key) -> bytes:
-    """A key as Confluent's registry wrote it before it used magic byte 1."""
+    """Encode a key as Confluent's registry did before it used magic byte 1."""
     return _compact({**key, "magic": 0})
 
 
@@ -38,7 +38,7 @@ def confluent_new(key: Key) -> bytes:
 
 
 def karapace(key: Key) -> bytes:
-    """A key in Karapace's order, with white space and a field that others do not know."""
+    """Encode a key in Karapace's field order, with white space and an unknown field."""
     return json.dumps({**dict([*key.items()][::-1]), "origin": "karapace"}).encode()
 
 
@@ -65,7 +65,7 @@ class Version(NamedTuple):
 
 @dataclass
 class Model:
-    """What a registry is to know, in dictionaries."""
+    """The expected state of a registry, in dictionaries."""
 
     versions: dict[str, dict[int, Version]] = field(default_factory=dict)
     levels: dict[str | None, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Model:
 
 
 class Topic:
-    """The records of `_schemas`, as a log that can be compacted, and the store that reads them."""
+    """The records of `_schemas` as a log that can be compacted, and the store that reads it."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes, bytes | None, bytes | None]] = []
@@ -114,14 +114,14 @@ class Topic:
         self.store.replay(read_entry(*self.records[-1]))
 
     def plan(self, planned: WritePlan[Any]) -> Any:
-        """Write as `SchemaTopic` does."""
+        """Write the entries of a plan as `SchemaTopic` does."""
         if planned.entries:
             for each in (*self.store.repairs(), *planned.entries):
                 self.write(each.key_bytes(), each.value, each.last_id)
         return planned.answer
 
     def compact(self, *, tombstones: bool) -> None:
-        """Keep the last record of each key; with `tombstones` those are deleted too."""
+        """Keep the last record of each key. With `tombstones`, delete tombstones too."""
         last = {key: at for at, (key, _, _) in enumerate(self.records)}
         kept = [row for at, row in enumerate(self.records) if last[row[0]] == at]
         is_noop = ["NOOP" in row[0].decode() for row in kept]
@@ -138,7 +138,7 @@ class Topic:
 
 
 class History:
-    """Does random things to a topic and to a model of it."""
+    """Random operations on a topic and on its model."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -148,7 +148,7 @@ class History:
         self.steps: list[str] = []
 
     def run(self, steps: int) -> None:
-        deeds: list[Callable[[], str]] = [
+        operations: list[Callable[[], str]] = [
             *[self.register] * 4,
             self.soft_delete_version,
             self.hard_delete_version,
@@ -165,7 +165,7 @@ class History:
             *[self.compact_and_restart] * 2,
         ]
         for _ in range(steps):
-            self.steps.append(self.random.choice(deeds)())
+            self.steps.append(self.random.choice(operations)())
             self.check()
         self.steps.append(self.compact_and_restart())
         self.check()
@@ -173,7 +173,7 @@ class History:
     # -- this registry
 
     def refused(self, plan: Callable[[], WritePlan[Any]]) -> int:
-        """Carry out a plan; returns the error code, 0 for none."""
+        """Carry out a plan and return the error code, or 0."""
         try:
             self.topic.plan(plan())
         except RegistryError as error:
@@ -354,7 +354,7 @@ class History:
         self.model.put(subject, version, what)
 
     def foreign_delete_version(self) -> str:
-        """Another registry deletes under its own form, whoever registered the version."""
+        """Delete with a random key form, independent of the registry that wrote the version."""
         subject, form = self.random.choice(SUBJECTS), self.form()
         there = self.model.versions.get(subject)
         if not there:
@@ -392,7 +392,8 @@ class History:
     # -- the topic
 
     def compact_and_restart(self) -> str:
-        if self.topic.store.repairs():  # they are written with the next change
+        # the next change writes them
+        if self.topic.store.repairs():
             self.topic.plan(WritePlan([noop(self.topic.store.last_id)], None))
         tombstones = self.random.random() < 0.7
         self.topic.compact(tombstones=tombstones)
@@ -400,7 +401,7 @@ class History:
         return f"compact, tombstones={tombstones}"
 
     def check(self) -> None:
-        """Compare everything that the registry tells with the model."""
+        """Compare the whole state of the registry with the model."""
         store = self.topic.store
         told = {
             subject: {

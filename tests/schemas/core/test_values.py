@@ -1,4 +1,4 @@
-"""Values of Avro and Protobuf by their schemas, and bytes that mean no good."""
+"""Avro and Protobuf values: random bytes and schema headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic beside its lake: each planted defect is seen, and nothing else."""
+"""Audit of a topic against its lake: each planted error is found, and no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNT = 60
 
 @pytest.fixture(scope="module")
 def topic() -> Iterator[LocalBroker]:
-    """A broker whose topic has two partitions and times of two hours in turn."""
+    """A broker whose topic has two partitions and timestamps that alternate between two hours."""
     with LocalBroker(topics={TOPIC: 2}) as broker:
         for number in range(COUNT):
             broker.produce(
@@ -45,8 +45,8 @@ def topic() -> Iterator[LocalBroker]:
         yield broker
 
 
-def record_of(record: KafkaRecord, **changed: Any) -> dict[str, Any]:
-    """The struct `record` of a lake."""
+def record_of(record: KafkaRecord, **replace_file: Any) -> dict[str, Any]:
+    """Return the struct `record` of a lake."""
     when = datetime.datetime.fromtimestamp(record.timestamp / 1000, datetime.UTC)
     return {
         "topic": record.topic,
@@ -57,7 +57,7 @@ def record_of(record: KafkaRecord, **changed: Any) -> dict[str, Any]:
         "key": record.key,
         "headers": [{"key": key, "value": value} for key, value in record.headers],
         "tombstone": record.value is None,
-    } | changed
+    } | replace_file
 
 
 def record_type() -> pa.DataType:
@@ -86,7 +86,7 @@ def row_of(record: KafkaRecord) -> Row:
 
 
 def write(directory: Path, rows: list[Row], *, reason: str | None = None) -> Path:
-    """One file of a lake, with the name that its rows ask for."""
+    """Write a file of a lake, with the name that matches its rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -104,7 +104,7 @@ def write(directory: Path, rows: list[Row], *, reason: str | None = None) -> Pat
 
 
 def archive(lake: Path, records: list[KafkaRecord], size: int = 7) -> None:
-    """A raw lake of some records, `size` in each batch of the archiver."""
+    """Create a raw lake of some records, with `size` records in each batch of the archiver."""
     for partition in (0, 1):
         mine = sorted(
             (one for one in records if one.partition == partition), key=lambda it: it.offset
@@ -129,8 +129,8 @@ def files(lake: Path) -> list[Path]:
     return sorted(lake.glob(f"{TOPIC}/*/*/*.parquet"))
 
 
-def changed(lake: Path, change: Callable[[list[Row]], object]) -> None:
-    """Write a file in the middle anew, with other rows."""
+def replace_file(lake: Path, change: Callable[[list[Row]], object]) -> None:
+    """Replace a file in the middle by one with changed rows."""
     import pyarrow.parquet as pq
 
     path = files(lake)[2]
@@ -146,7 +146,7 @@ def found_in(topic: LocalBroker, lake: Path, **options: Any) -> dict[Kind, int]:
     return dict(found.value.findings.counts)
 
 
-def test_a_sound_lake(topic: LocalBroker, lake: Path) -> None:
+def test_audit_of_intact_lake_passes(topic: LocalBroker, lake: Path) -> None:
     report = check_lake(topic.bootstrap_servers, TOPIC, lake)
     assert [one.equal for one in report.compared] == [COUNT // 2] * 2
     assert (report.files, report.poison) == (len(files(lake)), 0)
@@ -182,15 +182,15 @@ DEFECTS: dict[str, tuple[Callable[[list[Row]], object], dict[Kind, int]]] = {
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_each_defect_in_a_file_is_seen_and_nothing_else(
+def test_each_planted_error_in_file_is_found_and_no_other(
     name: str, topic: LocalBroker, lake: Path
 ) -> None:
     plant, expected = DEFECTS[name]
-    changed(lake, plant)
+    replace_file(lake, plant)
     assert found_in(topic, lake) == expected
 
 
-def test_files_that_are_gone_torn_or_there_twice(topic: LocalBroker, lake: Path) -> None:
+def test_missing_truncated_and_copied_files_are_found(topic: LocalBroker, lake: Path) -> None:
     import pyarrow.parquet as pq
 
     path = files(lake)[2]
@@ -238,7 +238,7 @@ def test_lagging_lake_is_accepted_on_request(topic: LocalBroker, tmp_path: Path)
     assert [one.pending for one in report.compared] == [10, 10]
 
 
-def test_no_lake(topic: LocalBroker, tmp_path: Path) -> None:
+def test_missing_lake_error_names_archive_command(topic: LocalBroker, tmp_path: Path) -> None:
     with pytest.raises(ClientError, match=f"kbroker lake archive .* {TOPIC}"):
         check_lake(topic.bootstrap_servers, TOPIC, tmp_path)
 
@@ -247,7 +247,7 @@ def test_no_lake(topic: LocalBroker, tmp_path: Path) -> None:
 def test_output_of_archiver_passes_audit(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, value_format: str
 ) -> None:
-    """Transactions with one that was aborted, headers, tombstones, poison, and a start that moved."""
+    """The topic has an aborted transaction, headers, tombstones and dead-letter records."""
     broker.create_topic("mixed", partitions=2)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"})
     producer.init_transactions()

@@ -1,4 +1,4 @@
-"""Filling topics and reading lakes, for the tests here."""
+"""Helpers that fill topics and read lakes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kbroker.testing import LocalBroker
 
 HOUR_MS = 3_600_000
+# 2026-03-01T00:00:00Z.
 START_MS = 1_772_323_200_000
-"""2026-03-01T00:00:00Z."""
 
 
 def produce(broker: LocalBroker, topic: str, values: list[Any], **more: Any) -> None:
-    """Produce values: bytes as they are, None as a tombstone, all else as JSON."""
+    """Produce values: bytes unchanged, None as a tombstone, anything else as JSON."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
     settings: dict[str, Any] = {"partition": 0, "timestamp": START_MS} | more
     for value in values:
@@ -33,7 +33,7 @@ def produce(broker: LocalBroker, topic: str, values: list[Any], **more: Any) -> 
 
 
 def archive(spark: SparkSession, conf: Conf) -> Archiver:
-    """Archive all that is there now."""
+    """Archive all records that the topic has now."""
     archiver = Archiver(conf)
     archiver.start(spark).awaitTermination()
     return archiver
@@ -44,13 +44,13 @@ def conf_of(broker: LocalBroker, lake: Path, topic: str, **more: Any) -> Conf:
 
 
 def rows(lake: Path, topic: str, partition: int = 0) -> Iterator[dict[str, Any]]:
-    """The rows of a partition, with the fields that are not null."""
+    """Yield the rows of a partition, without null fields."""
     for batch in reading.records(lake, topic, partition):
         yield from batch.to_pylist()
 
 
 def payloads(lake: Path, topic: str, partition: int = 0) -> list[Any]:
-    """The values of a partition."""
+    """Return the values of a partition."""
     batches = reading.records(lake, topic, partition)
     values = [value for batch in batches for value in reading.payload(batch)]
     return [None if value is None else json.loads(value) for value in values]

@@ -1,4 +1,4 @@
-"""What lies in a lake after batches of every kind."""
+"""Contents of a lake after batches of every kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_raw_records_come_back_as_they_were(
+def test_raw_records_are_archived_unchanged(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t", partitions=2)
@@ -57,7 +57,7 @@ def test_raw_records_come_back_as_they_were(
     assert archiver.totals.records == 5
 
 
-def test_json_fields_become_columns_and_what_cannot_is_poison(
+def test_json_fields_become_columns_and_mismatches_are_dead_letters(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
@@ -104,7 +104,7 @@ def test_json_fields_become_columns_and_what_cannot_is_poison(
     assert archiver.totals == Counts(5, 8)
 
 
-def test_json_may_have_the_number_of_its_schema_before_it(
+def test_json_values_with_schema_id_header_are_archived(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
@@ -121,7 +121,7 @@ def test_json_may_have_the_number_of_its_schema_before_it(
     assert archiver.totals == Counts(3, 3)
 
 
-def test_new_fields_in_mid_stream_become_columns(
+def test_new_fields_become_columns_in_later_batches(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
@@ -149,16 +149,16 @@ def test_new_fields_in_mid_stream_become_columns(
 
 
 YEAR_1, YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000
+# Spark's connector rejects times that do not fit into microseconds, and shifts times before 1582.
 FAR = (-1, 0, YEAR_10000 - 1, YEAR_10000, 2**63 // 1000)
-"""What Spark's connector takes: not what has no room in microseconds, and times before 1582 it moves."""
 FARTHEST = (-(2**63), -(2**63 // 1000), YEAR_1 - 1, YEAR_1, *FAR, 2**63 - 1)
 
 
 @pytest.mark.parametrize(("source", "times"), [("kafka", FAR), ("kbroker", FARTHEST)])
-def test_records_of_any_time(
+def test_records_outside_supported_years_are_dead_letters(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, source: str, times: tuple[int, ...]
 ) -> None:
-    """Those of a year that has no dates are put aside, and nothing trips over them."""
+    """Audit, check and replay ignore the records of years that have no dates."""
     limits = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
     broker.create_topic("t", configs=limits)
     for each in times:
@@ -187,10 +187,10 @@ def test_records_of_any_time(
     assert [record.timestamp for record in broker.records("again")] == dated
 
 
-def test_no_client_goes_on_when_a_query_has_ended(
+def test_ended_query_leaves_no_kafka_client(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
-    """It would look for a broker that is gone, at a port that somebody else has by then."""
+    """A remaining client would connect to a port that another program may use by then."""
     produce(broker, "t", [{"a": 1}])
     before = clients()
     archiver = archive(spark, conf_of(broker, tmp_path, "t"))
@@ -202,9 +202,9 @@ def test_no_client_goes_on_when_a_query_has_ended(
 
 
 def clients() -> int:
-    """How many clients of librdkafka there are in this process: each has one main thread.
+    """Return the number of librdkafka clients in this process: each has one main thread.
 
-    None where there is no /proc.
+    Return 0 if there is no /proc.
     """
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     return names.count("rdk:main\n")

@@ -1,4 +1,4 @@
-"""Avro values become columns, by schemas that change in mid-stream."""
+"""Avro values become columns, with schemas that change during the stream."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def written(number: int | None, kind: dict[str, Any], value: dict[str, Any]) -> 
     return (b"" if number is None else header_of(number)) + body.getvalue()
 
 
-def test_values_with_a_schemas_number(
+def test_values_with_schema_ids_use_files_of_directory(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     schemas = tmp_path / "schemas"
@@ -83,9 +83,9 @@ def test_values_with_a_schemas_number(
 
 @pytest.fixture
 def registry() -> Iterator[str]:
-    """The address of what answers as a schema registry does; it has schema 1, and no other."""
+    """The address of a stand-in for a schema registry that has only schema 1."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.path == "/schemas/ids/1"
             answer = {"schema": json.dumps(FIRST)} if known else {"error_code": 40403}
@@ -96,13 +96,13 @@ def registry() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
-def test_values_with_schemas_of_a_registry(
+def test_values_with_schema_ids_use_registry(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, registry: str
 ) -> None:
     broker.create_topic("t")
@@ -115,7 +115,7 @@ def test_values_with_schemas_of_a_registry(
     assert "2" in reason
 
 
-def test_values_with_schemas_of_a_registry_where_users_log_in(
+def test_registry_with_authentication_accepts_credentials_in_url(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
@@ -134,7 +134,9 @@ def test_values_with_schemas_of_a_registry_where_users_log_in(
             Decoder(there).schema(1)
 
 
-def test_values_of_one_schema(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
+def test_values_without_schema_id_use_one_schema_file(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
     (tmp_path / "one.avsc").write_text(json.dumps(FIRST))
     broker.create_topic("t")
     produce(broker, "t", [written(None, FIRST, {"id": 7, "name": None})])
@@ -143,7 +145,7 @@ def test_values_of_one_schema(spark: SparkSession, broker: LocalBroker, tmp_path
     assert payloads(tmp_path, "t") == [{"id": 7}]
 
 
-def test_schemas_must_be_named(broker: LocalBroker, tmp_path: Path) -> None:
+def test_avro_without_schema_option_is_rejected(broker: LocalBroker, tmp_path: Path) -> None:
     broker.create_topic("t")
     with pytest.raises(LakeError, match="--format avro needs --schema"):
         Archiver(conf_of(broker, tmp_path, "t", format="avro"))

@@ -1,7 +1,7 @@
-"""A kill at any moment of a commit or a merge neither doubles, loses nor tears anything.
+"""A kill during a commit or a merge neither duplicates, loses nor truncates records.
 
-Every call that changes the file system is a moment: the process "dies" at the first, the second and
-so on, and the next start goes on from what it finds.
+The process "dies" at the first file system call, then at the second, and so on. The next start
+continues from what it finds.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ RECORD = pa.struct(
 
 
 @pytest.fixture(autouse=True)
-def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here outlives the machine, so nothing need reach the disk."""
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable fsync: the tests simulate only process death."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The simulated death of the process."""
 
 
 class Death:
-    """Lets every change of the file system fail from the nth on, as of a dead process."""
+    """Makes every file system change fail from the nth on, as if the process were dead."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
         self._left = itertools.count(moment, -1)
@@ -74,7 +74,7 @@ class Death:
 
 
 def stage(commits: Commits, hours: dict[int, list[int]], poison: list[int]) -> None:
-    """Write what Spark would."""
+    """Write the files that Spark would write."""
     for hour, offsets in hours.items():
         directory = (
             commits.data_directory / f"{PARTITION}=0/record_date=2026-03-01/record_hour={hour}"
@@ -105,7 +105,7 @@ BATCHES: list[tuple[dict[int, list[int]], list[int]]] = [
 
 
 def write_all(lake: Path, *, repeated: bool) -> None:
-    """What Spark does after a start: the last batch that it has not committed, then the others."""
+    """Repeat what Spark does after a start: the last uncommitted batch, then the others."""
     commits = Commits(lake, "t")
     first = max(commits.journal.batch, 0) if repeated else 0
     for number in range(first, len(BATCHES)):
@@ -125,7 +125,7 @@ def deaths() -> Iterator[int]:
     return iter(range(1, 400))
 
 
-def test_a_commit_survives_a_kill_at_every_moment(tmp_path: Path) -> None:
+def test_commit_survives_kill_at_every_file_system_call(tmp_path: Path) -> None:
     for moment in deaths():
         lake = tmp_path / str(moment)
         lake.mkdir()
@@ -136,7 +136,8 @@ def test_a_commit_survives_a_kill_at_every_moment(tmp_path: Path) -> None:
                 break
             except Killed:
                 pass
-        seen = offsets(lake)  # what a reader sees before the next start
+        # the state that a reader sees before the next start
+        seen = offsets(lake)
         assert seen == sorted(set(seen))
         write_all(lake, repeated=True)
         assert offsets(lake) == [0, 1, 2, 3, 4, 6, 7, 9, 10, 11], moment
@@ -145,7 +146,7 @@ def test_a_commit_survives_a_kill_at_every_moment(tmp_path: Path) -> None:
     assert moment > 60
 
 
-def test_a_merge_survives_a_kill_at_every_moment(tmp_path: Path) -> None:
+def test_merge_survives_kill_at_every_file_system_call(tmp_path: Path) -> None:
     full = tmp_path / "full"
     write_all(full, repeated=False)
     for moment in deaths():
@@ -167,7 +168,7 @@ def test_a_merge_survives_a_kill_at_every_moment(tmp_path: Path) -> None:
     assert moment > 10
 
 
-def test_a_batch_whose_moves_were_cut_off_is_not_written_again(tmp_path: Path) -> None:
+def test_committed_batch_is_not_written_again(tmp_path: Path) -> None:
     commits = Commits(tmp_path, "t")
     assert commits.begin(0, "c")
     stage(commits, {0: [0, 1]}, [])
@@ -175,7 +176,7 @@ def test_a_batch_whose_moves_were_cut_off_is_not_written_again(tmp_path: Path) -
     assert not commits.begin(0, "c")
 
 
-def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_other_checkpoint_is_rejected(tmp_path: Path) -> None:
     write_all(tmp_path, repeated=False)
     with pytest.raises(LakeError, match="from another checkpoint"):
         Commits(tmp_path, "t").begin(3, "other")
@@ -184,7 +185,7 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("damage", "message"),
     [
         ("remove", "the files have 8 records and 3 unreadable ones, but 10 and 3 were written"),
         ("tear", "cannot be read"),
@@ -193,30 +194,28 @@ def test_another_checkpoint_is_refused(tmp_path: Path) -> None:
         ("move", "has records of another hour"),
     ],
 )
-def test_a_spoiled_lake_is_seen(tmp_path: Path, spoil: str, told: str) -> None:
+def test_check_finds_damaged_lake(tmp_path: Path, damage: str, message: str) -> None:
     write_all(tmp_path, repeated=False)
     hour0 = tmp_path / "t" / "record_date=2026-03-01" / "record_hour=00"
     file = hour0 / layout.file_name(0, 0, 4)
-    if spoil == "remove":
+    if damage == "remove":
         (hour0.parent / "record_hour=01" / layout.file_name(0, 2, 3)).unlink()
-    elif spoil == "tear":
+    elif damage == "tear":
         os.truncate(file, file.stat().st_size // 2)
-    elif spoil == "copy":
+    elif damage == "copy":
         shutil.copy(file, hour0 / layout.file_name(0, 0, 5))
-    elif spoil == "rename":
+    elif damage == "rename":
         file.rename(hour0 / layout.file_name(0, 0, 5))
     else:
         (hour0.parent / "record_hour=07").mkdir()
         file.rename(hour0.parent / "record_hour=07" / file.name)
-    assert any(told in problem for problem in check(tmp_path, "t").problems)
+    assert any(message in problem for problem in check(tmp_path, "t").problems)
 
 
 @pytest.mark.parametrize("journal", ["journal.json", "merge.json"])
 @pytest.mark.parametrize("way", ["absolute", "upwards", "link"])
-def test_journal_that_names_a_path_outside_the_lake_is_refused(
-    tmp_path: Path, journal: str, way: str
-) -> None:
-    """Nothing is moved or removed, neither in the lake nor elsewhere."""
+def test_journal_with_path_outside_lake_is_rejected(tmp_path: Path, journal: str, way: str) -> None:
+    """Nothing is moved or removed in the lake or outside."""
     lake, outside = tmp_path / "lake", tmp_path / "outside"
     write_all(lake, repeated=False)
     outside.mkdir()

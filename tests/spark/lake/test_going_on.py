@@ -1,4 +1,4 @@
-"""An archiver that goes on by itself: over a broker that is away for a while, and merging its files."""
+"""An archiver that runs continuously: it waits for unavailable brokers and merges its files."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Events = list[tuple[str, dict[str, Any]]]
 
 @contextmanager
 def archiving(spark: SparkSession, conf: Conf) -> Iterator[Events]:
-    """An archiver that runs until the block ends, and what it tells."""
-    told: Events = []
+    """Run an archiver until the block ends, and yield the list of its events."""
+    reported: Events = []
 
-    def tell(name: str, more: dict[str, Any]) -> None:
-        told.append((name, more))
+    def report(name: str, more: dict[str, Any]) -> None:
+        reported.append((name, more))
 
-    runner = Runner(lambda: (spark, conf.source), conf, ["t"], tell)
+    runner = Runner(lambda: (spark, conf.source), conf, ["t"], report)
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -49,7 +49,7 @@ def archiving(spark: SparkSession, conf: Conf) -> Iterator[Events]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield told
+        yield reported
     finally:
         runner.stop()
         thread.join(WAIT_SECONDS)
@@ -57,10 +57,10 @@ def archiving(spark: SparkSession, conf: Conf) -> Iterator[Events]:
             raise failed[0]
 
 
-def wait_until(is_so: Callable[[], bool], told: Events) -> None:
+def wait_until(is_so: Callable[[], bool], reported: Events) -> None:
     give_up_at = time.monotonic() + WAIT_SECONDS
     while not is_so():
-        assert time.monotonic() < give_up_at, told
+        assert time.monotonic() < give_up_at, reported
         time.sleep(0.1)
 
 
@@ -71,19 +71,19 @@ def test_runner_waits_for_unavailable_broker(
     broker.create_topic("t")
     produce(broker, "t", [{"n": number} for number in range(5)])
     conf = Conf(tmp_path, "t", broker.bootstrap_servers, every_seconds=0, source=source)
-    with archiving(spark, conf) as told:
-        wait_until(lambda: len(payloads(tmp_path, "t")) == 5, told)
+    with archiving(spark, conf) as reported:
+        wait_until(lambda: len(payloads(tmp_path, "t")) == 5, reported)
         broker.stop()
-        wait_until(lambda: "waiting" in dict(told), told)
+        wait_until(lambda: "waiting" in dict(reported), reported)
         broker.start()
         produce(broker, "t", [{"n": number} for number in range(5, 9)])
-        wait_until(lambda: len(payloads(tmp_path, "t")) == 9, told)
-    assert "back" in dict(told)
+        wait_until(lambda: len(payloads(tmp_path, "t")) == 9, reported)
+    assert "back" in dict(reported)
     assert payloads(tmp_path, "t") == [{"n": number} for number in range(9)]
     assert check(tmp_path, "t").problems == []
 
 
-def test_small_files_are_merged_in_passing(
+def test_archiver_merges_small_files(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
@@ -95,7 +95,7 @@ def test_small_files_are_merged_in_passing(
     assert check(tmp_path, "t").problems == []
 
 
-def test_a_lake_goes_from_one_source_to_the_other_and_back(
+def test_lake_continues_with_other_source(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")

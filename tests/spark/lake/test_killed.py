@@ -1,4 +1,4 @@
-"""Driver and JVM are killed under load; the lake is exact when the archiver has gone on."""
+"""Kills of the driver and the JVM under load: the lake is exact after the archiver resumed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kbroker.testing import LocalBroker
 
 from .lakes import HOUR_MS, START_MS, produce
 
+# RECORDS is the number of records per hour and partition.
 HOURS, PARTITIONS, RECORDS = 3, 2, 300
-"""Of each hour in each partition."""
 BAD = [number for number in range(RECORDS) if number % 100 == 7]
 WAIT_SECONDS = 300
 
@@ -37,7 +37,9 @@ def start(broker: LocalBroker, lake: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def test_kill_9_under_load_loses_and_doubles_nothing(broker: LocalBroker, tmp_path: Path) -> None:
+def test_archiver_killed_under_load_loses_and_duplicates_nothing(
+    broker: LocalBroker, tmp_path: Path
+) -> None:
     broker.create_topic("t", partitions=PARTITIONS, configs={"retention.ms": "-1"})
     values = [b"bad" if number in BAD else {"n": number} for number in range(RECORDS)]
     for hour in range(HOURS):
@@ -56,9 +58,9 @@ def test_kill_9_under_load_loses_and_doubles_nothing(broker: LocalBroker, tmp_pa
     archived = sum(file.last - file.first + 1 for file in reading.files(tmp_path, "t"))
     assert archived < sum(ends)
 
-    said, complained = start(broker, tmp_path, "--once").communicate(timeout=WAIT_SECONDS)
+    said, errors = start(broker, tmp_path, "--once").communicate(timeout=WAIT_SECONDS)
 
-    assert "records of t in" in said, complained
+    assert "records of t in" in said, errors
     checked = check(tmp_path, "t")
     assert checked.problems == []
     bad = HOURS * len(BAD)
@@ -73,7 +75,7 @@ def test_kill_9_under_load_loses_and_doubles_nothing(broker: LocalBroker, tmp_pa
 
 
 def java_of(pid: int) -> int | None:
-    """The JVM that a process has started, once it runs."""
+    """Return the PID of the JVM that a process has started, or None."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             name, _, fields = path.read_text().rpartition(")")
@@ -83,10 +85,10 @@ def java_of(pid: int) -> int | None:
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["alone", "with its JVM"])
-def test_a_signal_while_spark_starts_ends_it(
+def test_signal_during_spark_start_ends_archiver_silently(
     broker: LocalBroker, tmp_path: Path, kill: Callable[[int, int], None]
 ) -> None:
-    """Nothing is archived any more, and nothing is said about what Java was doing."""
+    """The archiver writes nothing and prints nothing about Java."""
     broker.create_topic("t")
     archiving = start(broker, tmp_path)
     give_up_at = time.monotonic() + WAIT_SECONDS
@@ -95,8 +97,8 @@ def test_a_signal_while_spark_starts_ends_it(
         assert time.monotonic() < give_up_at
         time.sleep(0.01)
     kill(archiving.pid, signal.SIGTERM)
-    said, complained = archiving.communicate(timeout=WAIT_SECONDS)
-    assert (archiving.returncode, said, complained) == (0, "", "")
+    said, errors = archiving.communicate(timeout=WAIT_SECONDS)
+    assert (archiving.returncode, said, errors) == (0, "", "")
     while Path(f"/proc/{java}").exists():
         assert time.monotonic() < give_up_at
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again never mixes with the old one; lost records are told."""
+"""Recreated topics: their records never mix with those of the old topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_a_topic_made_again_is_refused_until_the_old_one_is_set_aside(
+def test_recreated_topic_is_rejected_until_old_one_is_set_aside(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
@@ -42,7 +42,7 @@ def test_a_topic_made_again_is_refused_until_the_old_one_is_set_aside(
     assert not check(tmp_path, aside.name).problems
 
 
-def test_a_topic_made_again_in_mid_run_ends_it_before_anything_is_committed(
+def test_topic_recreated_during_run_ends_it_before_commit(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")

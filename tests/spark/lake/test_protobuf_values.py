@@ -1,4 +1,4 @@
-"""Messages of Protobuf become columns, by schemas of kbroker's own registry that change in mid-stream."""
+"""Protobuf messages become columns, with schemas of kbroker's registry that change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ message List { List rest = 1; }
 """
 
 
-def test_messages_with_schemas_of_a_registry(
+def test_messages_with_schema_ids_use_registry(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     with LocalBroker(schema_registry=True) as serving:
@@ -69,7 +69,8 @@ def test_messages_with_schemas_of_a_registry(
     assert [each["id"] for each in kept] == [1, None, 2, 3]
     assert (kept[0]["who"], kept[3]["text"]) == ("a", "another message")
     assert (kept[2]["at"], int(kept[2]["lines"][0]["count"])) == (at, 2**64 - 1)
-    assert kept[2]["took"] == 1_500_000  # microseconds, of which Spark makes an interval again
+    # microseconds, which Spark reads as an interval
+    assert kept[2]["took"] == 1_500_000
     assert payloads(tmp_path, "t")[0] == {"id": 1, "who": "a"}
     reasons = pq.read_table(tmp_path / "_poison" / "t").column("reason").to_pylist()
     assert [each.partition(" (")[0] for each in reasons] == [
@@ -80,7 +81,9 @@ def test_messages_with_schemas_of_a_registry(
 
 
 @pytest.mark.parametrize("schema", [None, "schemas"])
-def test_a_registry_must_be_named(broker: LocalBroker, tmp_path: Path, schema: str | None) -> None:
+def test_protobuf_without_registry_is_rejected(
+    broker: LocalBroker, tmp_path: Path, schema: str | None
+) -> None:
     broker.create_topic("t")
     with pytest.raises(LakeError, match="--format protobuf needs --schema"):
         Archiver(conf_of(broker, tmp_path, "t", format="protobuf", schema=schema))

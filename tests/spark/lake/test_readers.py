@@ -1,4 +1,4 @@
-"""DuckDB, pyarrow and Spark read a lake whose fields have grown; merging changes nothing for them."""
+"""DuckDB, pyarrow and Spark read a lake with added fields, before and after a merge."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def by_pyarrow(lake: Path) -> Any:
     )
 
 
-def test_readers_agree_before_and_after_a_merge(
+def test_readers_agree_before_and_after_merge(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")
@@ -76,7 +76,7 @@ def test_readers_agree_before_and_after_a_merge(
     assert (checked.problems, checked.counts, checked.files) == ([], Counts(9), 2)
 
 
-def test_a_topic_is_written_by_one_process_in_one_format(
+def test_archiver_rejects_locked_topic_and_other_format(
     broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("t")

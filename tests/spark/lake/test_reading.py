@@ -1,4 +1,4 @@
-"""A lake is read in the order of offsets, whatever its files overlap and whatever columns they have."""
+"""Lakes are read in offset order, even if files overlap or have different columns."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def offsets_of(batches: list[pa.RecordBatch]) -> list[int]:
 
 
 @pytest.mark.parametrize("batch_rows", [7, 8192])
-def test_overlapping_files_are_read_in_the_order_of_offsets(
-    tmp_path: Path, batch_rows: int
-) -> None:
+def test_overlapping_files_are_read_in_offset_order(tmp_path: Path, batch_rows: int) -> None:
     dice = random.Random(1)
     hours: dict[int, list[int]] = {}
     for offset in range(1000):
@@ -71,7 +69,7 @@ def test_overlapping_files_are_read_in_the_order_of_offsets(
     assert list(reading.records(tmp_path, "t", 2)) == []
 
 
-def test_files_of_another_schema_are_read_as_one(tmp_path: Path) -> None:
+def test_files_with_different_schemas_are_read_with_common_schema(tmp_path: Path) -> None:
     write_file(tmp_path, 1, [0, 1], {"a": pa.array([1, None])})
     nested = pa.array([{"x": 1, "y": "e"}, None])
     listed = pa.array([[{"p": 1}], []])
@@ -93,7 +91,7 @@ def test_files_of_another_schema_are_read_as_one(tmp_path: Path) -> None:
     ]
 
 
-def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
+def test_only_requested_columns_are_read(tmp_path: Path) -> None:
     write_file(tmp_path, 1, [0], {"a": pa.array([1]), "b": pa.array([2])})
     assert [batch.to_pylist() for batch in reading.records(tmp_path, "t", 0, ["b"])] == [[{"b": 2}]]
 
@@ -107,7 +105,7 @@ def test_other_files_are_ignored(tmp_path: Path) -> None:
     ]
 
 
-def test_payloads_have_the_fields_own_names(tmp_path: Path) -> None:
+def test_payloads_use_original_field_names(tmp_path: Path) -> None:
     write_file(tmp_path, 1, [0], {"record_": pa.array([1]), "a": pa.array([2])})
     private = tmp_path / "_kbroker" / "t"
     private.mkdir(parents=True)
@@ -122,7 +120,7 @@ def test_payloads_have_the_fields_own_names(tmp_path: Path) -> None:
     ]
 
 
-def test_payloads_have_maps_as_objects(tmp_path: Path) -> None:
+def test_payloads_contain_maps_as_objects(tmp_path: Path) -> None:
     by_number = pa.map_(
         pa.int32(), pa.list_(pa.struct([("by_flag", pa.map_(pa.bool_(), pa.string()))]))
     )

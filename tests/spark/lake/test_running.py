@@ -1,4 +1,4 @@
-"""What the runner makes of a query's progress and failures."""
+"""Interpretation of a query's progress and failures."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kbroker.pipelines.lake.commits import LakeError
 
 
 @pytest.mark.parametrize("form", [json.dumps, dict])
-def test_lag_is_how_far_the_topic_is_ahead(form: Any) -> None:
+def test_lag_is_latest_offset_minus_end_offset(form: Any) -> None:
     source = {"endOffset": form({"t": {"0": 5}}), "latestOffset": form({"t": {"0": 7, "1": 3}})}
     assert running._lag(source) == 5
     assert running._lag({"endOffset": form({"t": {"0": 5}})}) is None
 
 
-def test_failures_say_what_to_do() -> None:
+def test_failure_messages_name_cause_or_next_action() -> None:
     conf = Conf(Path("lake"), "t")
     lost = "[STREAM_FAILED] ... Some data may have been lost because they are not available"
     assert "--allow-loss" in running._failure_message("t", lost, conf)
@@ -37,13 +37,13 @@ def test_unavailable_broker_is_transient() -> None:
     assert not running._is_transient("java.lang.OutOfMemoryError")
 
 
-def test_the_lakes_topics_are_found_or_told() -> None:
+def test_unknown_topic_error_lists_topics_of_lake() -> None:
     assert running.select_topics(Path("lake"), [], ["a", "b"]) == ["a", "b"]
     with pytest.raises(LakeError, match=r"lake has no topic c \(topics: a, b\)"):
         running.select_topics(Path("lake"), ["c"], ["a", "b"])
 
 
-def test_wrong_words_end_with_a_message(tmp_path: Path) -> None:
+def test_invalid_arguments_end_with_error_message(tmp_path: Path) -> None:
     done = CliRunner().invoke(lake, ["check", str(tmp_path)])
     assert (done.exit_code, done.stderr) == (
         1,

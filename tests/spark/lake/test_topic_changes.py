@@ -1,4 +1,4 @@
-"""Transactions, new partitions and records that go before they were read."""
+"""Transactions, new partitions and records that are deleted before they are archived."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_transaction(broker: LocalBroker, value: bytes, *, committed: bool) -> 
         producer.abort_transaction()
 
 
-def test_a_topic_changes_while_it_is_archived(
+def test_archiver_follows_transactions_new_partitions_and_deleted_records(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("t")

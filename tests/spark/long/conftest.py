@@ -1,4 +1,4 @@
-"""The long test runs only when it is asked for: ``--long-records``, or `make soak PART=pipelines`."""
+"""The soak test runs only on request: ``--long-records`` or `make soak PART=pipelines`."""
 
 from __future__ import annotations
 

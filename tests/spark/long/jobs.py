@@ -1,4 +1,4 @@
-"""Spark jobs as processes that are killed: what their checkpoints say about them."""
+"""Spark jobs as processes that are killed, and their progress from their checkpoints."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ STOP_SECONDS = 60
 
 
 class Checkpoint:
-    """A query's directory: which batches it has planned, and which it has done."""
+    """The checkpoint directory of a query: its planned and its completed batches."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def planned(self) -> int:
-        """The last batch whose offsets are decided; -1 before the first."""
+        """Return the last batch with planned offsets, or -1."""
         return self._last("offsets")
 
     def done(self) -> int:
-        """The last batch that is done; -1 before the first."""
+        """Return the last completed batch, or -1."""
         return self._last("commits")
 
     def is_at_work(self) -> bool:
-        """Whether a batch has been begun and is not done."""
+        """Return True if a batch is planned but not completed."""
         return self.planned() > self.done()
 
     def read(self) -> int:
-        """How many offsets of the topic the batches that are done go through."""
+        """Return the sum of the topic's offsets after the last completed batch."""
         done = self.done()
         if done < 0:
             return 0
@@ -49,9 +49,14 @@ class Checkpoint:
 
 
 class Job:
-    """A Spark job in a process of its own.
+    """A Spark job in its own process.
 
-    Parameters: `command` is what Python runs, in `directory`, where its log is too.
+    Args:
+        name: Name of the job and of its log files.
+        command: Command that the job runs in `directory`.
+        checkpoint: Checkpoint directory of the query.
+        directory: Working directory, where the logs are.
+        environ: Additional environment variables.
     """
 
     def __init__(
@@ -69,16 +74,16 @@ class Job:
         self._environ = environ
         self._process: subprocess.Popen[bytes] | None = None
         self._done_at_start = -1
-        self.lives = 0
+        self.starts = 0
 
     @property
     def log_path(self) -> Path:
-        """What its present life has said."""
-        return self._directory / f"{self.name}-{self.lives}.log"
+        """The log of the current run."""
+        return self._directory / f"{self.name}-{self.starts}.log"
 
     def start(self) -> None:
         assert self._process is None
-        self.lives += 1
+        self.starts += 1
         self._done_at_start = self.checkpoint.done()
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
@@ -92,33 +97,33 @@ class Job:
             )
 
     def check(self) -> None:
-        """It must be running: nothing but a kill ends it."""
+        """Check that the process runs: only a kill may end it."""
         assert self._process is not None
-        assert self._process.poll() is None, self.said()
+        assert self._process.poll() is None, self.log_tail()
 
-    def said(self) -> str:
-        """The end of its log."""
+    def log_tail(self) -> str:
+        """Return the end of the log."""
         return f"{self.name}: {self.log_path.read_text(errors='replace')[-4000:]}"
 
     def is_at_work(self) -> bool:
-        """Whether this life has done a batch, and is at the next one."""
+        """Return True if this run has completed a batch and is in the next one."""
         return self.checkpoint.is_at_work() and self.checkpoint.done() > self._done_at_start
 
     def kill(self) -> None:
-        """SIGKILL for Python, the JVM and its workers, at the same moment."""
+        """Send SIGKILL to Python, the JVM and its workers at the same moment."""
         self.check()
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Ask it to end; it must, with status 0."""
+        """Terminate the process and check that its exit status is 0."""
         self.check()
         assert self._process is not None
         self._process.terminate()
-        assert self._process.wait(STOP_SECONDS) == 0, self.said()
+        assert self._process.wait(STOP_SECONDS) == 0, self.log_tail()
         self._process = None
 
     def close(self) -> None:
-        """It is gone afterwards."""
+        """Kill the process if it runs."""
         if self._process is not None:
             self._end(signal.SIGKILL)
 
@@ -132,7 +137,7 @@ class Job:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
+    """Return the direct and indirect child processes of a process."""
     parents: dict[int, list[int]] = {}
     for number, parent in _processes():
         parents.setdefault(parent, []).append(number)
@@ -146,7 +151,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def _processes() -> Iterator[tuple[int, int]]:
-    """Each process of this machine and its parent."""
+    """Yield each process of this machine and its parent."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
             with contextlib.suppress(OSError):

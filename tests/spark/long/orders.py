@@ -1,4 +1,4 @@
-"""What goes in: customers, and orders that an idempotent producer writes through all kills."""
+"""The input: customers, and orders that an idempotent producer writes through all kills."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from confluent_kafka import KafkaError, Message, Producer
 
 ORDERS, CUSTOMERS, ENRICHED = "orders", "customers", "enriched"
 CUSTOMER_COUNT = 1000
+# Orders between two checks of the pipeline's progress.
 AT_ONCE = 5_000
-"""Orders between two looks at how far the pipeline is."""
 
 
 def order(number: int) -> tuple[bytes, bytes]:
-    """Key and value of an order. The id identifies it in all topics."""
+    """Return the key and the value of an order. The ID identifies it in all topics."""
     fields = {
         "id": f"{number:08d}",
         "customer": f"c{number % CUSTOMER_COUNT}",
@@ -25,7 +25,7 @@ def order(number: int) -> tuple[bytes, bytes]:
 
 
 class Orders:
-    """Writes `count` orders, in a thread, and stays at most `ahead` of what `allow` says."""
+    """A thread that writes `count` orders, at most `ahead` more than the pipeline has processed."""
 
     def __init__(self, bootstrap: str, count: int, ahead: int) -> None:
         self._producer = Producer(
@@ -33,7 +33,7 @@ class Orders:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 20,
-                "message.timeout.ms": 0,  # for ever: brokers come back
+                """never: brokers restart"""
                 "reconnect.backoff.max.ms": 500,
                 "queue.buffering.max.messages": 1_000_000,
                 "log_level": 0,
@@ -48,7 +48,7 @@ class Orders:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Write the customers, and begin with the orders."""
+        """Write the customers, and start to write the orders."""
         for number in range(CUSTOMER_COUNT):
             value = json.dumps({"name": f"Customer {number}", "country": "NL"})
             self._producer.produce(CUSTOMERS, key=f"c{number}", value=value)
@@ -56,7 +56,7 @@ class Orders:
         self._thread.start()
 
     def allow(self, done: int) -> None:
-        """The pipeline is done with so many orders."""
+        """Set the number of orders that the pipeline has processed."""
         self._allowed = max(self._allowed, done + self._ahead)
 
     @property
@@ -65,7 +65,7 @@ class Orders:
 
     @property
     def in_flight(self) -> int:
-        """Orders that are not acknowledged yet."""
+        """The number of orders without acknowledgement."""
         return len(self._producer)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Orders -> enrich -> lake, with a broker and two Spark jobs that are killed on the way."""
+"""A pipeline from orders through enrich to a lake; a broker and two Spark jobs are killed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .jobs import Job
 from .orders import CUSTOMERS, ENRICHED, ORDERS, Orders
 
 PARTITIONS = 4
+# Minimum number of batches of a job, so that kills hit batches.
 BATCHES_MIN = 60
-"""A job has at least so many batches, so that there is one to be killed in at any time."""
+# How far the orders are ahead of the pipeline, as a share of all orders.
 AHEAD = 0.2
-"""How far the orders are ahead of the pipeline, as a share of all."""
+# Kills happen between these shares of the orders.
 MOMENTS = (0.03, 0.85)
-"""Between which shares of the orders kills happen."""
 DELAY_SECONDS = 1.5
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 STUCK_SECONDS = 240
 MISSES_PER_KILL_MAX = 3
 
@@ -39,27 +39,27 @@ BROKER, ENRICH, LAKE = "broker", "enrich", "lake"
 
 
 @dataclass(order=True)
-class Strike:
-    """A kill: when a share of the orders is through, and a little later."""
+class Kill:
+    """A kill at a share of processed orders, plus a delay in seconds."""
 
     at: float
     victim: str
     delay: float
 
 
-def plan(seed: int, kills: int) -> list[Strike]:
-    """As many kills of the broker as of Spark, and each job of Spark is killed."""
+def plan(seed: int, kills: int) -> list[Kill]:
+    """Plan as many kills of the broker as of Spark; the Spark jobs take turns."""
     chance = random.Random(seed)
     spark = [(ENRICH, LAKE)[number % 2] for number in range(kills)]
     victims = [BROKER] * kills + spark
     return sorted(
-        Strike(chance.uniform(*MOMENTS), victim, chance.uniform(0, DELAY_SECONDS))
+        Kill(chance.uniform(*MOMENTS), victim, chance.uniform(0, DELAY_SECONDS))
         for victim in victims
     )
 
 
 class Run:
-    """The whole of it: what runs, what is killed, and what is checked in the end."""
+    """The whole run: the processes, the kills and the final checks."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self.count = count
@@ -92,10 +92,10 @@ class Run:
         self.orders.close()
         self.server.close()
 
-    # -- what is checked
+    # -- checks
 
     def verify(self) -> str:
-        """Audit everything; returns figures. Raises AuditError for what is not as it should be."""
+        """Audit all topics and the lake, and return the results. Raise AuditError for any problem."""
         orders = check_topic(self.bootstrap, ORDERS, unique="key")
         assert orders.records == self.count, f"{orders.records} of {self.count} orders"
         check_same(self.bootstrap, ORDERS, ENRICHED, by="field:id", distinct=True)
@@ -108,32 +108,32 @@ class Run:
 
     # -- the run
 
-    def run(self, strikes: Sequence[Strike]) -> None:
-        """Start everything, kill what is to be killed, and wait for the end."""
+    def run(self, kills_left: Sequence[Kill]) -> None:
+        """Start everything, carry out the kills, and wait for the end."""
         self.server.start()
         self.orders.start()
         for job in self.jobs.values():
             job.start()
-        left = list(strikes)
+        left = list(kills_left)
         while left:
-            if self._strike(left[0]):
+            if self._kill(left[0]):
                 left.pop(0)
             else:
                 self.misses[left[0].victim] += 1
-                assert self.misses.total() <= MISSES_PER_KILL_MAX * len(strikes), self.misses
-        self._wait_until(self._is_through, "the end")
+                assert self.misses.total() <= MISSES_PER_KILL_MAX * len(kills_left), self.misses
+        self._wait_until(self._is_finished, "the end")
         for job in self.jobs.values():
             job.stop()
 
     def _share(self) -> float:
         return self.jobs[ENRICH].checkpoint.read() / self.count
 
-    def _strike(self, strike: Strike) -> bool:
-        """Kill and start again; returns whether the kill hit work in flight."""
-        victim = strike.victim
-        self._wait_until(lambda: self._share() >= strike.at, f"{strike.at:.0%} of the orders")
+    def _kill(self, kill: Kill) -> bool:
+        """Kill and restart a process. Return True if work was interrupted."""
+        victim = kill.victim
+        self._wait_until(lambda: self._share() >= kill.at, f"{kill.at:.0%} of the orders")
         self._wait_until(lambda: self._is_at_work(victim), f"work of {victim}")
-        time.sleep(strike.delay)
+        time.sleep(kill.delay)
         if victim == BROKER:
             self.server.kill()
             hit = self._is_at_work(BROKER)
@@ -147,24 +147,24 @@ class Run:
         return hit
 
     def _is_at_work(self, victim: str) -> bool:
-        """The broker is while a producer waits for it, or a job of Spark is in a batch."""
+        """Return True if the broker has requests in flight, or if the Spark job is in a batch."""
         if victim == BROKER:
             return bool(self.orders.in_flight) or any(
                 job.is_at_work() for job in self.jobs.values()
             )
         return self.jobs[victim].is_at_work()
 
-    def _is_through(self) -> bool:
-        """Whether all orders are enriched, and all that is enriched is in the lake."""
+    def _is_finished(self) -> bool:
+        """Return True if all orders are enriched and all enriched orders are in the lake."""
         if not self.orders.is_done or self.jobs[ENRICH].checkpoint.read() < self.count:
             return False
         return self.jobs[LAKE].checkpoint.read() >= end_of(self.bootstrap, ENRICHED)
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for something, as long as anything moves."""
+        """Wait for a condition, as long as there is progress."""
         last, deadline = None, time.monotonic() + STUCK_SECONDS
         while not condition():
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             self.orders.allow(self.jobs[ENRICH].checkpoint.read())
             assert not self.orders.failed, self.orders.failed[:3]
             for job in self.jobs.values():
@@ -184,7 +184,7 @@ class Run:
 
 
 def end_of(bootstrap: str, topic: str) -> int:
-    """The sum of the end offsets of a topic's partitions."""
+    """Return the sum of the end offsets of a topic's partitions."""
 
     async def ask() -> int:
         async with open_cluster([Endpoint.parse(bootstrap)]) as cluster:

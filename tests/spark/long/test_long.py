@@ -1,11 +1,11 @@
-"""Many records through the broker and two Spark jobs, which are killed on the way.
+"""A pipeline of many records through a broker and two Spark jobs, which are killed repeatedly.
 
-Nothing may be lost, and nothing that a reader of the lake sees may be there twice. The topic of the
-enriched orders is written at least once: it may have an order again after a kill of Spark, and the
-lake then has it as often as the topic.
+No record may be lost, and readers of the lake may see no record twice. The topic of enriched orders
+is written at least once: it may contain an order again after a kill of Spark. The lake then has the
+order as often as the topic.
 
-10,000,000 records and 20 kills are meant for about a quarter of an hour on two free cores: mostly Spark at work,
-ten seconds for each start of it, and three or four minutes of audits at the end.
+10,000,000 records and 20 kills take about a quarter of an hour on two free cores. Most of it is
+Spark's work; each start of Spark takes ten seconds, and the final audits three or four minutes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .run import BROKER, ENRICH, LAKE, Run, plan
 
 @pytest.fixture
 def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
-    """As many orders as `request` says."""
+    """A run with `request.param` orders."""
     made = Run(tmp_path, request.param)
     yield made
     made.close()
 
 
-def test_through_all_kills(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_pipeline_survives_all_kills(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     count = request.config.getoption("--long-records")
     kills = request.config.getoption("--long-kills")
     seed = request.config.getoption("--seed")
@@ -57,8 +57,8 @@ def test_through_all_kills(request: pytest.FixtureRequest, tmp_path: Path) -> No
     )
 
 
-def rewritten(path: Path, rows: slice) -> None:
-    """Leave some rows of a file."""
+def keep_rows(path: Path, rows: slice) -> None:
+    """Rewrite a file with some of its rows."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, partitioning=None)
@@ -66,8 +66,8 @@ def rewritten(path: Path, rows: slice) -> None:
 
 
 @pytest.mark.parametrize("run", [2000], indirect=True)
-def test_what_is_lost_or_doubled_is_reported(run: Run) -> None:
-    """Self-test: damage is planted after a sound run."""
+def test_lost_and_duplicate_records_are_reported(run: Run) -> None:
+    """Self-test of the checks: damage is planted after an intact run."""
     import pyarrow.parquet as pq
 
     run.run([])
@@ -76,7 +76,7 @@ def test_what_is_lost_or_doubled_is_reported(run: Run) -> None:
     path = max(run.lake.glob(f"{ENRICHED}/*/*/*.parquet"), key=lambda one: one.stat().st_size)
     kept = path.read_bytes()
     middle = pq.read_metadata(path).num_rows // 2
-    rewritten(path, slice(None, None, 2))
+    keep_rows(path, slice(None, None, 2))
     with pytest.raises(AuditError, match=f"{middle:,} missing"):
         run.verify()
     path.write_bytes(kept)
@@ -92,7 +92,8 @@ def test_what_is_lost_or_doubled_is_reported(run: Run) -> None:
         line = json.dumps({"key": key.decode(), "value": value.decode()})
         invoke("topic", "produce", topic, "--json", "-q", "-b", run.bootstrap, stdin=line)
 
-    produce(ENRICHED, 7)  # in the topic again, and not in the lake
+    # in the topic again, but not in the lake
+    produce(ENRICHED, 7)
     with pytest.raises(AuditError, match="1 missing"):
         run.verify()
     produce(ORDERS, 2000)
@@ -104,7 +105,7 @@ def test_what_is_lost_or_doubled_is_reported(run: Run) -> None:
         run.verify()
 
 
-def test_what_a_checkpoint_says(tmp_path: Path) -> None:
+def test_checkpoint_reports_planned_and_completed_batches(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     assert (checkpoint.planned(), checkpoint.done(), checkpoint.read()) == (-1, -1, 0)
     for name, numbers in (("offsets", (0, 1, 10)), ("commits", (0, 1))):
@@ -119,11 +120,13 @@ def test_what_a_checkpoint_says(tmp_path: Path) -> None:
     assert not checkpoint.is_at_work()
 
 
-def test_the_plan_has_as_many_kills_of_each() -> None:
-    strikes = plan(5, 10)
-    assert plan(5, 10) == strikes == sorted(strikes)
-    assert plan(6, 10) != strikes
-    assert [sum(one.victim == name for one in strikes) for name in (BROKER, ENRICH, LAKE)] == [
+def test_plan_kills_broker_and_spark_equally() -> None:
+    planned_kills = plan(5, 10)
+    assert plan(5, 10) == planned_kills == sorted(planned_kills)
+    assert plan(6, 10) != planned_kills
+    assert [
+        sum(one.victim == name for one in planned_kills) for name in (BROKER, ENRICH, LAKE)
+    ] == [
         10,
         5,
         5,

@@ -1,4 +1,4 @@
-"""A lake becomes a topic again. The files are written here as the archiver writes them."""
+"""Replay of a lake into a topic. The tests write the files as the archiver would."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORD = pa.struct(
 
 
 def where(partition: int, offset: int, *, tombstone: bool = False) -> dict[str, Any]:
-    """The record column of a row: a minute passes between offsets, ten seconds between partitions."""
+    """Return the record column of a row. Offsets are a minute apart, partitions ten seconds."""
     return {
         "topic": "orders",
         "partition": partition,
@@ -55,7 +55,7 @@ def write_file(lake: Path, rows: list[dict[str, Any]], columns: dict[str, pa.Arr
 
 
 def write_raw_lake(lake: Path) -> None:
-    """100 records in two partitions, in files of an hour each; offset 7 is a tombstone."""
+    """Write 100 records in two partitions, in hourly files. Offset 7 is a tombstone."""
     for partition in (0, 1):
         for begin in range(0, 50, 10):
             rows = [
@@ -79,7 +79,7 @@ def records(broker: LocalBroker, topic: str, partition: int) -> list[KafkaRecord
     return sorted(found, key=lambda each: each.offset)
 
 
-def test_raw_values_come_back_byte_for_byte(broker: LocalBroker, tmp_path: Path) -> None:
+def test_raw_values_are_replayed_unchanged(broker: LocalBroker, tmp_path: Path) -> None:
     write_raw_lake(tmp_path)
     broker.create_topic("copy", 2)
     replay(broker, tmp_path, "--to-topic", "copy")
@@ -96,7 +96,9 @@ def test_raw_values_come_back_byte_for_byte(broker: LocalBroker, tmp_path: Path)
         assert {tuple(each.headers) for each in found} == {(("h", b"\xff"), ("n", None))}
 
 
-def test_a_part_in_the_order_of_time(broker: LocalBroker, tmp_path: Path) -> None:
+def test_range_is_replayed_in_timestamp_order_to_one_partition(
+    broker: LocalBroker, tmp_path: Path
+) -> None:
     write_raw_lake(tmp_path)
     broker.create_topic("one", 1)
     said = replay(
@@ -111,7 +113,7 @@ def test_a_part_in_the_order_of_time(broker: LocalBroker, tmp_path: Path) -> Non
     ]
 
 
-def test_json_comes_back_as_the_same_object(broker: LocalBroker, tmp_path: Path) -> None:
+def test_json_values_are_replayed_as_equal_objects(broker: LocalBroker, tmp_path: Path) -> None:
     broker.create_topic("copy", 1)
     rows = [where(0, offset) for offset in range(2)]
     write_file(tmp_path, rows, {"order": pa.array([1, 2]), "note": pa.array(["\u00e9", None])})
@@ -122,8 +124,8 @@ def test_json_comes_back_as_the_same_object(broker: LocalBroker, tmp_path: Path)
     ]
 
 
-def test_going_on(broker: LocalBroker, tmp_path: Path) -> None:
-    """What a run leaves that was killed after its first write is found in the target."""
+def test_killed_replay_resumes_without_duplicates(broker: LocalBroker, tmp_path: Path) -> None:
+    """The target contains the records that the killed run wrote."""
     write_raw_lake(tmp_path)
     broker.create_topic("copy", 2)
     progress = str(tmp_path / "progress")

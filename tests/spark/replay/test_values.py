@@ -1,4 +1,4 @@
-"""Lines of JSON and a lake become values of Avro, by the newest schema of kbroker's own registry."""
+"""NDJSON and lakes become Avro values, with the newest schema of kbroker's registry."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def run(broker: LocalBroker, *options: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Replays into the topic `orders`."""
+    """Replay into the topic `orders`."""
     words = ["replay", "-b", broker.bootstrap_servers, "--to-topic", "orders", *options]
     return subprocess.run(
         [sys.executable, "-m", "kbroker", *words],
@@ -71,7 +71,7 @@ def run(broker: LocalBroker, *options: str, stdin: str = "") -> subprocess.Compl
 
 
 def replay(broker: LocalBroker, *options: str, stdin: str = "") -> str:
-    """What a replay says that has to work, by the schema of orders-value."""
+    """Replay with the schema of orders-value, which must succeed. Return the standard error."""
     words = ["--to-schema", "orders-value", "--to-registry", broker.schema_registry_url]
     done = run(broker, *words, *options, stdin=stdin)
     assert done.returncode == 0, done.stderr
@@ -79,7 +79,7 @@ def replay(broker: LocalBroker, *options: str, stdin: str = "") -> str:
 
 
 def refusal(broker: LocalBroker, *options: str, stdin: str = "{}\n") -> str:
-    """What a replay says that does not work, and writes nothing."""
+    """Run a replay that must fail and write nothing. Return the standard error."""
     done = run(broker, *options, stdin=stdin)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -101,14 +101,14 @@ def lines(*values: Any) -> str:
 
 
 def read(broker: LocalBroker) -> list[Any]:
-    """The values of the target by the registry's schemas; they are all of the newest one."""
+    """Return the decoded values of the target. All must have the newest schema."""
     decoder = Decoder(broker.schema_registry_url)
     values = [each.value for each in broker.records("orders")]
     assert {split_header(each)[0] for each in values if each} == {2}
     return [None if each is None else decoder.decode(each) for each in values]
 
 
-def test_lines_of_json(broker: LocalBroker) -> None:
+def test_ndjson_values_are_encoded_as_avro(broker: LocalBroker) -> None:
     price = {"sum": "1.25", "at": "2026-03-01T12:30:00Z"}
     first = {"id": 1, "who": "a", "raw": "\x00\u00ff", "price": price, "counts": {"x": 1}}
     text = lines(first, None, {"id": 2, "raw": ""}, {"id": 3, "who": "c"})
@@ -120,7 +120,9 @@ def test_lines_of_json(broker: LocalBroker) -> None:
     assert read(broker) == [VALUES[0], None, VALUES[1], third]
 
 
-def test_a_lake_of_avro(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
+def test_avro_lake_is_replayed_unchanged(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
     url = broker.schema_registry_url
     encoder = Encoder.latest(url, "orders-value")
     broker.create_topic("source", 1)
@@ -163,9 +165,9 @@ def test_unusable_schema_is_reported(broker: LocalBroker) -> None:
     assert "has no subject nothing; " in said("nothing")
     assert "the newest schema of object is JSON, not AVRO; " in said("object")
     assert "the schema is not a record; use a schema of type 'record'; " in said("text")
-    with socket.socket() as unheard:
-        unheard.bind(("127.0.0.1", 0))
-        silent = f"http://bob:secret@127.0.0.1:{unheard.getsockname()[1]}"
+    with socket.socket() as unused_port:
+        unused_port.bind(("127.0.0.1", 0))
+        silent = f"http://bob:secret@127.0.0.1:{unused_port.getsockname()[1]}"
         found = said("orders-value", silent)
     assert "no valid response from the schema registry" in found
     assert "secret" not in found
@@ -188,7 +190,7 @@ def test_schema_with_references_is_used(broker: LocalBroker) -> None:
     assert Decoder(url).decode(encoded) == {"prices": [None, VALUES[0]["price"]]}
 
 
-def test_progress_is_of_one_subject(broker: LocalBroker, tmp_path: Path) -> None:
+def test_progress_file_of_other_subject_is_rejected(broker: LocalBroker, tmp_path: Path) -> None:
     register(broker, "other", schema=json.dumps(OLD))
     file = tmp_path / "orders.ndjson"
     file.write_text(lines({"id": 1}))
@@ -200,7 +202,7 @@ def test_progress_is_of_one_subject(broker: LocalBroker, tmp_path: Path) -> None
     assert [each["id"] for each in read(broker)] == [1]
 
 
-def test_a_profile_names_the_registry(broker: LocalBroker) -> None:
+def test_registry_setting_of_profile_is_used(broker: LocalBroker) -> None:
     words = ["--ndjson", "-", "--to-schema", "orders-value"]
     address = broker.schema_registry_url
     done = run(broker, *words, "-X", f"schema.registry.url={address}", stdin=lines({"id": 1}))

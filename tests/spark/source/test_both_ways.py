@@ -1,6 +1,6 @@
-"""One set of topics, read by the connector, over the wire and from the files: equal rows.
+"""The connector, the wire source and the file source read equal rows from the same topics.
 
-The broker runs on a data directory, and goes on running while its files are read.
+The broker runs on a data directory, and keeps running while its files are read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SMALL = {"internal.segment.bytes": "20000"}
+# Timeout of the open transaction in milliseconds.
 OPEN = 10 * 60 * 1000
-"""Milliseconds that the open transaction stays open."""
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def full(directory: Path) -> Iterator[LocalBroker]:
-    """A broker with everything in it that rows may come from, or not."""
+def full_broker(directory: Path) -> Iterator[LocalBroker]:
+    """A broker with committed, aborted, compacted and deleted records in all codecs."""
     with LocalBroker(data_dir=str(directory)) as broker:
         _codecs(broker)
         _stamped(broker)
@@ -57,8 +57,8 @@ def _delivered(error: object, _: object) -> None:
 
 
 def _codecs(broker: LocalBroker) -> None:
-    """Every codec, several segments, nulls, headers that are null, double and empty."""
-    # The times are of long ago.
+    """Write with each codec, to several segments, with nulls and with null, duplicate and empty headers."""
+    # The timestamps are old, so retention must not delete the records.
     broker.create_topic("both-codecs", 2, {**SMALL, "retention.ms": "-1"})
     headers = [None, [("a", b"1"), ("a", None), ("b", b"")], [("ü", b"\xff")]]
     for number, codec in enumerate(CODECS):
@@ -84,7 +84,7 @@ def _stamped(broker: LocalBroker) -> None:
 
 
 def _compacted(broker: LocalBroker) -> None:
-    """Gaps, within batches and between them."""
+    """Create gaps within batches and between them."""
     broker.create_topic("both-compacted", 1, {**SMALL, "cleanup.policy": "compact"})
     producer = _producer(broker, batch_num_messages=7)
     for each in range(3000):
@@ -94,7 +94,7 @@ def _compacted(broker: LocalBroker) -> None:
 
 
 def _trimmed(broker: LocalBroker) -> None:
-    """The log start is in the middle of a batch."""
+    """Move the log start into the middle of a batch."""
     broker.create_topic("both-trimmed", 1)
     producer = _producer(broker, linger_ms=20)
     for each in range(100):
@@ -106,8 +106,10 @@ def _trimmed(broker: LocalBroker) -> None:
 
 
 def _transactions(broker: LocalBroker) -> Producer:
-    """Committed and aborted ones that overlap, and one that stays open as long as its producer,
-    with others behind it."""
+    """Write overlapping committed and aborted transactions, and return the producer of an open one.
+
+    A committed transaction follows the open one.
+    """
     broker.create_topic("both-transactions", 2, SMALL)
     first, second, third = (
         _producer(broker, transactional_id=name, transaction_timeout_ms=OPEN, linger_ms=5)
@@ -136,7 +138,7 @@ def _transactions(broker: LocalBroker) -> Producer:
 
 
 def _wait_until_stored(broker: LocalBroker, directory: Path) -> None:
-    """Until the checkpoint of the broker, which it writes every few seconds, knows all."""
+    """Wait until the broker's checkpoint, written every few seconds, contains all end offsets."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     ends = {each: _end(admin, each) for each in DataDirectories([str(directory)]).logs()}
     deadline = time.monotonic() + 60
@@ -178,14 +180,14 @@ def _plain(row: Any) -> Row:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_three_ways_read_equal_rows(
-    spark: SparkSession, full: LocalBroker, directory: Path, isolation: str
+def test_connector_wire_and_file_sources_read_equal_rows(
+    spark: SparkSession, full_broker: LocalBroker, directory: Path, isolation: str
 ) -> None:
     level = {"kafka.isolation.level": isolation}
 
-    expected = read(spark, "connector", full, directory, **level)
-    over_the_wire = read(spark, "wire", full, directory, **level)
-    from_files = read(spark, "files", full, directory, **level, minPartitions="20")
+    expected = read(spark, "connector", full_broker, directory, **level)
+    over_the_wire = read(spark, "wire", full_broker, directory, **level)
+    from_files = read(spark, "files", full_broker, directory, **level, minPartitions="20")
 
     assert over_the_wire == expected
     assert from_files == expected
@@ -202,8 +204,8 @@ def test_three_ways_read_equal_rows(
     }
 
 
-def test_three_ways_find_the_same_times(
-    spark: SparkSession, full: LocalBroker, directory: Path
+def test_connector_wire_and_file_sources_find_equal_timestamps(
+    spark: SparkSession, full_broker: LocalBroker, directory: Path
 ) -> None:
     span = {
         "subscribePattern": "both-codecs",
@@ -211,7 +213,9 @@ def test_three_ways_find_the_same_times(
         "endingTimestamp": str(1_000_000_000_000 + 3_020),
     }
 
-    found = [read(spark, way, full, directory, **span) for way in ("connector", "wire", "files")]
+    found = [
+        read(spark, way, full_broker, directory, **span) for way in ("connector", "wire", "files")
+    ]
 
     assert found[1] == found[0]
     assert found[2] == found[0]

@@ -1,4 +1,4 @@
-"""Values that the Java client accepts, and librdkafka within narrower limits."""
+"""Settings that the Java client accepts, although librdkafka has narrower limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LIMITS: Mapping[str, tuple[int, int]] = {
 
 
 def make_clients(kafka: Mapping[str, str]) -> None:
-    """Make a consumer and a producer of options without their prefix."""
+    """Create a consumer and a producer with options without their prefix."""
     chosen = settings({**SERVERS, **kafka})
     create_client(Consumer, chosen | {"group.id": "g"})
     create_client(Producer, chosen)
@@ -95,7 +95,7 @@ def test_compression_level_applies_to_chosen_codec_only() -> None:
     assert "compression.level" not in settings(SERVERS | levels)
 
 
-def test_options_of_java_client_alone_are_accepted_and_named(
+def test_java_only_options_are_accepted_with_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     given = dict.fromkeys(_WITHOUT_EFFECT, "1")
@@ -113,6 +113,6 @@ def test_retry_interval_of_zero_is_accepted() -> None:
     assert SourceOptions.parse(given).offset_retry_seconds > 0
 
 
-def test_no_warning_without_such_options(caplog: pytest.LogCaptureFixture) -> None:
+def test_supported_options_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     warn_without_effect({"linger.ms": "5"})
     assert caplog.text == ""

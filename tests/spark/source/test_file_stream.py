@@ -1,4 +1,4 @@
-"""A stream over files takes up what the broker writes between its runs."""
+"""A stream over files reads what the broker writes between the runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fill(data: Path, first: int, count: int) -> None:
-    """Run a broker on the directory for a while: what it has at its end is safe."""
+    """Run a broker on the directory and produce records. They are on disk when it ends."""
     with LocalBroker(data_dir=str(data)) as broker:
         if "numbers" not in broker.topics():
             broker.create_topic("numbers", 2)
@@ -24,7 +24,7 @@ def fill(data: Path, first: int, count: int) -> None:
 
 
 def stream(spark: SparkSession, tmp_path: Path, **more: str) -> list[list[int]]:
-    """What each batch of a run has, until everything that is there was read."""
+    """Read everything that is available, and return the values of each batch."""
     options = {"path": str(tmp_path / "data"), "startingOffsets": "earliest", **more}
     batches: list[list[int]] = []
 
@@ -46,7 +46,7 @@ def all_of(batches: list[list[int]]) -> list[int]:
     return sorted(number for batch in batches for number in batch)
 
 
-def test_a_stream_goes_on_with_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+def test_file_stream_resumes_with_new_records(spark: SparkSession, tmp_path: Path) -> None:
     limit = {"maxOffsetsPerTrigger": "20"} if HAS_READ_LIMITS else {}
 
     fill(tmp_path / "data", 0, 50)
@@ -59,7 +59,7 @@ def test_a_stream_goes_on_with_what_is_new(spark: SparkSession, tmp_path: Path) 
     assert all_of(second) == list(range(50, 60))
 
 
-def test_rows_of_a_directory_without_a_choice_are_those_of_all_topics(
+def test_directory_without_topic_option_reads_all_topics(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     fill(tmp_path / "data", 0, 3)
@@ -67,9 +67,7 @@ def test_rows_of_a_directory_without_a_choice_are_those_of_all_topics(
     assert {row.topic for row in frame.collect()} == {"numbers"}
 
 
-def test_a_damaged_file_fails_the_query_with_what_helps(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_damaged_file_fails_query_with_verify_command(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "data", 0, 4)
     path = tmp_path / "data/numbers-0/00000000000000000000.log"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")

@@ -1,4 +1,4 @@
-"""PySpark finds the format by the package that the wheel has for it, when it looks for such."""
+"""PySpark discovers the data source by the package `pyspark_kbroker` of the wheel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 SECONDS = 180
 
-LOOK_UP = """
+DISCOVERY = """
 import importlib, pkgutil
 from pyspark.sql.datasource import DataSource
 
@@ -32,9 +32,9 @@ spark.stop()
 
 
 def run(program: str, directory: Path) -> str:
-    """What a program prints where the package is installed as a wheel does it.
+    """Return the output of a program that sees the package as the wheel installs it.
 
-    tests/test_layout.py compares that with what a built one has.
+    tests/test_layout.py compares this package with that of a built wheel.
     """
     shutil.copytree(ROOT / "kbroker/spark/found", directory / "pyspark_kbroker")
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
@@ -51,10 +51,10 @@ def run(program: str, directory: Path) -> str:
     return done.stdout.strip()
 
 
-def test_the_package_that_pyspark_looks_for(tmp_path: Path) -> None:
-    assert run(LOOK_UP, tmp_path) == "[('pyspark_kbroker', 'kbroker', True)]"
+def test_package_with_discovery_prefix_contains_data_source(tmp_path: Path) -> None:
+    assert run(DISCOVERY, tmp_path) == "[('pyspark_kbroker', 'kbroker', True)]"
 
 
-def test_a_session_where_pyspark_finds_it_by_itself(tmp_path: Path) -> None:
-    """PySpark 4.0 does not let it be registered once more."""
+def test_session_uses_discovered_data_source(tmp_path: Path) -> None:
+    """PySpark 4.0 rejects a second registration."""
     assert run(SESSION, tmp_path) == "key"

@@ -1,4 +1,4 @@
-"""Shares of a batch, splits for tasks, and offsets as checkpoints have them."""
+"""Limits of batches, splits for tasks, and the offset format of checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANGES = st.lists(
 )
 
 
-def test_offsets_are_written_as_the_connector_writes_them() -> None:
+def test_offset_json_equals_format_of_connector() -> None:
     offsets = {("b", 1): 5, ("a", 10): 3, ("a", 2): 4}
     assert to_json(offsets) == {"a": {"2": 4, "10": 3}, "b": {"1": 5}}
     assert from_json(to_json(offsets)) == offsets
@@ -27,7 +27,9 @@ def test_invalid_offsets_are_rejected(text: str) -> None:
 
 
 @given(RANGES, st.integers(1, 400))
-def test_a_limit_is_kept_and_nobody_starves(pairs: list[tuple[int, int]], rows: int) -> None:
+def test_batch_limit_is_kept_without_starving_partitions(
+    pairs: list[tuple[int, int]], rows: int
+) -> None:
     start = {("t", number): pair[0] for number, pair in enumerate(pairs)}
     end = {("t", number): pair[1] for number, pair in enumerate(pairs)}
 
@@ -41,7 +43,7 @@ def test_a_limit_is_kept_and_nobody_starves(pairs: list[tuple[int, int]], rows: 
 
 
 @given(RANGES, st.none() | st.integers(1, 20), st.none() | st.integers(1, 100))
-def test_splits_have_everything_once(
+def test_splits_cover_each_offset_once(
     pairs: list[tuple[int, int]], least: int | None, longest: int | None
 ) -> None:
     ranges = [OffsetRange("t", number, *pair) for number, pair in enumerate(pairs)]
@@ -54,7 +56,7 @@ def test_splits_have_everything_once(
     assert all(part.size <= longest for part in parts if longest)
 
 
-def test_splits_come_near_to_what_was_asked_for() -> None:
+def test_split_count_matches_requested_minimum_and_size() -> None:
     ranges = [OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 5, 105), OffsetRange("t", 2, 7, 7)]
     assert len(split(ranges, least=10)) == 10
     assert len(split(ranges, longest=300)) == 4

@@ -1,4 +1,4 @@
-"""What the connector refuses is refused here, with the same words where they matter."""
+"""Options that the connector rejects are rejected with the same message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
-BOTH_REFUSE = [
+REJECTED_BY_BOTH = [
     ({}, "following options must be specified"),
     ({"subscribe": "a", "assign": '{"a": [0]}'}, "Only one of the following options"),
     ({"subscribe": " , "}, "No topics to subscribe"),
@@ -44,7 +44,9 @@ BOTH_REFUSE = [
 ]
 
 
-@pytest.mark.parametrize(("given", "words"), BOTH_REFUSE, ids=[words for _, words in BOTH_REFUSE])
+@pytest.mark.parametrize(
+    ("given", "words"), REJECTED_BY_BOTH, ids=[words for _, words in REJECTED_BY_BOTH]
+)
 def test_options_rejected_by_connector_are_rejected(
     spark: SparkSession, given: dict[str, str], words: str
 ) -> None:
@@ -55,13 +57,13 @@ def test_options_rejected_by_connector_are_rejected(
 
 
 def check(given: dict[str, str]) -> None:
-    """What is looked at before a batch is read."""
+    """Run the checks that precede a batch read."""
     options = SourceOptions.parse(SERVERS | given)
     options.check_batch()
     WirePartitions(options)
 
 
-def test_a_refusal_reaches_the_user_of_spark(spark: SparkSession) -> None:
+def test_option_errors_reach_spark_user(spark: SparkSession) -> None:
     with pytest.raises(Exception, match=r"unknown option: startingofsets \(valid: assign, sub"):
         spark.read.format("kbroker").options(**SERVERS, startingOfsets="latest").load()
     reading = spark.read.format("kbroker").options(**SERVERS, subscribe="a").schema("a int")
@@ -92,14 +94,14 @@ def test_invalid_option_values_are_rejected(given: dict[str, str], words: str) -
         check(topics | given)
 
 
-def test_servers_are_needed() -> None:
+def test_missing_bootstrap_servers_are_rejected() -> None:
     with pytest.raises(OptionError, match=r"'kafka.bootstrap.servers' must be specified"):
         SourceOptions.parse({"subscribe": "a"})
     with pytest.raises(OptionError, match=r"'kafka.bootstrap.servers' must be specified"):
         SinkOptions.parse({"topic": "a"})
 
 
-def test_names_are_read_in_any_case_and_a_timestamp_wins() -> None:
+def test_option_names_ignore_case_and_timestamps_take_precedence() -> None:
     read = SourceOptions.parse(
         SERVERS
         | {
@@ -120,14 +122,14 @@ def test_names_are_read_in_any_case_and_a_timestamp_wins() -> None:
     assert plain.starting == Everywhere(EARLIEST)
 
 
-def test_a_stream_has_no_end() -> None:
+def test_ending_options_are_rejected_for_streams() -> None:
     for name, value in (("endingOffsets", "latest"), ("endingTimestamp", "1")):
         read = SourceOptions.parse(SERVERS | {"subscribe": "a", name: value})
         with pytest.raises(OptionError, match="not valid in streaming queries"):
             read.check_stream()
 
 
-def test_starts_and_ends_fit() -> None:
+def test_inconsistent_start_and_end_offsets_are_rejected() -> None:
     def between(start: str, end: str) -> None:
         check({"subscribe": "a", "startingOffsets": start, "endingOffsets": end})
 
@@ -138,7 +140,7 @@ def test_starts_and_ends_fit() -> None:
         between('{"a":{"0":5}}', '{"a":{"1":9}}')
 
 
-def test_settings_for_the_java_client_are_translated() -> None:
+def test_java_client_settings_are_translated_for_librdkafka() -> None:
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" '
     found = settings(
         {

@@ -1,4 +1,4 @@
-"""Progress stands in a consumer group, for both formats, and no group is joined for it."""
+"""Progress of a query is committed to a consumer group, for both formats, without joining it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_ends_of_batches_are_committed(
+def test_end_offsets_of_batches_are_committed(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path, kind: str
 ) -> None:
     broker.create_topic("read", 2)
@@ -47,7 +47,7 @@ def test_the_ends_of_batches_are_committed(
     assert broker.lag(f"{kind}-progress") == 0
 
 
-def test_progress_is_committed_when_asked_for_in_another_thread(
+def test_progress_is_committed_if_started_in_other_thread(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     broker.create_topic("read")
@@ -67,17 +67,17 @@ def test_progress_is_committed_when_asked_for_in_another_thread(
         commits.stop()
 
 
-def test_spark_connect_is_refused_with_the_way_out() -> None:
+def test_spark_connect_error_names_alternative() -> None:
     query = type("StreamingQuery", (), {"__module__": "pyspark.sql.connect.streaming.query"})()
     with pytest.raises(OptionError, match="commitToGroup"):
         commit_progress(query, "g", "127.0.0.1:1")
 
 
-def test_a_group_in_use_refuses_and_that_is_said(broker: LocalBroker) -> None:
+def test_commit_to_group_with_members_reports_error(broker: LocalBroker) -> None:
     broker.create_topic("used")
     member = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "used"})
     member.subscribe(["used"])
-    # Until it has its partitions: a client that is closed while they are on their way to it may hang.
+    # Wait for the assignment: closing a client during a rebalance may hang.
     give_up_at = time.monotonic() + 60
     while not member.assignment():
         member.poll(0.1)
@@ -96,7 +96,7 @@ def progress(*sources: dict[str, Any]) -> dict[str, Any]:
     return {"sources": list(sources)}
 
 
-def test_lag_is_what_is_there_and_not_read() -> None:
+def test_lag_is_number_of_unread_records() -> None:
     kafka = {"latestOffset": '{"a":{"0":5,"1":7}}', "endOffset": '{"a":{"0":2,"1":7}}'}
     python = {"latestOffset": {"b": {"0": 4}}, "endOffset": {}}
     both = {"latestOffset": {"b": {"0": 4}}, "endOffset": {"b": {"0": 3}}}

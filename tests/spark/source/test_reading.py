@@ -1,4 +1,4 @@
-"""Batch reads give the connector's rows, whatever is in the topic and whatever is asked for."""
+"""Batch reads return the same rows as the connector, for all topics and options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @pytest.fixture(scope="module")
 def mixed() -> Iterator[LocalBroker]:
-    """A topic `mixed` with everything that a row can show, and a few small ones."""
+    """A topic `mixed` with all kinds of records, and a few small topics."""
     with LocalBroker() as broker:
         broker.create_topic("mixed", 2)
         broker.create_topic("stamped", configs={"message.timestamp.type": "LogAppendTime"})
-        _odd_ones(broker)
+        _produce_special_records(broker)
         for codec in CODECS:
             produce(broker, "mixed", [f"{codec} {n}" for n in range(5)], compression_codec=codec)
         produce(broker, "mixed", ["other"], partition=1)
@@ -35,8 +35,8 @@ def mixed() -> Iterator[LocalBroker]:
         yield broker
 
 
-def _odd_ones(broker: LocalBroker) -> None:
-    """Nulls, empties, headers and old times."""
+def _produce_special_records(broker: LocalBroker) -> None:
+    """Produce nulls, empty values, headers and old timestamps."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     headers = [("h", b"1"), ("h", None), ("", b"")]
     producer.produce("mixed", None, key=b"tombstone", partition=0, timestamp=1_000)
@@ -46,7 +46,7 @@ def _odd_ones(broker: LocalBroker) -> None:
     assert producer.flush(20) == 0
 
 
-ASKED = [
+OPTIONS = [
     {"subscribe": "mixed,stamped", "includeHeaders": "true"},
     {"subscribe": "mixed,stamped", "kafka.isolation.level": "read_committed"},
     {"subscribePattern": "^m.*d|stamp"},
@@ -62,8 +62,8 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join(asked))
-def test_the_rows_are_the_connectors(
+@pytest.mark.parametrize("asked", OPTIONS, ids=lambda asked: " ".join(asked))
+def test_rows_equal_rows_of_connector(
     spark: SparkSession, mixed: LocalBroker, asked: dict[str, str]
 ) -> None:
     theirs, ours = (read(spark, kind, mixed, **asked) for kind in FORMATS)
@@ -90,7 +90,7 @@ def test_missing_topics_and_offsets_are_rejected_by_both_sources(
         assert read(spark, kind, mixed, subscribe="mixed", **late) == []
 
 
-def test_lost_records_fail_a_batch_or_are_left_out(spark: SparkSession, mixed: LocalBroker) -> None:
+def test_lost_records_fail_batch_or_are_skipped(spark: SparkSession, mixed: LocalBroker) -> None:
     mixed.create_topic("lost")
     produce(mixed, "lost", ["a", "b", "c"])
     delete_before(mixed, "lost", 2)
@@ -101,7 +101,7 @@ def test_lost_records_fail_a_batch_or_are_left_out(spark: SparkSession, mixed: L
         assert values(read(spark, kind, mixed, **from_zero, failOnDataLoss="false")) == ["c"]
 
 
-def test_more_tasks_than_partitions(spark: SparkSession, mixed: LocalBroker) -> None:
+def test_partitions_are_split_into_more_tasks(spark: SparkSession, mixed: LocalBroker) -> None:
     def tasks(**options: Any) -> int:
         servers = {"kafka.bootstrap.servers": mixed.bootstrap_servers, "subscribe": "mixed"}
         given = servers | {name: str(value) for name, value in options.items()}

@@ -1,4 +1,4 @@
-"""Columns say what the records say, and refuse what is no batch."""
+"""Columns contain the same data as the records; invalid batches are rejected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RECORDS = st.lists(
 
 
 def rows(columns: RecordColumns) -> list[Record]:
-    """The columns as the records that they stand for."""
+    """Return the columns as records."""
     headers = [list(columns.headers.get(number, ())) for number in range(len(columns))]
     numbers = columns.timestamps.tolist(), columns.offsets.tolist()
     fields = zip(columns.keys(), columns.values(), numbers[0], headers, numbers[1], strict=True)
@@ -50,7 +50,7 @@ def all_rows(buffer: bytes) -> list[Record]:
 
 @given(st.lists(st.tuples(_RECORDS, st.sampled_from(Codec)), max_size=4))
 @settings(max_examples=60)
-def test_columns_hold_what_the_records_hold(batches: list[tuple[list[Record], Codec]]) -> None:
+def test_columns_equal_records(batches: list[tuple[list[Record], Codec]]) -> None:
     buffer, offset = b"", 7
     for records, codec in batches:
         buffer += encode_batch(records, base_offset=offset, codec=codec)
@@ -59,7 +59,7 @@ def test_columns_hold_what_the_records_hold(batches: list[tuple[list[Record], Co
     assert all_rows(buffer) == list(read_records(buffer))
 
 
-def test_gaps_long_numbers_and_the_time_of_the_append() -> None:
+def test_columns_keep_gaps_large_offsets_and_append_time() -> None:
     kept = [Record(b"k", b"v" * 20_000, 5, (), 3), Record(None, None, 1 << 45, (), 70_000)]
     buffer = encode_batch(kept, base_offset=1, keep_offsets=True)
     stamped = [Record(b"a", b"b", 9), Record(b"c", b"d", 10)]
@@ -72,7 +72,7 @@ def test_gaps_long_numbers_and_the_time_of_the_append() -> None:
     assert columns.log_append_time.tolist() == [False, False, True, True]
 
 
-def test_control_batches_are_no_records_and_a_torn_end_is_left_out() -> None:
+def test_control_batches_and_truncated_end_are_skipped() -> None:
     one = encode_batch([Record(b"k", b"v")])
     marker = end_transaction_marker(
         Marker(True, 0), producer_id=1, producer_epoch=0, timestamp=3, base_offset=1
@@ -82,7 +82,7 @@ def test_control_batches_are_no_records_and_a_torn_end_is_left_out() -> None:
     assert [row.value for row in all_rows(one + marker + two + one[:65])] == [b"v", b"w"]
 
 
-def test_groups_are_bounded_and_batches_may_be_chosen() -> None:
+def test_column_groups_are_bounded_and_batches_selectable() -> None:
     buffer = b"".join(encode_batch([Record(None, bytes(1000))], base_offset=at) for at in range(9))
 
     groups = list(read_columns(buffer, group_bytes=3000))
@@ -94,7 +94,7 @@ def test_groups_are_bounded_and_batches_may_be_chosen() -> None:
     assert [offset for group in chosen for offset in group.offsets.tolist()] == [7, 8]
 
 
-def test_headers_may_be_stepped_over() -> None:
+def test_headers_are_skipped_on_request() -> None:
     headers = [("a", None), ("a", b"2")]
     buffer = encode_batch([Record(b"k", b"v"), Record(b"k", b"w", headers=headers)])
 
@@ -106,7 +106,7 @@ def test_headers_may_be_stepped_over() -> None:
     assert with_headers.headers == {1: headers}
 
 
-def test_more_content_than_allowed_is_refused() -> None:
+def test_content_beyond_decompression_limit_is_rejected() -> None:
     buffer = encode_batch([Record(None, bytes(100_000))], codec=Codec.ZSTD)
     with pytest.raises(KafkaError) as refused:
         list(read_columns(buffer, max_decompressed=50_000))
@@ -114,7 +114,7 @@ def test_more_content_than_allowed_is_refused() -> None:
 
 
 def read_as_java(buffer: bytes) -> Iterable[Record]:
-    """Records whose header keys have U+FFFD for what is not UTF-8."""
+    """Yield records; invalid UTF-8 in header keys becomes U+FFFD."""
     for record in read_records(buffer):
         headers = [
             (key.encode(errors="surrogateescape").decode(errors="replace"), value)
@@ -124,7 +124,7 @@ def read_as_java(buffer: bytes) -> Iterable[Record]:
 
 
 def outcome(read: Callable[[bytes], Iterable[Record]], buffer: bytes) -> list[Record] | ErrorCode:
-    """What a reader makes of bytes: records, or the code of its error."""
+    """Return the records that a reader returns, or the code of its error."""
     try:
         return list(read(buffer))
     except KafkaError as error:
@@ -132,7 +132,7 @@ def outcome(read: Callable[[bytes], Iterable[Record]], buffer: bytes) -> list[Re
 
 
 def test_corrupt_bytes_are_handled_as_by_read_records() -> None:
-    """Without a CRC to protect it: no other error, no endless loop, no other answer."""
+    """The CRC is not checked here. Both readers must return equal records or fail."""
     chance = random.Random(5)
     records = [
         Record(bytes(chance.randrange(99)), bytes(200), 5000 + at, [("h", b"1")] * (at % 3))

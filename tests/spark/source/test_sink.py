@@ -1,4 +1,4 @@
-"""Writing: rows become records as with the connector, and whatever fails is told."""
+"""Writes produce the same records as the connector, and all errors are reported."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ def shared() -> Iterator[LocalBroker]:
 
 
 def written(broker: LocalBroker, topic: str) -> list[Any]:
-    """What the records of a topic are, without their times and offsets."""
+    """Return the records of a topic without timestamps and offsets."""
     records: list[KafkaRecord] = broker.records(topic)
     found = [(each.partition, each.key, each.value, list(each.headers)) for each in records]
     return sorted(found, key=repr)
 
 
-def test_records_are_the_connectors(spark: SparkSession, shared: LocalBroker) -> None:
+def test_written_records_equal_records_of_connector(
+    spark: SparkSession, shared: LocalBroker
+) -> None:
     for kind in FORMATS:
         shared.create_topic(kind, 4)
         options = {"kafka.bootstrap.servers": shared.bootstrap_servers, "topic": kind}
@@ -53,7 +55,9 @@ def test_records_are_the_connectors(spark: SparkSession, shared: LocalBroker) ->
     assert ours == written(shared, "kafka")
 
 
-def test_a_stream_is_written(spark: SparkSession, shared: LocalBroker, tmp_path: Path) -> None:
+def test_stream_is_written_to_topic(
+    spark: SparkSession, shared: LocalBroker, tmp_path: Path
+) -> None:
     shared.create_topic("in")
     shared.create_topic("out")
     for number in range(3):
@@ -88,7 +92,7 @@ def test_undelivered_record_fails_job(spark: SparkSession, shared: LocalBroker) 
         ("value string, topic int", None, "topic attribute unsupported type int"),
     ],
 )
-def test_columns_are_refused_as_the_connector_does(
+def test_invalid_columns_are_rejected_with_message_of_connector(
     spark: SparkSession, columns: str, topic: str | None, words: str
 ) -> None:
     empty = spark.createDataFrame([], columns)
@@ -99,7 +103,7 @@ def test_columns_are_refused_as_the_connector_does(
         check_columns(StructType.fromDDL(columns), topic)
 
 
-def test_refusals_reach_the_user_of_spark(spark: SparkSession) -> None:
+def test_sink_errors_reach_spark_user(spark: SparkSession) -> None:
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     writing = spark.sql("SELECT 1 AS value").write.format("kbroker").options(**options)
     with pytest.raises(Exception, match="value attribute unsupported type int"):
@@ -132,12 +136,12 @@ def test_row_without_valid_target_fails(
 
 
 def send(task: TaskProducer, record: OutgoingRecord) -> None:
-    """All of a task with one record."""
+    """Send one record and finish the task."""
     task.send([record])
     task.finish()
 
 
-def test_a_full_queue_waits_and_a_broker_that_is_away_fails(shared: LocalBroker) -> None:
+def test_full_queue_blocks_and_unavailable_broker_fails_task(shared: LocalBroker) -> None:
     shared.create_topic("full")
     record = OutgoingRecord("full", None, None, b"v", None)
     task = sending(shared, None, queue_buffering_max_messages="10")

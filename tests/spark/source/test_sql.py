@@ -44,12 +44,12 @@ def test_table_with_options_in_query_reads_newest_records_each_time(
     assert count(spark, f"{table} WITH ({options})") == 3
 
 
-def test_table_without_options_in_query_says_where_they_go(spark: SparkSession, table: str) -> None:
+def test_table_without_options_in_query_error_shows_syntax(spark: SparkSession, table: str) -> None:
     with pytest.raises(Exception, match=r"SELECT \.\.\. FROM t WITH"):
         count(spark, table)
 
 
-def test_misspelt_option_of_table_is_refused(spark: SparkSession, options: str) -> None:
+def test_misspelt_option_of_table_is_rejected(spark: SparkSession, options: str) -> None:
     with pytest.raises(Exception, match="unknown option: subscirbe"):
         spark.sql(f"CREATE TABLE wrong USING kbroker OPTIONS ({options}, 'subscirbe'='orders')")
 
@@ -59,7 +59,7 @@ def test_temporary_view_reads_topic(spark: SparkSession, options: str) -> None:
     assert count(spark, "seen") == 2
 
 
-def test_second_action_after_retention_reads_what_is_left(
+def test_second_action_after_retention_reads_remaining_records(
     spark: SparkSession, broker: LocalBroker
 ) -> None:
     broker.create_topic("retained")

@@ -1,4 +1,4 @@
-"""Data directories, read from outside: what is safe, what is damaged, what changes meanwhile."""
+"""Data directories read from outside the broker: committed data, damage, and concurrent changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TIME = 1_700_000_000_000
 
 
 def batch(first: int, count: int = 10, producer: int = -1, step: int = 1) -> bytes:
-    """Records whose values are their offsets, and whose times rise with them."""
+    """Encode records whose values are their offsets, with increasing timestamps."""
     offsets = range(first, first + count, step)
     records = [Record(None, b"%d" % it, TIME + it, (), it) for it in offsets]
     known = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
@@ -66,7 +66,7 @@ class Directory:
         return path
 
     def index(self, base: int) -> None:
-        """Both indexes of a segment, with an entry for each batch."""
+        """Write both indexes of a segment, with an entry for each batch."""
         data = (self.partition / file_name(base, ".log")).read_bytes()
         offsets, times = OffsetIndex(), TimeIndex()
         for position, header in iter_headers(data):
@@ -89,7 +89,7 @@ class Directory:
         return SourceOptions.parse({"path": str(self.path), "subscribe": "t", **more})
 
     def offsets(self, start: int, end: int, **more: str) -> list[int]:
-        """What all tasks of a range read; the values say the same as the offsets."""
+        """Return the offsets that all tasks of a range read. The values must equal the offsets."""
         options = self.options(**more)
         found: list[int] = []
         for task in file_tasks([OffsetRange("t", 0, start, end)], options):
@@ -102,7 +102,7 @@ class Directory:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
-    """Offsets 0 to 99 in three segments."""
+    """A data directory with offsets 0 to 99 in three segments."""
     made = Directory(tmp_path / "data")
     made.segment(0, [batch(it) for it in (0, 10, 20)])
     made.segment(30, [batch(it) for it in (30, 40, 50)])
@@ -123,13 +123,13 @@ def test_bytes_after_high_watermark_are_not_read(directory: Directory) -> None:
     assert directory.offsets(15, 80) == list(range(15, 80))
 
 
-def test_a_task_may_begin_and_end_within_a_batch(directory: Directory) -> None:
+def test_task_starts_and_ends_within_batch(directory: Directory) -> None:
     assert directory.offsets(33, 34) == [33]
     assert directory.offsets(25, 77) == list(range(25, 77))
 
 
 @pytest.mark.parametrize("index", ["right", "missing", "of another file", "torn", "allocated"])
-def test_small_pieces_make_the_whole_whatever_the_indexes_say(
+def test_small_tasks_read_all_records_despite_invalid_indexes(
     directory: Directory, index: str
 ) -> None:
     for base in (0, 30, 60):
@@ -155,7 +155,7 @@ def test_small_pieces_make_the_whole_whatever_the_indexes_say(
         assert all(edge % 10 == 0 for edge in edges)
 
 
-def test_many_bytes_are_many_tasks_and_rows_can_be_limited(directory: Directory) -> None:
+def test_tasks_are_split_by_bytes_and_by_rows(directory: Directory) -> None:
     cuts = list(directory.log.cuts(0, 100, 300))
     limited = directory.options(maxRecordsPerPartition="5")
 
@@ -165,7 +165,7 @@ def test_many_bytes_are_many_tasks_and_rows_can_be_limited(directory: Directory)
     assert len(file_tasks([OffsetRange("t", 0, 0, 100)], limited)) == 20
 
 
-def test_a_damaged_batch_is_an_error_that_names_the_place_and_what_helps(
+def test_damaged_batch_error_names_position_and_repair_command(
     directory: Directory,
 ) -> None:
     path = directory.partition / file_name(30, ".log")
@@ -191,7 +191,7 @@ def test_log_that_ends_below_high_watermark_is_data_loss(directory: Directory) -
     assert directory.offsets(90, 120, failOnDataLoss="false") == list(range(90, 100))
 
 
-def test_records_that_retention_took_are_lost(directory: Directory) -> None:
+def test_records_deleted_by_retention_are_data_loss(directory: Directory) -> None:
     (directory.partition / file_name(0, ".log")).unlink()
     with pytest.raises(DataLoss, match="the log starts at 30"):
         directory.offsets(5, 50)
@@ -207,13 +207,13 @@ def test_deleted_partition_is_data_loss(directory: Directory) -> None:
         FilePartitions(directory.options()).current()
 
 
-def test_compaction_may_replace_segments_while_they_are_read(directory: Directory) -> None:
+def test_segments_replaced_by_compaction_are_read_on(directory: Directory) -> None:
     reading = StoredRange(directory.log, 0, 100)
     rows: Iterator[list[int]] = (it.offsets.tolist() for it in reading.columns())
     first = next(rows)
     assert first == list(range(30))
 
-    # Every other record of the first two segments stays, in one segment under the first name.
+    # Every other record of the first two segments remains, in one segment with the first name.
     directory.segment(0, [batch(it, step=2) for it in range(0, 60, 10)])
     (directory.partition / file_name(30, ".log")).unlink()
     rest = [offset for columns in rows for offset in columns]
@@ -233,7 +233,7 @@ def test_batch_is_resumed_without_repeating_records(directory: Directory) -> Non
     assert directory.offsets(0, 100) == list(range(100))
 
 
-def test_a_large_batch_is_read_whole(directory: Directory) -> None:
+def test_large_batch_is_read_completely(directory: Directory) -> None:
     large = encode_batch([Record(None, b"1" * 3_000_000)], base_offset=100)
     directory.segment(100, [large, batch(101)])
     directory.checkpoint(111)
@@ -241,8 +241,8 @@ def test_a_large_batch_is_read_whole(directory: Directory) -> None:
     assert len(columns.values()[0] or b"") == 3_000_000
 
 
-def test_transactions_are_known_from_index_snapshot_and_batches(directory: Directory) -> None:
-    """Aborted before the snapshot, aborted and open behind it."""
+def test_transactions_are_found_in_index_snapshot_and_batches(directory: Directory) -> None:
+    """One is aborted before the snapshot, others are aborted or open after it."""
     directory.segment(
         0, [batch(0, 10, 1), marker(10, 1, False), batch(11, 9, 2), marker(20, 2, True)]
     )
@@ -272,7 +272,7 @@ def test_transactions_are_known_from_index_snapshot_and_batches(directory: Direc
 
 
 @pytest.mark.parametrize("index", ["right", "missing", "wrong"])
-def test_a_time_is_found(directory: Directory, index: str) -> None:
+def test_timestamp_is_found_despite_invalid_index(directory: Directory, index: str) -> None:
     for base in (0, 30, 60):
         path = directory.partition / file_name(base, ".timeindex")
         if index == "missing":
@@ -293,7 +293,7 @@ def test_a_time_is_found(directory: Directory, index: str) -> None:
         partitions.resolve(AtTimestamps(TIME + 500, or_latest=False), side="starting")
 
 
-def test_several_directories_are_one_broker(directory: Directory, tmp_path: Path) -> None:
+def test_several_data_directories_are_read_together(directory: Directory, tmp_path: Path) -> None:
     other = Directory(tmp_path / "other")
     other.partition.rename(other.path / "u-3")
     (other.path / "u-3" / file_name(0, ".log")).write_bytes(batch(0))
@@ -305,7 +305,7 @@ def test_several_directories_are_one_broker(directory: Directory, tmp_path: Path
     assert ends == {("t", 0): 100, ("u", 3): 10}
 
 
-def test_options_that_need_more_are_refused(directory: Directory) -> None:
+def test_incomplete_file_options_are_rejected(directory: Directory) -> None:
     with pytest.raises(OptionError, match="path must name data directories"):
         FilePartitions(directory.options(path=f"{directory.path},"))
     with pytest.raises(OptionError, match=r"also needs 'kafka\.bootstrap\.servers'"):
@@ -324,7 +324,7 @@ def test_invalid_data_directory_is_rejected(directory: Directory, tmp_path: Path
         directory.offsets(0, 100)
 
 
-def test_messages_of_the_old_formats_are_refused(directory: Directory) -> None:
+def test_old_message_formats_are_rejected(directory: Directory) -> None:
     steps = from_batches(batch(0), 1, first_offset=0, max_bytes=10_000, max_content=10_000)
     old = next(each for each in steps if each is not None).data
     directory.segment(0, [old])

@@ -1,4 +1,4 @@
-"""Streams: where they begin, how much a batch holds, what they go on with, and what they lose."""
+"""Streams: start offsets, batch limits, resumption and lost records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """A query with a checkpoint, which is run again and again until it has read what is there."""
+    """A query with a checkpoint; each run reads all available records."""
 
     def __init__(self, spark: SparkSession, broker: LocalBroker, directory: Path) -> None:
         self.spark = spark
@@ -29,7 +29,7 @@ class Stream:
         self.progress: list[Any] = []
 
     def run(self, kind: str = "kbroker", **options: str) -> list[list[str]]:
-        """Run with availableNow; returns the values of each batch that had some."""
+        """Run with availableNow and return the values of each batch that has any."""
         self.batches = []
         given = self.servers | {"startingOffsets": "earliest"} | options
         rows = self.spark.readStream.format(kind).options(**given).load()
@@ -53,9 +53,7 @@ def stream(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> Stream:
     return Stream(spark, broker, tmp_path / "checkpoint")
 
 
-def test_a_stream_goes_on_where_it_was_and_sees_what_is_new(
-    stream: Stream, broker: LocalBroker
-) -> None:
+def test_stream_resumes_and_finds_new_topics(stream: Stream, broker: LocalBroker) -> None:
     broker.create_topic("one")
     produce(broker, "one", ["a", "b"])
     assert stream.run(subscribePattern="one|two") == [["a", "b"]]
@@ -69,7 +67,7 @@ def test_a_stream_goes_on_where_it_was_and_sees_what_is_new(
         assert broker.committed("shown") == {("one", 0): 3, ("two", 0): 0, ("two", 1): 1}
 
 
-def test_batches_have_the_size_that_was_asked_for(stream: Stream, broker: LocalBroker) -> None:
+def test_batches_respect_offset_limits(stream: Stream, broker: LocalBroker) -> None:
     broker.create_topic("limited")
     produce(broker, "limited", list("abcdefg"))
     if not HAS_READ_LIMITS:
@@ -85,16 +83,14 @@ def test_batches_have_the_size_that_was_asked_for(stream: Stream, broker: LocalB
     assert broker.committed("g") == {("limited", 0): 7}
 
 
-def test_a_batch_of_a_version_without_limits_is_all_there_is(
-    stream: Stream, broker: LocalBroker
-) -> None:
+def test_batch_without_limits_contains_all_records(stream: Stream, broker: LocalBroker) -> None:
     broker.create_topic("all", 2)
     produce(broker, "all", ["a", "b"])
     produce(broker, "all", ["c"], partition=1)
     assert stream.run(subscribe="all") == [["a", "b", "c"]]
 
 
-def test_an_unfinished_batch_is_repeated_and_then_comes_the_rest(
+def test_unfinished_batch_is_repeated_before_new_records(
     stream: Stream, broker: LocalBroker
 ) -> None:
     broker.create_topic("unfinished")
@@ -107,9 +103,7 @@ def test_an_unfinished_batch_is_repeated_and_then_comes_the_rest(
     assert stream.run(subscribe="unfinished") == [["a", "b"], ["c"]]
 
 
-def test_a_checkpoint_of_the_connector_is_gone_on_with_and_back(
-    stream: Stream, broker: LocalBroker
-) -> None:
+def test_checkpoint_is_shared_with_connector(stream: Stream, broker: LocalBroker) -> None:
     broker.create_topic("shared")
     for kind, value in (("kafka", "a"), ("kbroker", "b"), ("kafka", "c")):
         produce(broker, "shared", [value])
@@ -117,7 +111,7 @@ def test_a_checkpoint_of_the_connector_is_gone_on_with_and_back(
 
 
 @pytest.mark.parametrize("kind", ["kafka", "kbroker"])
-def test_lost_records_fail_a_stream_or_are_left_out(
+def test_lost_records_fail_stream_or_are_skipped(
     stream: Stream, broker: LocalBroker, kind: str
 ) -> None:
     broker.create_topic("lost")
@@ -151,7 +145,7 @@ def test_recreated_shorter_topic_fails_query(
     assert stream.run(kind, subscribe="again", failOnDataLoss="false") == [["e"]]
 
 
-def test_topics_that_go_away_and_partitions_that_began_late(
+def test_deleted_topics_and_late_partitions_are_data_loss(
     broker: LocalBroker,
 ) -> None:
     broker.create_topic("late")
@@ -171,7 +165,7 @@ def test_topics_that_go_away_and_partitions_that_began_late(
     assert (task.range.start, task.range.end) == (1, 2)
 
 
-def test_a_repeated_batch_that_was_all_is_told_of(
+def test_repeated_batch_without_newer_offsets_logs_warning(
     broker: LocalBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.create_topic("repeated")
@@ -179,10 +173,10 @@ def test_a_repeated_batch_that_was_all_is_told_of(
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "repeated"}
     offsets = {"repeated": {"0": 0}}, {"repeated": {"0": 1}}
 
-    looked = StreamReader(SourceOptions.parse(given))
-    assert looked.latestOffset() == offsets[1]
-    assert len(looked.partitions(*offsets)) == 1
-    looked.stop()
+    checked = StreamReader(SourceOptions.parse(given))
+    assert checked.latestOffset() == offsets[1]
+    assert len(checked.partitions(*offsets)) == 1
+    checked.stop()
     assert caplog.text == ""
 
     ended = StreamReader(SourceOptions.parse(given))
@@ -191,7 +185,7 @@ def test_a_repeated_batch_that_was_all_is_told_of(
     assert "without checking for newer records" in caplog.text
 
 
-def test_few_records_are_put_off_but_not_for_ever(broker: LocalBroker) -> None:
+def test_minimum_offsets_delay_batch_until_limit(broker: LocalBroker) -> None:
     given = {
         "kafka.bootstrap.servers": broker.bootstrap_servers,
         "subscribe": "few",

@@ -1,4 +1,4 @@
-"""A range is read exactly, whatever lies at its end; what is gone is told."""
+"""Ranges are read exactly, and lost records are reported."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .topics import Transaction, delete_before, produce
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[LocalBroker]:
-    """One broker for all tests that take topics of their own."""
+    """A broker for all tests that create their own topics."""
     with LocalBroker() as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
-def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "SHORT_SECONDS", 0.2)
 
 
@@ -39,13 +39,13 @@ def options(broker: LocalBroker, **given: str) -> SourceOptions:
 
 
 def offsets(broker: LocalBroker, topic: str, start: int, end: int, **given: str) -> list[int]:
-    """The offsets that a task reads."""
+    """Return the offsets that a task reads."""
     wanted = OffsetRange(topic, 0, start, end)
     batches = list(wire.read_range(wanted, options(broker, **given)))
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
-def test_a_piece_out_of_the_middle(shared: LocalBroker) -> None:
+def test_range_within_partition_is_read_exactly(shared: LocalBroker) -> None:
     shared.create_topic("middle")
     produce(shared, "middle", [str(number) for number in range(100)])
     assert offsets(shared, "middle", 20, 70) == list(range(20, 70))
@@ -63,7 +63,7 @@ def test_request_is_retried_after_leader_change(shared: LocalBroker, error: str)
 
 
 def test_request_waits_for_unknown_leader(shared: LocalBroker) -> None:
-    """As after a broker's start: librdkafka finds no leaders in the metadata, and asks nobody."""
+    """After a broker's start, librdkafka finds no leaders in the metadata and sends no request."""
     shared.create_topic("leaderless")
     produce(shared, "leaderless", ["a"])
 
@@ -83,7 +83,7 @@ def test_request_waits_for_unknown_leader(shared: LocalBroker) -> None:
     assert hits
 
 
-def test_control_and_aborted_records_at_the_end_do_not_hold_a_task_up(shared: LocalBroker) -> None:
+def test_task_ends_despite_trailing_control_and_aborted_records(shared: LocalBroker) -> None:
     shared.create_topic("aborted")
     produce(shared, "aborted", ["a", "b"])
     Transaction(shared, "aborted", ["c", "d"]).abort()
@@ -95,7 +95,7 @@ def test_control_and_aborted_records_at_the_end_do_not_hold_a_task_up(shared: Lo
     assert time.monotonic() - began < 60
 
 
-def test_records_beyond_an_open_transaction_are_not_waited_for(shared: LocalBroker) -> None:
+def test_open_transaction_in_range_is_an_error(shared: LocalBroker) -> None:
     shared.create_topic("open")
     produce(shared, "open", ["a"])
     transaction = Transaction(shared, "open", ["b"])
@@ -108,7 +108,7 @@ def test_records_beyond_an_open_transaction_are_not_waited_for(shared: LocalBrok
     assert offsets(shared, "open", 0, 2, kafka__isolation__level="read_committed") == [0, 1]
 
 
-def test_offsets_that_are_trimmed_away(shared: LocalBroker) -> None:
+def test_deleted_offsets_are_data_loss(shared: LocalBroker) -> None:
     shared.create_topic("trimmed")
     produce(shared, "trimmed", ["a", "b", "c", "d"])
     delete_before(shared, "trimmed", 2)
@@ -119,7 +119,7 @@ def test_offsets_that_are_trimmed_away(shared: LocalBroker) -> None:
     assert offsets(shared, "trimmed", 0, 1, failOnDataLoss="false") == []
 
 
-def test_range_from_earliest_leaves_out_records_deleted_since_planning(shared: LocalBroker) -> None:
+def test_range_from_earliest_skips_records_deleted_since_planning(shared: LocalBroker) -> None:
     shared.create_topic("retained")
     produce(shared, "retained", ["a", "b", "c", "d"])
     delete_before(shared, "retained", 2)

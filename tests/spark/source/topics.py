@@ -1,4 +1,4 @@
-"""Topics to read: their records, and the options that name them."""
+"""Helpers that fill, read and truncate topics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = ("kafka", "kbroker")
 def produce(
     broker: LocalBroker, topic: str, values: Sequence[str], *, partition: int = 0, **settings: str
 ) -> None:
-    """Append records with a client of its own; `settings` are librdkafka's, with underscores."""
+    """Append records with a new client; `settings` are librdkafka's, with underscores for dots."""
     producer = Producer(_settings(broker, settings))
     for value in values:
         producer.produce(topic, value, key=f"key of {value}", partition=partition)
@@ -30,7 +30,7 @@ class Transaction:
     """A producer with an open transaction."""
 
     def __init__(self, broker: LocalBroker, topic: str, values: Sequence[str]) -> None:
-        """Begin one, and append records to partition 0."""
+        """Begin a transaction, and append records to partition 0."""
         settings = {"transactional.id": str(uuid.uuid4()), "linger.ms": "0"}
         self.producer = Producer(_settings(broker, settings))
         self.producer.init_transactions(20)
@@ -40,11 +40,11 @@ class Transaction:
         assert self.producer.flush(20) == 0
 
     def commit(self) -> None:
-        """End it, and its records count."""
+        """Commit the transaction."""
         self.producer.commit_transaction(20)
 
     def abort(self) -> None:
-        """End it, and its records do not count."""
+        """Abort the transaction."""
         self.producer.abort_transaction(20)
 
 
@@ -54,7 +54,7 @@ def _settings(broker: LocalBroker, given: dict[str, str]) -> dict[str, Any]:
 
 
 def read(spark: SparkSession, kind: str, broker: LocalBroker, **options: str) -> list[Any]:
-    """All rows of a batch read, in the order of partitions and offsets."""
+    """Return all rows of a batch read, sorted by partition and offset."""
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers} | {
         name.replace("__", "."): value for name, value in options.items()
     }
@@ -63,12 +63,12 @@ def read(spark: SparkSession, kind: str, broker: LocalBroker, **options: str) ->
 
 
 def values(rows: Sequence[Any]) -> list[str]:
-    """The values of rows as text."""
+    """Return the values of rows as strings."""
     return [bytes(row.value).decode() for row in rows]
 
 
 def delete_before(broker: LocalBroker, topic: str, offset: int) -> None:
-    """Move the start of partition 0."""
+    """Delete the records of partition 0 before `offset`."""
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 

@@ -1,4 +1,4 @@
-"""Projects that `kbroker init` makes pass their own tests, and live through kill -9."""
+"""Projects that `kbroker init` creates pass their own tests, and survive kill -9."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SECONDS = 600
 
 
 def environ(*directories: Path) -> dict[str, str]:
-    """Where projects and this checkout are found."""
+    """Return an environment in which the projects and this checkout can be imported."""
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*directories, ROOT]))}
 
 
 def plugin() -> list[str]:
-    """Options for pytest, where kbroker is not installed."""
+    """Return the pytest options that load the plugin if kbroker is not installed."""
     known = importlib.metadata.entry_points(group="pytest11")
     name = "kbroker.testing.plugin"
     return [] if any(each.value == name for each in known) else ["-p", name]
 
 
-def test_their_own_tests_pass(tmp_path: Path) -> None:
-    """In one process, which saves starts of Java; docs/how-to/pipelines.md tests one by itself."""
+def test_created_projects_pass_their_own_tests(tmp_path: Path) -> None:
+    """One process for all saves starts of Java; docs/how-to/pipelines.md tests one project alone."""
     projects = [copy_project(kind, f"my_{kind}", tmp_path / kind) for kind in KINDS]
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     words = ["pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", *plugin()]
@@ -54,7 +54,7 @@ def test_their_own_tests_pass(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shop(broker: LocalBroker, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Starts the pipeline `enrich` in a process of its own; its small batches make it easy to hit."""
+    """Return a function that starts the pipeline `enrich` with small batches in a new process."""
     directory = copy_project("enrich", "shop", tmp_path)
     settings = ["--bootstrap", broker.bootstrap_servers, "--max-offsets", "20"]
     started: list[subprocess.Popen[bytes]] = []
@@ -78,7 +78,7 @@ def shop(broker: LocalBroker, tmp_path: Path) -> Iterator[Callable[[], subproces
             process.wait()
 
 
-def test_kill_minus_9_doubles_and_loses_nothing(
+def test_pipeline_killed_by_sigkill_loses_and_duplicates_nothing(
     broker: LocalBroker, shop: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     for topic, partitions in {"orders": 2, "customers": 1, "enriched": 2, "rejected": 1}.items():
@@ -104,7 +104,7 @@ def test_kill_minus_9_doubles_and_loses_nothing(
 
 
 def latest(broker: LocalBroker) -> dict[bytes | None, str]:
-    """What a reader of the results sees: the last value of each key."""
+    """Return the last value of each key, as a reader of the results sees it."""
     return {each.key: each.text for each in broker.records("enriched")}
 
 

@@ -1,1 +1,1 @@
-"""The examples below examples/pipelines: their results are those of plain Python."""
+"""The examples below examples/pipelines: their results equal those of plain Python."""

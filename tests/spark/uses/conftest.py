@@ -1,4 +1,4 @@
-"""Examples are run from their directory; here they are imported from it."""
+"""Import path of the examples, which normally run from their own directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions and late clicks are exactly those of plain Python, also after a crash."""
+"""Sessions and late clicks equal those of plain Python, even after a crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SEED, COUNT = 7, 6_000
 
 
-def test_sessions_survive_a_crash(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
+def test_sessions_survive_crash(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
     import program
     import topics
     from clicks import CLICKS, LATE, SESSIONS, generate, pipeline, truth
@@ -44,8 +44,8 @@ def test_sessions_survive_a_crash(spark: SparkSession, broker: LocalBroker, tmp_
         assert len(keys) > len(set(keys)), "the crash repeated nothing"
 
 
-def test_the_stream_has_what_is_difficult() -> None:
-    """Late clicks, clicks out of order, gaps of exactly the length that ends a session."""
+def test_generated_clicks_cover_difficult_cases() -> None:
+    """They include late clicks, clicks out of order, and gaps of exactly the session timeout."""
     from clicks import GAP_MINUTES, LATE_MINUTES, generate, truth
 
     stream = generate.clicks(SEED, COUNT)

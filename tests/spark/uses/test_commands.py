@@ -1,4 +1,4 @@
-"""The command in each example's README does what stands there, on a few rows."""
+"""The command in each example's README works as documented, on a few rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGE = EXAMPLES.parents[1] / "docs/tutorials/examples.md"
 
 
 def command_of(name: str) -> str:
-    """The command in an example's README; the page about all of them has it too."""
+    """Return the command in an example's README. The tutorial page has it too."""
     (found,) = COMMAND.findall((EXAMPLES / name / "README.md").read_text())
     assert isinstance(found, str)
     return found
@@ -39,13 +39,13 @@ def test_every_example_is_tested() -> None:
     assert set(COMMAND.findall(PAGE.read_text())) == set(ROWS)
 
 
-def takes_what_is_there() -> bool:
-    """Whether this PySpark lets a source in Python have the trigger availableNow."""
+def supports_available_now() -> bool:
+    """Return True if this PySpark supports the trigger availableNow for Python sources."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 def arguments(name: str, directory: Path) -> list[str]:
-    source = "kbroker" if name == "changes" and takes_what_is_there() else "kafka"
+    source = "kbroker" if name == "changes" and supports_available_now() else "kafka"
     return [f"--rows={ROWS[name]}", f"--directory={directory}", f"--format={source}"]
 
 
@@ -55,7 +55,7 @@ def check(printed: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["changes", "clicks", "metrics"])
-def test_the_command_finds_what_plain_python_finds(
+def test_command_results_equal_plain_python(
     name: str,
     spark: SparkSession,
     broker: LocalBroker,
@@ -63,7 +63,7 @@ def test_the_command_finds_what_plain_python_finds(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process, whose Spark session the example takes."""
+    """The command runs in this process and uses its Spark session."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", broker.bootstrap_servers)
     monkeypatch.setattr(sys, "argv", [name, *arguments(name, tmp_path)])
     with pytest.raises(SystemExit) as ended:
@@ -73,7 +73,7 @@ def test_the_command_finds_what_plain_python_finds(
     check(printed)
 
 
-def test_the_whole_command_in_processes_of_its_own(tmp_path: Path) -> None:
+def test_whole_command_runs_in_its_own_processes(tmp_path: Path) -> None:
     python = sys.executable
     words = [python, "-m", "kbroker", "run", "--", python, "-m", command_of("logs")]
     with subprocess.Popen(
@@ -87,7 +87,8 @@ def test_the_whole_command_in_processes_of_its_own(tmp_path: Path) -> None:
         try:
             printed, _ = process.communicate(timeout=600)
         except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # with the example and its JVM
+            # including the example and its JVM
+            os.killpg(process.pid, signal.SIGKILL)
             raise
     assert process.returncode == 0, printed
     check(printed)
@@ -102,7 +103,7 @@ def test_the_whole_command_in_processes_of_its_own(tmp_path: Path) -> None:
         ({"a": 1, "b": 0}, ("things: 0 missing, 0 unexpected, 1 different, such as b", 1)),
     ],
 )
-def test_a_difference_is_found(
+def test_verdict_reports_differences(
     found: dict[str, int], says: tuple[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     import program

@@ -1,4 +1,4 @@
-"""Error rates and bad entries are exactly those of plain Python, also after a crash."""
+"""Error rates and bad entries equal those of plain Python, even after a crash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEED, COUNT = 7, 4_000
 SQL = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_error_rates_survive_a_crash(
+def test_error_rates_survive_crash(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     import program
@@ -50,7 +50,7 @@ def test_error_rates_survive_a_crash(
         assert len(set(records)) < len(records), "the crash repeated nothing"
 
 
-def test_the_full_text_is_found_in_the_lake(
+def test_lake_search_finds_full_text(
     spark: SparkSession, broker: LocalBroker, tmp_path: Path
 ) -> None:
     import duckdb
@@ -73,7 +73,7 @@ def test_the_full_text_is_found_in_the_lake(
     assert Counter(value for _, value in rows) == expected
 
 
-def test_the_shipper_keeps_entries_together() -> None:
+def test_shipper_keeps_multiline_entries_together() -> None:
     from logs import generate, ship
 
     made = generate.entries(SEED, COUNT)

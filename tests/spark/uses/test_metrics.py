@@ -1,4 +1,4 @@
-"""Windows of every width are exactly those of plain Python, also after a crash."""
+"""Windows of every width equal those of plain Python, even after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SEED, COUNT = 7, 9_000
 
 
-def test_windows_survive_a_crash(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
+def test_windows_survive_crash(spark: SparkSession, broker: LocalBroker, tmp_path: Path) -> None:
     import program
     import topics
     from metrics import METRICS, WIDTHS, generate, pipeline, truth

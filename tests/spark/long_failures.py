@@ -145,10 +145,7 @@ def test_unsupported_java_is_diagnosed(right_jars: dict[str, Path]) -> None:
 
 
 def test_harmless_messages_of_working_session_are_known(right_jars: dict[str, Path]) -> None:
-    """Nothing is wrong:
-
-    Spark prints warnings about settings, and the new topic is unknown at first.
-    """
+    """Spark prints warnings about settings, and the new topic is unknown at first."""
     with LocalBroker() as broker:
         broker.fault("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
         said = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right_jars.values())))

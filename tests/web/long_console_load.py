@@ -1,8 +1,7 @@
-"""The console beside load: frames of a live page, other clients' acks, a search through millions of
-records; see soak.toml.
+"""The console under load: frame rates, delays of other clients, and long searches.
 
-Needs Debian's chromium and playwright. What is asserted holds on a busy machine too; what was seen is
-printed.
+See soak.toml. The tests need Debian's chromium and playwright. The assertions also hold on a busy
+machine; the measured numbers are printed.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from kbroker.protocol.compression import Codec
 
 from ..cli.test_serve import serving, wait_for
 from ..wire import batch, connected, create_topic, produce
-from .beside import FED, FED_PER_SECOND, POLITE
 from .browser import chromium
+from .load_clients import FED, FED_PER_SECOND, POLITE
 
 ROOT = Path(__file__).parents[2]
+# Seconds of one measurement, and number of measurements per side.
 SECONDS, ROUNDS = 6, 5
-"""How long one side is measured at a time, and how often each."""
+# Maximum ratio of a polite client's p99 latencies, with other load on two cores.
 LONGER_MAX = 3.0
-"""How many times as long a polite client's p99 may be, beside all else that two cores do."""
+# Maximum latency of a polite client in seconds, as in tests/hostile.
 WORST_SECONDS_MAX = 0.25
-"""What no polite client is to wait; as in tests/hostile."""
+# Minimum frames per second; 60 if a core is free for the browser.
 FRAMES_MIN = 30
-"""Each second; 60 where the machine has a processor left for the browser."""
 RECORDS, RECORDS_OF_BATCH, PARTITIONS = 10_000_000, 20_000, 4
-LOOKS_OF_EXPRESSION = 10
+EXPRESSION_REQUESTS_MAX = 10
 FRAMES = """seconds => new Promise((done) => {
   const at = [];
   const frame = (now) => {
@@ -75,9 +74,9 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def beside(role: str, port: int) -> Iterator[Callable[[], str]]:
-    """Let a client run; what is given ends it, and returns what it says."""
-    command = [sys.executable, "-m", "tests.web.beside", role, str(port)]
+def background_client(role: str, port: int) -> Iterator[Callable[[], str]]:
+    """Run a client in the background. The yielded function ends it and returns its output."""
+    command = [sys.executable, "-m", "tests.web.load_clients", role, str(port)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
@@ -89,9 +88,9 @@ def beside(role: str, port: int) -> Iterator[Callable[[], str]]:
             process.kill()
 
 
-def acks_meanwhile(port: int, work: Callable[[], object]) -> dict[str, float]:
-    """What a polite client waited for its acks while something was done, in seconds."""
-    with beside("acks", port) as end:
+def ack_times_during(port: int, work: Callable[[], object]) -> dict[str, float]:
+    """Return the ack times of a polite client while `work` runs, in seconds."""
+    with background_client("acks", port) as end:
         work()
         found: dict[str, float] = json.loads(end())
     return found
@@ -101,7 +100,7 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"
 
 
-def told(acks: dict[str, float]) -> str:
+def ack_summary(acks: dict[str, float]) -> str:
     return f"p99 {milliseconds(acks['p99'])}, worst {milliseconds(acks['worst'])}"
 
 
@@ -116,10 +115,10 @@ async def make_topics(endpoint: Endpoint) -> None:
 
 @contextmanager
 def feeding(directory: Path) -> Iterator[dict[str, Any]]:
-    """A server with a topic that gets records all the time."""
+    """Run a server with a topic that gets records continuously."""
     with served(directory, "--memory") as ready:
         trio.run(make_topics, address(ready))
-        with beside("feed", address(ready).port):
+        with background_client("feed", address(ready).port):
             yield ready
 
 
@@ -136,8 +135,7 @@ def another(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Side(NamedTuple):
-    """What was seen beside one thing: medians of p99 and p50 of the rounds, the worst ack of all, and what the
-    broker took of a processor."""
+    """Medians of p99 and p50 over the rounds, the worst ack, and the broker's share of a core."""
 
     p99: float
     p50: float
@@ -146,12 +144,12 @@ class Side(NamedTuple):
 
 
 def rounds(ready: dict[str, Any], sides: dict[str, Callable[[], object]]) -> dict[str, Side]:
-    """What a polite client sees beside each of some things, which take turns."""
+    """Measure a polite client during each of several loads, in alternating rounds."""
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for _ in range(ROUNDS):
         for name, work in sides.items():
             began, worked = time.monotonic(), processor_seconds(ready["pid"])
-            found = acks_meanwhile(address(ready).port, work)
+            found = ack_times_during(address(ready).port, work)
             worked = processor_seconds(ready["pid"]) - worked
             seen[name].append(found | {"busy": worked / (time.monotonic() - began)})
     return {
@@ -166,7 +164,7 @@ def rounds(ready: dict[str, Any], sides: dict[str, Callable[[], object]]) -> dic
 
 
 def processor_seconds(pid: int) -> float:
-    """What all threads of a process have worked so far."""
+    """Return the CPU seconds of all threads of a process."""
     text = Path(f"/proc/{pid}/stat").read_text()
     user, system = text.rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
@@ -176,7 +174,7 @@ def test_live_view_barely_delays_other_clients(fed: dict[str, Any]) -> None:
     http = int(fed["http"].rpartition(":")[2])
 
     def watched() -> None:
-        with beside("watch", http):
+        with background_client("watch", http):
             time.sleep(SECONDS)
 
     found = rounds(fed, {"nobody": lambda: time.sleep(SECONDS), "a live view": watched})
@@ -194,8 +192,10 @@ def test_live_view_barely_delays_other_clients(fed: dict[str, Any]) -> None:
 def test_live_page_is_rendered_smoothly(
     browser: Browser, fed: dict[str, Any], another: dict[str, Any]
 ) -> None:
-    """The browser takes most of a processor, of which there may be two: what that costs other clients is
-    seen where the page is that of another server, which runs all the time."""
+    """The browser needs most of a core, and there may be only two.
+
+    To measure that cost alone, the page of another server is watched too, which runs all the time.
+    """
     with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
         page = context.new_page()
         between: list[float] = []
@@ -220,25 +220,25 @@ def test_live_page_is_rendered_smoothly(
         text = page.locator("main [role=status]").inner_text()
     seen, dropped = (int(each.replace(",", "")) for each in re.findall(r"[\d,]*\d", text))
     frames = 1000 * len(between) / sum(between)
-    alone, elsewhere, beside_it = (found[side].p99 for side in sides)
+    alone, elsewhere, with_load = (found[side].p99 for side in sides)
     print(
         f"\nfigures: a live page at {FED_PER_SECOND} records/s: {frames:.1f} frames/s, median "
         f"{statistics.median(between):.1f} ms, worst {max(between):.0f} ms; p99 of another client's acks "
         f"{milliseconds(alone)} with an idle page, {milliseconds(elsewhere)} with a live page of another "
-        f"server, {milliseconds(beside_it)} with it ({beside_it / alone:.2f} and "
-        f"{beside_it / elsewhere:.2f} times, on the same processors)"
+        f"server, {milliseconds(with_load)} with it ({with_load / alone:.2f} and "
+        f"{with_load / elsewhere:.2f} times, on the same processors)"
     )
     assert seen > FED_PER_SECOND * SECONDS / 2
     assert 0 < dropped < seen
     assert frames > FRAMES_MIN
-    assert beside_it <= elsewhere * LONGER_MAX
+    assert with_load <= elsewhere * LONGER_MAX
 
 
-# -- a search
+# -- search
 
 
 async def fill(endpoint: Endpoint, codec: Codec) -> None:
-    """Millions of records, as few batches that are written again and again."""
+    """Write millions of records by repeating a few batches."""
     values = (b'{"order": %d, "country": "DE"}' % n for n in range(RECORDS_OF_BATCH))
     records = batch(values, codec=codec)
     async with connected(endpoint) as wire:
@@ -257,30 +257,31 @@ def large(
     directory = tmp_path_factory.mktemp("large")
     with served(directory, "--data-dir", str(directory / "data")) as ready:
         trio.run(fill, address(ready), request.param)
-        os.sync()  # the system writes it out half a minute later otherwise, and holds up any write then
+        # otherwise the system writes the data half a minute later, and delays other writes
+        os.sync()
         yield {**ready, "codec": request.param.name.lower()}
 
 
 class Search:
-    """A search by the API, look by look."""
+    """A search by API requests."""
 
     def __init__(self, http: str, **query: str) -> None:
         self._address = f"{http}/api/v1/topics/large/messages"
         self._query = query
-        self.scanned = self.looks = 0
+        self.scanned = self.requests = 0
         self.left = [RECORDS]
         self.seconds = 0.0
 
-    def run(self, looks_max: int = 10_000) -> None:
-        """To its end, or so many looks."""
+    def run(self, requests_max: int = 10_000) -> None:
+        """Search to the end, or for `requests_max` requests."""
         cursor, began = "", time.monotonic()
-        while self.looks < looks_max:
+        while self.requests < requests_max:
             query = urlencode({**self._query, "cursor": cursor})
             with urllib.request.urlopen(f"{self._address}?{query}") as answer:
                 found = json.load(answer)
             assert found["records"] == []
             self.scanned += found["scanned"]
-            self.looks += 1
+            self.requests += 1
             self.left.append(found["left"])
             cursor = found["cursor"]
             if found["done"]:
@@ -289,32 +290,33 @@ class Search:
 
 
 @pytest.mark.parametrize(
-    ("query", "looks_max"),
+    ("query", "requests_max"),
     [
         ({"contains": "nowhere", "from": "oldest"}, 10_000),
         ({"contains": "nowhere", "from": "newest"}, 10_000),
-        ({"where": "value.order < 0", "from": "oldest"}, LOOKS_OF_EXPRESSION),
-        ({"where": "value.order < 0", "from": "newest"}, LOOKS_OF_EXPRESSION),
+        ({"where": "value.order < 0", "from": "oldest"}, EXPRESSION_REQUESTS_MAX),
+        ({"where": "value.order < 0", "from": "newest"}, EXPRESSION_REQUESTS_MAX),
     ],
     ids=lambda it: " ".join(it) if isinstance(it, dict) else None,
 )
 def test_search_without_matches_barely_delays_other_clients(
-    large: dict[str, Any], query: dict[str, str], looks_max: int
+    large: dict[str, Any], query: dict[str, str], requests_max: int
 ) -> None:
     port = address(large).port
-    alone = acks_meanwhile(port, lambda: time.sleep(SECONDS))
+    alone = ack_times_during(port, lambda: time.sleep(SECONDS))
     search = Search(large["http"], **query)
-    beside_it = acks_meanwhile(port, lambda: search.run(looks_max))
+    with_load = ack_times_during(port, lambda: search.run(requests_max))
     (name, *_), origin = query, query["from"]
     print(
         f"\nfigures: {name} from the {origin} of {large['codec']} batches: "
-        f"{search.scanned / search.seconds / 1e6:.2f} M records/s, {search.looks} looks in "
-        f"{search.seconds:.1f} s; acks of another client {told(alone)} alone, {told(beside_it)} beside it"
+        f"{search.scanned / search.seconds / 1e6:.2f} M records/s, {search.requests} requests in "
+        f"{search.seconds:.1f} s; acks of another client {ack_summary(alone)} alone, "
+        f"{ack_summary(with_load)} during the search"
     )
     assert search.left == sorted(search.left, reverse=True)
-    if search.looks < looks_max:
+    if search.requests < requests_max:
         assert (search.scanned, search.left[-1]) == (RECORDS, 0)
-    assert beside_it["worst"] <= WORST_SECONDS_MAX
+    assert with_load["worst"] <= WORST_SECONDS_MAX
 
 
 def test_page_shows_progress_of_search(browser: Browser, large: dict[str, Any]) -> None:

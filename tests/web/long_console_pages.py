@@ -1,6 +1,7 @@
-"""Every page of the console in a browser: what it shows, at which widths, and for whom; see soak.toml.
+"""Every page of the console in a browser: content, layout and accessibility. See soak.toml.
 
-Needs Debian's chromium, playwright, and axe-core below .work/axe. Pictures are left in .work/console.
+Needs Debian's chromium, playwright, and axe-core below .work/axe. Screenshots are written to
+.work/console.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ PICTURES = ROOT / ".work/console"
 SIZES = ((1280, 800), (360, 740))
 THEMES = ("light", "dark")
 SERIOUS = ("serious", "critical")
+# Size of a value in bytes that the console does not read.
 OVERSIZED = 17 * 1024 * 1024
-"""Bytes of a value that the console does not read."""
 PAINT_MS, PAGE_BYTES = 200, 200_000
 EVIL = "<img src=x onerror=document.title='broken'>\x1b[31m"
 PAGES = {
@@ -72,14 +73,14 @@ SCHEMAS = {
 
 
 def register(url: str) -> None:
-    """Schemas; their ids are in their order."""
+    """Register the schemas. Their IDs follow the order of SCHEMAS."""
     for subject, schema in SCHEMAS.items():
         body = json.dumps({"schema": json.dumps(schema)}).encode()
         urllib.request.urlopen(f"{url}/subjects/{quote(subject, safe='')}/versions", body).close()
 
 
 def arm(ready: dict[str, Any]) -> None:
-    """Faults that hit nothing of what these tests do."""
+    """Arm faults that no test of this module triggers."""
     token = Path(ready["control_token_file"]).read_text().strip()
     host, port = ready["control"].split(":")
     with socket.create_connection((host, int(port))) as connection:
@@ -95,7 +96,7 @@ def arm(ready: dict[str, Any]) -> None:
 
 
 async def seed(address: str) -> None:
-    """Topics, records and groups, some of them with names that mean no good."""
+    """Create topics, records and groups, some of them with hostile names."""
     async with open_cluster([Endpoint.parse(address)], "shop") as cluster:
         topics = [NewTopic("orders", 6), NewTopic("payments", 1), NewTopic("typed", 1)]
         topics += [NewTopic("written", 3), NewTopic("oversized", 1)]
@@ -113,7 +114,8 @@ async def seed(address: str) -> None:
             Record(EVIL.encode(), EVIL.encode(), 1, headers, -1),
             Record(None, b'{"text": "' + b"y" * 20_000 + b'the end"}', 2, [], -1),
         ]
-        number = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # the largest of 64 bits
+        # the maximum of 64 bits
+        number = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
         records["typed", 0] = [
             Record(b"a", b"\0\0\0\0\1\x04DE" + number, 1, [], -1),
             Record(b"b", b"\0\0\0\0\1\x7f", 2, [], -1),
@@ -146,23 +148,23 @@ def browser() -> Iterator[Browser]:
 
 
 class Shown:
-    """A page that is open, and what went wrong in it."""
+    """An open page, with its errors and its requests to other servers."""
 
     def __init__(self, page: Page, base: str) -> None:
         self.page = page
-        self.troubles: list[str] = []
-        self.elsewhere: list[str] = []
+        self.errors: list[str] = []
+        self.foreign_requests: list[str] = []
         self._base = base
-        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on(
             "console",
-            lambda said: self.troubles.append(said.text) if said.type == "error" else None,
+            lambda said: self.errors.append(said.text) if said.type == "error" else None,
         )
         page.on("request", self._asked)
 
     def _asked(self, request: Any) -> None:
         if not request.url.startswith((self._base, "blob:")):
-            self.elsewhere.append(request.url)
+            self.foreign_requests.append(request.url)
 
     def go(self, place: str) -> Page:
         self.page.goto(f"{self._base}/console/{place}")
@@ -175,8 +177,8 @@ def shown(browser: Browser, server: dict[str, Any]) -> Iterator[Shown]:
     with browser.new_context(bypass_csp=False) as context:
         it = Shown(context.new_page(), server["http"])
         yield it
-        assert it.troubles == []
-        assert it.elsewhere == []
+        assert it.errors == []
+        assert it.foreign_requests == []
 
 
 @pytest.mark.parametrize("theme", THEMES)

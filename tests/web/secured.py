@@ -1,4 +1,4 @@
-"""Brokers with users, and what is served by HTTP beside them."""
+"""Brokers with users, authentication and HTTP services."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 def secured_config(mechanism: str, **more: str) -> BrokerConfig:
-    """Of a broker to which admin may do everything, and alice what ACLs allow.
+    """Return the settings of a broker with the super user admin and the ordinary user alice.
 
-    Parameters: `more` are settings with `_` for the dots of their names.
+    Args:
+        mechanism: SASL mechanism.
+        **more: More settings, with `_` for the dots of their names.
     """
     module = _PLAIN if mechanism == "PLAIN" else _SCRAM
     prefix = f"listener.name.sasl_plaintext.{mechanism.lower()}"
@@ -41,7 +43,7 @@ def secured_config(mechanism: str, **more: str) -> BrokerConfig:
 async def secured_broker(
     config: BrokerConfig, service: Service, *, nodes: int | None = None
 ) -> AsyncIterator[Broker]:
-    """A broker of a `secured_config` with something beside it."""
+    """Run a broker with a `secured_config` and a service."""
     async with open_broker(
         config,
         data_dir=None,
@@ -54,6 +56,6 @@ async def secured_broker(
 
 
 def basic_auth(name: str, password: str) -> dict[str, str]:
-    """The header by which somebody shows who it is."""
+    """Return the HTTP header for basic authentication."""
     text = base64.b64encode(f"{name}:{password}".encode()).decode()
     return {"Authorization": f"Basic {text}"}

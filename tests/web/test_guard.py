@@ -1,4 +1,4 @@
-"""Who may ask what by HTTP, and how much."""
+"""Host, origin, method and size limits of HTTP requests."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_unknown_path_is_not_found_and_get_changes_nothing() -> None:
 
 
 async def reading(scope: Message, receive: Receive, send: Send) -> None:
-    """An application that reads all that is sent to it, and says how much that was."""
+    """An application that reads the whole request and returns its size."""
     size = 0
     while True:
         message = await receive()
@@ -87,7 +87,7 @@ async def reading(scope: Message, receive: Receive, send: Send) -> None:
 
 
 async def status_of(*parts: bytes, **headers: str) -> int:
-    """With what a request of some parts is answered."""
+    """Return the response status of a request whose body has several parts."""
     queue = [{"type": "http.request", "body": each, "more_body": True} for each in parts]
     queue.append({"type": "http.request", "body": b"", "more_body": False})
     sent: list[Message] = []

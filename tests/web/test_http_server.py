@@ -1,4 +1,4 @@
-"""One client of HTTP holds up neither the others nor the end."""
+"""Isolation of HTTP clients from each other, and the end of the server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from ..wire import until
 from .client import asking, get
 
 ANY = Endpoint("127.0.0.1", 0)
+# More bytes than the system buffers between two sockets.
 MUCH = 64 * 1024 * 1024
-"""More than systems buffer between two sockets."""
-
-
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -28,7 +26,7 @@ UPGRADE = (
 
 
 async def app(scope: Message, receive: Receive, send: Send) -> None:
-    """Says little, or much, or never an end, or fails."""
+    """Return a small or a large response, wait forever, or fail, depending on the path."""
     path = scope["path"]
     if path == "/fails":
         raise RuntimeError("planted")

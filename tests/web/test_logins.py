@@ -1,4 +1,4 @@
-"""Who may look at the console where users log in, and what each of them may do."""
+"""Authentication and permissions of the console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILURE_MS = 600_000
 
 @asynccontextmanager
 async def secured(mechanism: str, **more: str) -> AsyncIterator[tuple[Broker, Endpoint]]:
-    """A broker with users, and where its console is."""
+    """Run a broker with users, and yield it with the address of its console."""
     config = secured_config(mechanism, http_port="0", **more)
     http = HttpService(config)
     async with secured_broker(config, http) as broker:

@@ -1,4 +1,4 @@
-"""The pages, rules and the dashboard speak of metrics that there are."""
+"""Documentation, alert rules and the dashboard use only metrics that exist."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from kbroker.protocol.messages.groups import HeartbeatRequest
 
 from ..wire import batch, connected, produce
 from .client import served
-from .metrics.nodes import commit, create, seen
+from .metrics.nodes import commit, create, scrape
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "examples/monitoring"
 NAME = re.compile(r"\b((?:kafka|kbroker|process)_[a-z_]+)\b")
+# Suffixes of histogram samples.
 ENDS = ("_bucket", "_count", "_sum")
-"""Of histograms."""
 IN_PROSE = {"kafka_exporter"}
+# Metrics that are exposed only if a client pushes them.
 RARE = {"kbroker_client_metric"}
-"""There when a client sends such."""
 
 
 async def served_names(directory: Path) -> set[str]:
-    """All names that a broker tells which was used."""
+    """Return the names of all metrics that a broker exposes after some use."""
     async with served(directory) as (broker, http), connected(broker.endpoint) as wire:
         topic = await create(broker, "orders")
         await produce(wire, topic, batch([b"a"]))
         await commit(wire, "billing", "orders", 0, 1)
         await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
         broker.node.groups.rebalances["joined"] += 1
-        return (await seen(http.endpoint_of(1))).names()
+        return (await scrape(http.endpoint_of(1))).names()
 
 
 def without_end(name: str) -> str:
@@ -47,7 +47,7 @@ def without_end(name: str) -> str:
 
 
 def expressions(found: Any) -> Iterator[str]:
-    """All that Prometheus is asked for, wherever it stands in a document."""
+    """Yield all Prometheus queries in a document."""
     if isinstance(found, dict):
         for name, value in found.items():
             if name in ("expr", "definition"):

@@ -1,4 +1,4 @@
-"""Whether a node lives and is ready, as HTTP tells it."""
+"""Liveness and readiness of a node over HTTP."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_node_with_closed_listeners_is_not_ready() -> None:
 
 
 async def test_readiness_is_reported_until_stop_completes() -> None:
-    """An orchestrator learns that a node leaves while it still answers its clients."""
+    """Orchestrators must see that a node stops while it still serves its clients."""
     config = BrokerConfig.load(options={"http.port": "0"})
     http = HttpService(config)
     ready, stop, stopping, go_on = (trio.Event() for _ in range(4))

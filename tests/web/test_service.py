@@ -1,4 +1,4 @@
-"""HTTP of `kbroker serve`: its flags, what it says, and what it costs where it is off."""
+"""HTTP of `kbroker serve`: flags, output, and no cost if it is disabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kill during a commit or a merge neither duplicates, loses nor truncates records.
+"""Lakes stay exact if a commit or a merge is killed at any moment.
 
 The process "dies" at the first file system call, then at the second, and so on. The next start
 continues from what it finds.
@@ -215,7 +215,7 @@ def test_check_finds_damaged_lake(tmp_path: Path, damage: str, message: str) -> 
 @pytest.mark.parametrize("journal", ["journal.json", "merge.json"])
 @pytest.mark.parametrize("way", ["absolute", "upwards", "link"])
 def test_journal_with_path_outside_lake_is_rejected(tmp_path: Path, journal: str, way: str) -> None:
-    """Nothing is moved or removed in the lake or outside."""
+    """The rejected journal moves and removes no file."""
     lake, outside = tmp_path / "lake", tmp_path / "outside"
     write_all(lake, repeated=False)
     outside.mkdir()

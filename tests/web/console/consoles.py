@@ -27,7 +27,7 @@ def record(
 
 
 class Console:
-    """A broker's console, as a page has it."""
+    """A broker's console with an HTTP client."""
 
     def __init__(
         self, broker: Broker, service: HttpService, http: HttpClient, cluster: ClusterClient
@@ -38,7 +38,7 @@ class Console:
         self.cluster = cluster
 
     async def get(self, path: str, **query: object) -> Any:
-        """What is told; it must be."""
+        """Return the body of a successful response."""
         answer = await self.ask(path, **query)
         assert answer.status == 200, answer.text
         return answer.json()
@@ -53,12 +53,12 @@ class Console:
         return await self.http.ask(API + path, "POST", {"X-Kbroker-Token": token, **headers}, data)
 
     async def sample(self) -> None:
-        """Have it look at groups and rates now."""
+        """Sample groups and rates now."""
         assert self.service.console is not None
         await self.service.console.trends.sample()
 
     async def topic(self, name: str, *records: Record, partitions: int = 1) -> None:
-        """A topic with records in its first partition."""
+        """Create a topic with records in its first partition."""
         await create_topics(self.cluster, [NewTopic(name, partitions)])
         if records:
             await Producer(self.cluster).write({(name, 0): records})

@@ -1,4 +1,4 @@
-"""The JSON of the console: what it tells of topics, records, groups and clients, and who may write."""
+"""The console's JSON API for topics, records, groups, clients and the cluster."""
 
 from __future__ import annotations
 

@@ -92,10 +92,10 @@ ROUTES = [
     Route("/explain/client/{name:path}", ((DESCRIBE, CLUSTER),)),
     Route("/explain/partition/{topic}/{partition}", ((DESCRIBE, TOPIC),)),
 ]
+# Routes that return 404 unless the broker runs under test.
 UNDER_TEST = {"/tests", "/tests/disarm", "/tests/advance"}
-"""Answered with 404 unless the broker runs under test."""
+# Routes that show each authenticated user only what it may see.
 FILTERED = {"/session", "/topics", "/groups", "/overview", "/transactions", "/transactions/abort"}
-"""Answer anybody who is authenticated, with what that one may see."""
 VALUES = {
     "{topic}": "t",
     "{group:path}": "g",
@@ -108,7 +108,7 @@ NAMES = {TOPIC: "t", GROUP: "g", TRANSACTIONAL_ID: "x", CLUSTER: CLUSTER_NAME}
 
 
 class Shop(NamedTuple):
-    """A broker with ACLs, a topic with a record by a schema, and a console."""
+    """A broker with ACLs, a topic with one record that has a schema, and a console."""
 
     broker: Broker
     console: Endpoint
@@ -117,7 +117,7 @@ class Shop(NamedTuple):
 
     async def allow(
         self,
-        rights: Iterable[tuple[AclOperation, AclResourceType]],
+        permissions: Iterable[tuple[AclOperation, AclResourceType]],
         host: str,
         permission: AclPermission = ALLOW,
         name: str | None = None,
@@ -133,7 +133,7 @@ class Shop(NamedTuple):
                     operation,
                     permission,
                 )
-                for operation, kind in rights
+                for operation, kind in permissions
             ],
         )
 
@@ -145,7 +145,7 @@ class Shop(NamedTuple):
         *,
         body: bytes | None = None,
     ) -> Answer:
-        """Ask the console from an address of this machine; a stream is read no further than its head."""
+        """Send a request from a local address. For a stream, read only the head of the response."""
         there = self.console
         async with await trio.open_tcp_stream(*there, local_address=host) as stream:
             client = HttpClient(stream, str(there))
@@ -191,7 +191,7 @@ async def shop() -> AsyncIterator[Shop]:
 
 
 async def commit(cluster: ClusterClient) -> None:
-    """Make the group, with an offset of the topic."""
+    """Create the group by committing an offset of the topic."""
     connection = await cluster.coordinator("g")
     partition = OffsetCommitRequest.Partition(partition_index=0, committed_offset=0)
     topic = OffsetCommitRequest.Topic(name="t", partitions=[partition])
@@ -225,8 +225,9 @@ async def test_acl_for_one_host_counts_by_the_address_of_the_viewer() -> None:
             await it.allow(route.needs, ELSEWHERE)
             assert await it.status(route, HERE) == 403, route.path
             assert await it.status(route, ELSEWHERE) == 200, route.path
-            for right in route.needs:  # a denial goes before all that allow
-                await it.allow([right], ELSEWHERE, DENY)
+            # a denial takes precedence over all ACLs that allow
+            for permission in route.needs:
+                await it.allow([permission], ELSEWHERE, DENY)
             await commit(it.cluster)
             assert await it.status(route, ELSEWHERE) == 403, route.path
             await remove_acls(it.cluster, [EVERY_ACL])

@@ -1,4 +1,4 @@
-"""Bytes of records as the console shows them."""
+"""Decoding of record bytes in the console."""
 
 from __future__ import annotations
 

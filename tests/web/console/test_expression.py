@@ -1,4 +1,4 @@
-"""The small language that says which records are wanted."""
+"""The filter language of the console."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def found_at(path: list[str]) -> Any:
     return found if not isinstance(found, dict) else json.dumps(found)
 
 
-class Looked:
-    """A record without limits of work."""
+class UnlimitedRecord:
+    """A record without work limits."""
 
     def __call__(self, path: list[str], /) -> Any:
         return found_at(path)
@@ -43,7 +43,7 @@ class Looked:
         return text_of(found_at(path))
 
 
-look = Looked()
+record = UnlimitedRecord()
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ look = Looked()
     ],
 )
 def test_expression_matches_record(text: str) -> None:
-    assert parse(text)(look)
-    assert not parse(f"not ({text})")(look)
+    assert parse(text)(record)
+    assert not parse(f"not ({text})")(record)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_expression_matches_record(text: str) -> None:
     ["value.s > 3", 'value.n < "x"', "value.none > 0", "value.yes == 1", 'value.s.deeper == "t"'],
 )
 def test_expression_with_incomparable_values_is_false(text: str) -> None:
-    assert not parse(text)(look)
+    assert not parse(text)(record)
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_random_expression_is_rejected_or_evaluated(text: str) -> None:
         test = parse(text)
     except BadExpression:
         return
-    assert test(look) in (True, False)
+    assert test(record) in (True, False)

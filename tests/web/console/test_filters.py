@@ -1,4 +1,4 @@
-"""Search terms that select records, in bounded time."""
+"""Record filters with bounded time per record."""
 
 from __future__ import annotations
 

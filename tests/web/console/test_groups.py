@@ -1,4 +1,4 @@
-"""Groups in the console."""
+"""Consumer groups in the console."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ async def test_live_view_shows_new_records_and_resumes() -> None:
 
 
 class LiveView:
-    """A stream of events, as a page gets it."""
+    """A stream of events as the page receives it."""
 
     def __init__(self, it: Console, **query: str) -> None:
         self._stream = it.http.stream
@@ -51,14 +51,14 @@ class LiveView:
         self._text = b""
 
     async def begin(self) -> None:
-        """Ask, and wait until the stream has begun."""
+        """Send the request and wait for the first event."""
         await self._stream.send_all(
             f"GET {self._path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         )
         await self.event()
 
     async def event(self) -> Any:
-        """The next one."""
+        """Return the next event."""
         while not (found := re.search(rb"^data: (.*)\n\n", self._text, re.MULTILINE)):
             self._text += bytes(await self._stream.receive_some(65_536))
         self._text = self._text[found.end() :]
@@ -125,7 +125,8 @@ async def test_concurrently_opened_live_views_are_limited() -> None:
             await until(lambda: len(statuses) == LIVE_MAX + 15)
             done.set()
         assert Counter(statuses) == {200: LIVE_MAX, 429: 15}
-        async with asking(there) as client:  # places of streams that have ended are free again
+        # slots of ended streams are free again
+        async with asking(there) as client:
             await until_open(client)
 
 

@@ -1,4 +1,4 @@
-"""Groups that other nodes report to the console."""
+"""Consumer groups whose coordinator is another node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test_groups_of_unresponsive_node_have_unknown_lag() -> None:
         await it.trends.sample()
         it.broker.links.cut(1, 2)
         await it.trends.sample()
-        others = set(GROUPS) - it.here
+        others = set(GROUPS) - it.local_groups
         assert {name: it.trends.groups[name].lag for name in others} == dict.fromkeys(others)
         it.broker.links.heal([(1, 2)])
         await it.trends.sample()
@@ -28,7 +28,7 @@ async def test_groups_of_unresponsive_node_have_unknown_lag() -> None:
         it.broker.links.cut(1, 2)
         for _ in range(UNSEEN_MAX):
             await it.trends.sample()
-        assert it.trends.groups.keys() == it.here
+        assert it.trends.groups.keys() == it.local_groups
 
 
 async def test_node_with_too_many_groups_is_skipped_for_a_time(
@@ -39,10 +39,10 @@ async def test_node_with_too_many_groups_is_skipped_for_a_time(
         await it.write(1)
         for group in GROUPS:
             await commit_offsets(it.cluster, group, {("t", 0): 1})
-        assert len(it.here) < len(GROUPS) - 1
+        assert len(it.local_groups) < len(GROUPS) - 1
         for _ in range(2):
             await it.trends.sample()
-        assert it.trends.groups.keys() == it.here
+        assert it.trends.groups.keys() == it.local_groups
 
 
 async def test_group_with_too_many_partitions_is_skipped_for_a_time(
@@ -55,4 +55,4 @@ async def test_group_with_too_many_partitions_is_skipped_for_a_time(
             await commit_offsets(it.cluster, group, {("t", at): 1 for at in range(PARTITIONS)})
         for _ in range(2):
             await it.trends.sample()
-            assert it.trends.groups.keys() == it.here
+            assert it.trends.groups.keys() == it.local_groups

@@ -78,15 +78,15 @@ async def test_scan_stops_at_its_budget_and_resumes_by_cursor() -> None:
             assert 0 < len(found["records"]) < 40
             assert 0 < found["scanned"] < 80
             assert found["left"] == 80 - found["scanned"]
-            seen, looks = values(found), 1
+            seen, requests = values(found), 1
             while found["cursor"]:
                 before = found["left"]
                 found = await it.get("/topics/t/messages", **query, cursor=found["cursor"])
-                seen, looks = seen + values(found), looks + 1
+                seen, requests = seen + values(found), requests + 1
                 assert found["left"] < before
             assert found["left"] == 0
             assert sorted(seen) == sorted(f"needle {n}" for n in range(40))
-            assert looks > 3
+            assert requests > 3
 
 
 @pytest.mark.parametrize("query", [{"contains": "nowhere"}, {"where": "size > 100"}])
@@ -97,16 +97,16 @@ async def test_backward_scan_decompresses_each_batch_once(query: dict[str, str])
         for _ in range(10):
             (written,) = await producer.write({("t", 0): [record(b"x" * 40)] * 1_000})
             size += written.header.size
-        found, looks = await it.get("/topics/t/messages", **query, bytes=size // 3), 1
+        found, requests = await it.get("/topics/t/messages", **query, bytes=size // 3), 1
         scanned, scanned_bytes = found["scanned"], found["scanned_bytes"]
         while found["cursor"]:
             found = await it.get(
                 "/topics/t/messages", **query, bytes=size // 3, cursor=found["cursor"]
             )
-            looks += 1
+            requests += 1
             scanned += found["scanned"]
             scanned_bytes += found["scanned_bytes"]
-        assert looks <= 6
+        assert requests <= 6
         assert scanned == 10_000
         assert scanned_bytes < 1.5 * size
 
@@ -131,7 +131,8 @@ async def test_long_scan_does_not_block_event_loop(query: dict[str, str], codec:
         with longest_step() as step:
             found = await it.get("/topics/t/messages", **query, ms=10_000)
             scanned = found["scanned"]
-            while found["cursor"]:  # its time was over before
+            # its time limit was reached
+            while found["cursor"]:
                 found = await it.get("/topics/t/messages", **query, cursor=found["cursor"])
                 scanned += found["scanned"]
         assert scanned == 20_000

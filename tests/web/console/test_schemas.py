@@ -1,4 +1,4 @@
-"""Keys and values in the console, by the schemas of the registry in the same process."""
+"""Keys and values in the console, decoded with schemas of the registry in the same process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Shop(NamedTuple):
 
 @asynccontextmanager
 async def shop(*, nodes: int | None = None) -> AsyncIterator[Shop]:
-    """A broker with a console at its first node, and a registry at its last one."""
+    """Run a broker with a console at its first node and a registry at its last node."""
     options = {"http.port": "0", "registry.port": "0", "connection.setup.timeout.ms": "3600000"}
     config = BrokerConfig.load(options=options)
     service = http_service(config, [LOOPBACK])
@@ -68,7 +68,7 @@ def framed(schema_id: int, body: bytes) -> bytes:
 
 
 def order(country: str, *lines: int) -> bytes:
-    """Lines are small enough for a byte."""
+    """Encode an order. Each line must fit into one byte."""
     assert all(0 <= each < 64 for each in lines)
     items = bytes([2 * len(lines), *(2 * each for each in lines)]) if lines else b""
     return bytes([2 * len(country)]) + country.encode() + items + b"\0"
@@ -235,7 +235,7 @@ def test_console_does_not_import_registry_dependencies() -> None:
 
 
 class Topic:
-    """What was read of the topic of the schemas."""
+    """The records that were read from the schemas topic."""
 
     def __init__(self, *contents: Content) -> None:
         self.store = SchemaStore()
@@ -244,7 +244,7 @@ class Topic:
             self.store.replay(Entry(schema_key("s", number), value))
 
     async def catch_up(self) -> None:
-        raise AssertionError("nobody asks for it")
+        raise AssertionError("catch_up must not be called")
 
 
 async def told(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any:

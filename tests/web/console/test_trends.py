@@ -1,4 +1,4 @@
-"""How things went in the last ten minutes, also where nodes of other processes know it alone."""
+"""Trends of the last ten minutes, including data that only nodes in other processes have."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ async def test_group_lag_is_known_for_every_coordinator() -> None:
         for group in GROUPS:
             await commit_offsets(it.cluster, group, {("t", at): 4 for at in range(PARTITIONS)})
         await it.trends.sample()
-        assert 0 < len(it.here) < len(GROUPS)
+        assert 0 < len(it.local_groups) < len(GROUPS)
         assert {name: it.trends.groups[name].lag for name in GROUPS} == dict.fromkeys(GROUPS, 36)
         for name in GROUPS:
             trend = it.trends.groups[name]
             assert trend.topics == {"t": 36}
-            assert trend.members == (0 if name in it.here else None)
+            assert trend.members == (0 if name in it.local_groups else None)
             assert trend.partitions["t", 5].values()[-1] == 6
         await delete_groups(it.cluster, GROUPS)
         await it.trends.sample()

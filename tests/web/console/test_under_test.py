@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 class Page:
-    """A page of a console of a broker under test."""
+    """A client of the console of a broker under test."""
 
     def __init__(self, broker: LocalBroker, url: str) -> None:
         self.broker = broker
@@ -34,7 +34,7 @@ class Page:
             return json.load(answer)
 
     def post(self, path: str, **words: object) -> int:
-        """The status of the answer."""
+        """Return the status of the response."""
         headers = {"x-kbroker-token": self.token}
         body = json.dumps(words).encode()
         request = urllib.request.Request(self._url + path, body, headers)

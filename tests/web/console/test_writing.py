@@ -1,4 +1,4 @@
-"""Records that the console writes."""
+"""Records written by the console."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trends of a cluster that a console follows."""
+"""Trends of a cluster that a console samples."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ...brokers import started
 PARTITIONS = 6
 
 
+# Groups of which each of two nodes coordinates some.
 GROUPS = [f"g{number}" for number in range(8)]
-"""Some of them are coordinated by each of two nodes."""
 
 
 async def write(cluster: ClusterClient, records: int) -> None:
-    """So many into each partition."""
+    """Write `records` records to each partition."""
     some = [Record(None, b"v", 1000, [], -1)] * records
     await Producer(cluster).write({("t", index): some for index in range(PARTITIONS)})
 
 
 class Followed:
-    """A broker with trends that know the first of its nodes only, as one in a process of its own does."""
+    """A broker with trends of its first node only, as if each node had its own process."""
 
     def __init__(self, broker: Broker, cluster: ClusterClient) -> None:
         self.broker = broker
@@ -36,11 +36,11 @@ class Followed:
         self.trends = Trends(broker.nodes[:1])
 
     async def write(self, records: int) -> None:
-        """So many into each partition."""
+        """Write `records` records to each partition."""
         await write(self.cluster, records)
 
     @property
-    def here(self) -> set[str]:
+    def local_groups(self) -> set[str]:
         """The groups that the first node coordinates."""
         node = self.broker.nodes[0].node
         return {each for each in GROUPS if node.groups.coordinator_id(each) == node.id}

@@ -1,4 +1,4 @@
-"""Metrics of a node, as an HTTP client reads them."""
+"""Metrics of a node as an HTTP client reads them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def create(broker: Broker, name: str, partitions: int = 1, replicas: int =
 
 
 def samples_of(answer: Answer) -> Samples:
-    """All samples, by name and labels: none is there twice."""
+    """Return all samples by name and labels, and check that each is unique."""
     assert answer.status == 200
     is_open = answer.headers["content-type"].startswith("application/openmetrics-text")
     parse: Callable[[str], Iterator[object]] = parse_open_metrics if is_open else parse_text  # type: ignore[assignment]
@@ -51,8 +51,8 @@ def samples_of(answer: Answer) -> Samples:
     return found
 
 
-class Seen:
-    """The samples of one look."""
+class Scrape:
+    """The samples of one scrape."""
 
     def __init__(self, samples: Samples) -> None:
         self.samples = samples
@@ -64,5 +64,5 @@ class Seen:
         return {name for name, _ in self.samples}
 
 
-async def seen(there: Endpoint, accept: str = "") -> Seen:
-    return Seen(samples_of(await get(there, "/metrics", Accept=accept)))
+async def scrape(there: Endpoint, accept: str = "") -> Scrape:
+    return Scrape(samples_of(await get(there, "/metrics", Accept=accept)))

@@ -1,4 +1,4 @@
-"""What clients have sent of themselves, in /metrics."""
+"""Metrics that clients push, in /metrics."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from ...protocol.test_otlp import attribute, field, gauge, pushed
 from ...wire import connected
 from ..client import get, served
-from .nodes import seen
+from .nodes import scrape
 
 
 async def rows(there: Endpoint) -> dict[tuple[str, str], float]:
-    """The values by the metric's name and its attributes."""
-    look = await seen(there)
+    """Return the values by the metric's name and its attributes."""
+    scraped = await scrape(there)
     found = {}
-    for (name, labels), value in look.samples.items():
+    for (name, labels), value in scraped.samples.items():
         if name == CLIENT:
             named = dict(labels)
             found[named["metric"], named["attributes"]] = value
@@ -66,9 +66,9 @@ async def test_series_of_all_clients_are_limited(monkeypatch: pytest.MonkeyPatch
         data = pushed(gauge("a", field(4, 1.0)), gauge("b", field(4, 1.0)))
         for _ in range(3):
             assert await push(wire, await get_subscription(wire), data) == 0
-        look = await seen(http.endpoint_of(1))
-    assert sum(name == CLIENT for name, _ in look.samples) == 2
-    assert look("kbroker_metrics_dropped_series", what="client_metrics") == 2
+        scraped = await scrape(http.endpoint_of(1))
+    assert sum(name == CLIENT for name, _ in scraped.samples) == 2
+    assert scraped("kbroker_metrics_dropped_series", what="client_metrics") == 2
 
 
 async def test_malformed_push_is_not_exposed() -> None:
@@ -82,7 +82,7 @@ BOMB_FIELDS = 1_000_000
 
 
 async def push_bombs(broker: Broker, count: int) -> None:
-    """Push small requests of clients named `test` that are many fields when they are decompressed."""
+    """Push small requests that decompress to many fields, from clients named `test`."""
     bomb = compress(Codec.GZIP, pushed(b"\x78\x00" * BOMB_FIELDS))
     assert len(bomb) < 10_000
     async with connected(broker.endpoint) as wire:
@@ -101,13 +101,13 @@ async def test_pushes_of_many_fields_do_not_block_the_event_loop(
         there = http.endpoint_of(1)
         with longest_step() as measured:
             explained = await get(there, "/api/v1/explain/client/test")
-            look = await seen(there)
+            scraped = await scrape(there)
     assert explained.status == 200
     assert "metrics of 3, the newest 2 of them are shown" in explained.json()["now"]
     assert [each["text"] for each in explained.json()["past"]] == [
         f"cannot parse the metrics: more than {FIELDS_MAX} fields"
     ] * 2
-    assert not [name for name, _ in look.samples if name == CLIENT]
+    assert not [name for name, _ in scraped.samples if name == CLIENT]
     assert measured.seconds < STEP_SECONDS_MAX, measured
 
 

@@ -1,4 +1,4 @@
-"""Metrics of groups."""
+"""Metrics of consumer groups."""
 
 from __future__ import annotations
 

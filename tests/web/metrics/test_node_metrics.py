@@ -1,4 +1,4 @@
-"""What /metrics says, in both formats."""
+"""Content of /metrics in both exposition formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from ...wire import batch, connected, fetch, metadata, produce, until
 from ..client import Answer, get, served
-from .nodes import Seen, commit, create, samples_of, seen
+from .nodes import Scrape, commit, create, samples_of, scrape
 
 OPEN = "application/openmetrics-text; version=1.0.0"
 
@@ -27,26 +27,26 @@ async def test_kafka_exporter_metric_names_are_exposed() -> None:
         topic = await create(broker, "orders", 2)
         await produce(wire, topic, batch([b"a", b"b", b"c"]))
         await commit(wire, "billing", "orders", 0, 1)
-        look = await seen(http.endpoint_of(1))
+        metrics = await scrape(http.endpoint_of(1))
     here = {"topic": "orders", "partition": "0"}
-    assert look("kafka_brokers") == 1
-    assert look("kafka_broker_info", id="1", address=str(broker.endpoint)) == 1
-    assert look("kafka_topic_partitions", topic="orders") == 2
+    assert metrics("kafka_brokers") == 1
+    assert metrics("kafka_broker_info", id="1", address=str(broker.endpoint)) == 1
+    assert metrics("kafka_topic_partitions", topic="orders") == 2
     partition = "kafka_topic_partition_"
-    assert look(f"{partition}current_offset", **here) == 3
-    assert look(f"{partition}oldest_offset", **here) == 0
-    assert look(f"{partition}current_offset", topic="orders", partition="1") == 0
-    assert look(f"{partition}leader", **here) == 1
-    assert look(f"{partition}replicas", **here) == 1
-    assert look(f"{partition}in_sync_replica", **here) == 1
-    assert look(f"{partition}leader_is_preferred", **here) == 1
-    assert look(f"{partition}under_replicated_partition", **here) == 0
+    assert metrics(f"{partition}current_offset", **here) == 3
+    assert metrics(f"{partition}oldest_offset", **here) == 0
+    assert metrics(f"{partition}current_offset", topic="orders", partition="1") == 0
+    assert metrics(f"{partition}leader", **here) == 1
+    assert metrics(f"{partition}replicas", **here) == 1
+    assert metrics(f"{partition}in_sync_replica", **here) == 1
+    assert metrics(f"{partition}leader_is_preferred", **here) == 1
+    assert metrics(f"{partition}under_replicated_partition", **here) == 0
     group = {"consumergroup": "billing", "topic": "orders"}
-    assert look("kafka_consumergroup_current_offset", partition="0", **group) == 1
-    assert look("kafka_consumergroup_lag", partition="0", **group) == 2
-    assert look("kafka_consumergroup_current_offset_sum", **group) == 1
-    assert look("kafka_consumergroup_lag_sum", **group) == 2
-    assert look("kafka_consumergroup_members", consumergroup="billing") == 0
+    assert metrics("kafka_consumergroup_current_offset", partition="0", **group) == 1
+    assert metrics("kafka_consumergroup_lag", partition="0", **group) == 2
+    assert metrics("kafka_consumergroup_current_offset_sum", **group) == 1
+    assert metrics("kafka_consumergroup_lag_sum", **group) == 2
+    assert metrics("kafka_consumergroup_members", consumergroup="billing") == 0
 
 
 async def test_kafka_jmx_metric_names_are_exposed_in_both_spellings() -> None:
@@ -57,7 +57,7 @@ async def test_kafka_jmx_metric_names_are_exposed_in_both_spellings() -> None:
         await fetch(wire, topic, 0)
         await produce(wire, topic, b"nonsense")
         await produce(wire, topic, records, partition=7)
-        look = await seen(http.endpoint_of(1))
+        metrics = await scrape(http.endpoint_of(1))
     traffic = {
         "messagesin": 3,
         "bytesin": len(records),
@@ -70,33 +70,33 @@ async def test_kafka_jmx_metric_names_are_exposed_in_both_spellings() -> None:
     for what, value in traffic.items():
         for spelling in (what, f"{what}persec"):
             name = f"kafka_server_brokertopicmetrics_{spelling}_total"
-            assert look(name, topic="orders") == value, name
-            assert look(name) >= value, name
+            assert metrics(name, topic="orders") == value, name
+            assert metrics(name) >= value, name
     here = {"topic": "orders", "partition": "0"}
-    assert look("kafka_server_replicamanager_partitioncount") == 1
-    assert look("kafka_server_replicamanager_leadercount") == 1
-    assert look("kafka_server_replicamanager_underreplicatedpartitions") == 0
-    assert look("kafka_cluster_partition_underminisr", **here) == 0
-    assert look("kafka_cluster_partition_atminisr", **here) == 1
-    assert look("kafka_cluster_partition_replicascount", **here) == 1
-    assert look("kafka_controller_kafkacontroller_activecontrollercount") == 1
-    assert look("kafka_controller_kafkacontroller_offlinepartitionscount") == 0
-    assert look("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
-    assert look("kafka_controller_controllerstats_uncleanleaderelectionspersec_total") == 0
-    assert look("kafka_log_log_size", **here) == len(records)
+    assert metrics("kafka_server_replicamanager_partitioncount") == 1
+    assert metrics("kafka_server_replicamanager_leadercount") == 1
+    assert metrics("kafka_server_replicamanager_underreplicatedpartitions") == 0
+    assert metrics("kafka_cluster_partition_underminisr", **here) == 0
+    assert metrics("kafka_cluster_partition_atminisr", **here) == 1
+    assert metrics("kafka_cluster_partition_replicascount", **here) == 1
+    assert metrics("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert metrics("kafka_controller_kafkacontroller_offlinepartitionscount") == 0
+    assert metrics("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+    assert metrics("kafka_controller_controllerstats_uncleanleaderelectionspersec_total") == 0
+    assert metrics("kafka_log_log_size", **here) == len(records)
     connections = "kafka_server_socket_server_metrics_connection_count"
-    assert look(connections, listener="PLAINTEXT", networkProcessor="0") == 1
-    assert look("kafka_network_requestmetrics_requests_total", request="Produce") == 3
-    assert look("kafka_network_requestmetrics_totaltimems_total", request="Produce") > 0
+    assert metrics(connections, listener="PLAINTEXT", networkProcessor="0") == 1
+    assert metrics("kafka_network_requestmetrics_requests_total", request="Produce") == 3
+    assert metrics("kafka_network_requestmetrics_totaltimems_total", request="Produce") > 0
     for name in (
         "kafka_network_socketserver_networkprocessoravgidle_percent",
         "kafka_network_socketserver_networkprocessoravgidlepercent",
         "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
         "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_total",
     ):
-        assert 0 <= look(name) <= 1
-    assert look("process_open_fds") > 0
-    assert not any(name.startswith("jvm_") for name in look.names())
+        assert 0 <= metrics(name) <= 1
+    assert metrics("process_open_fds") > 0
+    assert not any(name.startswith("jvm_") for name in metrics.names())
 
 
 async def test_event_loop_lag_is_recorded(
@@ -120,23 +120,23 @@ async def test_kbroker_metric_names_are_exposed(tmp_path: Path) -> None:
         for _ in range(2):
             await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
         await until(lambda: any(http._beat.lateness.counts))
-        look = await seen(http.endpoint_of(1))
-    assert look("kbroker_requests_total", api="Heartbeat") == 2
-    assert look("kbroker_request_seconds_count", api="Heartbeat") == 2
-    assert look("kbroker_request_seconds_bucket", api="Heartbeat", le="+Inf") == 2
-    assert look("kbroker_request_seconds_sum", api="Heartbeat") > 0
+        metrics = await scrape(http.endpoint_of(1))
+    assert metrics("kbroker_requests_total", api="Heartbeat") == 2
+    assert metrics("kbroker_request_seconds_count", api="Heartbeat") == 2
+    assert metrics("kbroker_request_seconds_bucket", api="Heartbeat", le="+Inf") == 2
+    assert metrics("kbroker_request_seconds_sum", api="Heartbeat") > 0
     error = {"api": "Heartbeat", "error": "NOT_COORDINATOR"}
-    assert look("kbroker_request_errors_total", **error) == 2
-    assert look("kbroker_fsync_seconds_count") >= 1
-    assert look("kbroker_event_loop_lag_seconds_count") >= 1
-    assert look("kbroker_isr_changes_total", change="shrink") == 0
-    assert look("kbroker_connections", listener="PLAINTEXT") == 1
-    assert look("kbroker_client_info", software="unknown", version="") == 1
+    assert metrics("kbroker_request_errors_total", **error) == 2
+    assert metrics("kbroker_fsync_seconds_count") >= 1
+    assert metrics("kbroker_event_loop_lag_seconds_count") >= 1
+    assert metrics("kbroker_isr_changes_total", change="shrink") == 0
+    assert metrics("kbroker_connections", listener="PLAINTEXT") == 1
+    assert metrics("kbroker_client_info", software="unknown", version="") == 1
     directory = {"data_dir": str(tmp_path)}
-    assert look("kbroker_storage_bytes", **directory) == len(batch([b"a"]))
-    assert look("kbroker_storage_free_bytes", **directory) > 0
-    assert look("kbroker_log_dir_read_only", **directory) == 0
-    assert look("kbroker_metrics_dropped_series", what="groups") == 0
+    assert metrics("kbroker_storage_bytes", **directory) == len(batch([b"a"]))
+    assert metrics("kbroker_storage_free_bytes", **directory) > 0
+    assert metrics("kbroker_log_dir_read_only", **directory) == 0
+    assert metrics("kbroker_metrics_dropped_series", what="groups") == 0
 
 
 async def test_both_exposition_formats_have_equal_values() -> None:
@@ -145,7 +145,7 @@ async def test_both_exposition_formats_have_equal_values() -> None:
         await produce(wire, topic, batch([b"a"]))
         await commit(wire, 'quoted "group"\\ of\nlines', "orders", 0, 1)
         there = http.endpoint_of(1)
-        text, opened = await seen(there), await seen(there, OPEN)
+        text, opened = await scrape(there), await scrape(there, OPEN)
         ask = await get(there, "/metrics", Accept=OPEN)
     assert ask.text.endswith("# EOF\n")
     assert ask.text.count("# EOF") == 1
@@ -175,27 +175,29 @@ async def test_accept_header_selects_exposition_format(accept: str, content_type
 async def test_sum_over_all_nodes_counts_each_partition_once() -> None:
     async with served(nodes=3) as (broker, http), connected(broker.endpoint):
         await create(broker, "orders", 6, 3)
-        looks = [await seen(http.endpoint_of(each.id)) for each in broker.nodes]
+        scrapes = [await scrape(http.endpoint_of(each.id)) for each in broker.nodes]
         for name in ("leader", "current_offset", "under_replicated_partition"):
             found = [
                 dict(labels)["partition"]
-                for look in looks
-                for metric, labels in look.samples
+                for metrics in scrapes
+                for metric, labels in metrics.samples
                 if metric == f"kafka_topic_partition_{name}" and ("topic", "orders") in labels
             ]
             assert sorted(found) == [*"012345"], name
         in_charge = "kafka_controller_kafkacontroller_activecontrollercount"
-        assert sum(look(in_charge) for look in looks) == 1
-        assert [look("kafka_server_replicamanager_partitioncount") for look in looks] == [6] * 3
-        assert sum(look("kafka_server_replicamanager_leadercount") for look in looks) == 6
+        assert sum(metrics(in_charge) for metrics in scrapes) == 1
+        assert [metrics("kafka_server_replicamanager_partitioncount") for metrics in scrapes] == [
+            6
+        ] * 3
+        assert sum(metrics("kafka_server_replicamanager_leadercount") for metrics in scrapes) == 6
 
 
 async def test_stopped_node_exposes_process_metrics_only() -> None:
     async with served(nodes=2) as (broker, http):
         await broker.nodes[1].stop()
-        look = await seen(http.endpoint_of(2))
-        assert look("process_open_fds") > 0
-        assert "kafka_brokers" not in look.names()
+        metrics = await scrape(http.endpoint_of(2))
+        assert metrics("process_open_fds") > 0
+        assert "kafka_brokers" not in metrics.names()
 
 
 async def test_counters_continue_when_leader_returns() -> None:
@@ -211,10 +213,10 @@ async def test_counters_continue_when_leader_returns() -> None:
         assert replica.traffic.appended_records == 2
         replica.become_leader(leader_state)
         await produce(wire, topic, batch([b"c"]))
-        look = await seen(http.endpoint_of(1))
-        assert look("kafka_server_brokertopicmetrics_messagesin_total", topic="orders") == 3
+        metrics = await scrape(http.endpoint_of(1))
+        assert metrics("kafka_server_brokertopicmetrics_messagesin_total", topic="orders") == 3
         size = len(batch([b"a", b"b"])) + len(batch([b"c"]))
-        assert look("kafka_server_brokertopicmetrics_bytesin_total", topic="orders") == size
+        assert metrics("kafka_server_brokertopicmetrics_bytesin_total", topic="orders") == size
 
 
 async def test_client_software_series_are_limited() -> None:
@@ -232,12 +234,12 @@ async def test_client_software_series_are_limited() -> None:
 
         many = {Named(number) for number in range(2 * SOFTWARE_MAX)}
         broker.server.connections = {one, *many}  # type: ignore[arg-type]
-        look = await seen(http.endpoint_of(1))
+        metrics = await scrape(http.endpoint_of(1))
         broker.server.connections = connections
-        kinds = [labels for name, labels in look.samples if name == "kbroker_client_info"]
+        kinds = [labels for name, labels in metrics.samples if name == "kbroker_client_info"]
         assert len(kinds) == SOFTWARE_MAX + 1
-        assert look("kbroker_client_info", software=OTHERS, version="") >= SOFTWARE_MAX
-        assert look("kbroker_connections", listener="PLAINTEXT") == 2 * SOFTWARE_MAX + 1
+        assert metrics("kbroker_client_info", software=OTHERS, version="") >= SOFTWARE_MAX
+        assert metrics("kbroker_connections", listener="PLAINTEXT") == 2 * SOFTWARE_MAX + 1
 
 
 @pytest.mark.slow
@@ -253,8 +255,8 @@ async def test_scrape_of_ten_thousand_partitions_does_not_block_event_loop() -> 
         with longest_step() as step:
             answer = await get(there, "/metrics")
         assert step.seconds < STEP_SECONDS_MAX / 2, step
-        look = Seen(samples_of(answer))
-        assert look("kafka_server_replicamanager_leadercount") == 10_000
+        metrics = Scrape(samples_of(answer))
+        assert metrics("kafka_server_replicamanager_leadercount") == 10_000
 
 
 async def test_concurrent_scrapes_share_one_result() -> None:

@@ -1,4 +1,4 @@
-"""Metrics that are sent to a collector: what it gets is what /metrics says."""
+"""Metrics that are exported to a collector equal those of /metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ seconds_count{api="Produce"} 1
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes metrics as a collector of OpenTelemetry does."""
+    """A stand-in for an OpenTelemetry collector."""
 
     daemon_threads = True
 
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def config_of(url: str) -> BrokerConfig:
 
 
 async def next_request(collector: Collector, node: LocalNode) -> ExportMetricsServiceRequest:
-    """What a node sends after now."""
+    """Return the next request that a node sends."""
     known = len(collector.requests)
     with trio.fail_after(30):
         while True:
@@ -109,7 +109,7 @@ async def next_request(collector: Collector, node: LocalNode) -> ExportMetricsSe
 
 
 def attributes_of(request: ExportMetricsServiceRequest) -> dict[str, Any]:
-    """Of the one resource."""
+    """Return the attributes of the only resource."""
     (told,) = request.resource_metrics
     return {
         each.key: getattr(each.value, str(each.value.WhichOneof("value")))
@@ -118,7 +118,7 @@ def attributes_of(request: ExportMetricsServiceRequest) -> dict[str, Any]:
 
 
 def numbers_of(request: ExportMetricsServiceRequest) -> dict[tuple[str, frozenset[Any]], float]:
-    """All that are no histograms, by name and labels."""
+    """Return all values except histograms, by name and labels."""
     found = {}
     (told,) = request.resource_metrics
     (scope,) = told.scope_metrics
@@ -193,7 +193,8 @@ async def test_failing_collector_is_logged_once(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "kbroker.web.metrics.otlp")
-    collector.status = 400  # nothing to try again
+    # an error without retry
+    collector.status = 400
     config = config_of(collector.url)
     async with broker_with(OtlpService(config), config, None, None) as broker:
         for _ in range(2):
@@ -208,10 +209,11 @@ async def test_failing_collector_is_logged_once(
 
 
 async def test_stop_does_not_wait_for_collector() -> None:
-    """One that is not there is asked again and again by the library, for seconds."""
+    """The OpenTelemetry library retries for seconds if the collector is unreachable."""
     config = config_of("http://127.0.0.1:9/v1/metrics")
     async with broker_with(OtlpService(config), config, None, None):
-        await trio.sleep(1.5)  # it is being sent by now
+        # the export is in progress by now
+        await trio.sleep(1.5)
         began = trio.current_time()
     assert trio.current_time() - began < 3
 

@@ -1,6 +1,6 @@
 """Client processes that load the broker while the console is measured.
 
-Usage: python -m tests.web.beside ROLE PORT; for `watch`, the port is that of HTTP. Each process
+Usage: python -m tests.web.load_clients ROLE PORT; for `watch`, the port is that of HTTP. Each process
 prints when it has begun, and runs until its input ends. `acks` then prints its measurements as a
 line of JSON.
 """

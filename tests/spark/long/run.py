@@ -179,8 +179,8 @@ class Run:
         return (self.orders.acknowledged, *(number for pair in jobs for number in pair))
 
     def _stuck(self, what: str) -> str:
-        said = "\n\n".join(job.said() for job in self.jobs.values())
-        return f"nothing moves while waiting for {what}: {self._state()}\n{said}"
+        logs = "\n\n".join(job.log_tail() for job in self.jobs.values())
+        return f"nothing moves while waiting for {what}: {self._state()}\n{logs}"
 
 
 def end_of(bootstrap: str, topic: str) -> int:

@@ -534,7 +534,7 @@ async def test_invalid_metrics_subscription_settings_are_rejected(
 # -- ListConfigResources
 
 
-async def listed(wire: Wire, *types: int, version: int = 1) -> list[tuple[int, str]]:
+async def list_resources(wire: Wire, *types: int, version: int = 1) -> list[tuple[int, str]]:
     ask = request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=list(types))
     answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, version, ask)
     assert answer.error_code == 0
@@ -546,13 +546,13 @@ async def test_resources_with_settings_are_listed(wire: Wire) -> None:
     await change(wire, ("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name="g")
     await change(wire, ("interval.ms", SET, "1000"), kind=METRICS, name="m")
     everything = [(GROUP, "g"), (METRICS, "m"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")]
-    assert await listed(wire) == everything
-    assert await listed(wire, version=0) == [(METRICS, "m")]
+    assert await list_resources(wire) == everything
+    assert await list_resources(wire, version=0) == [(METRICS, "m")]
     for kind, name in everything:
-        assert await listed(wire, kind) == [(kind, name)]
-    assert await listed(wire, TOPIC, GROUP, TOPIC) == [(GROUP, "g"), (TOPIC, "t")]
+        assert await list_resources(wire, kind) == [(kind, name)]
+    assert await list_resources(wire, TOPIC, GROUP, TOPIC) == [(GROUP, "g"), (TOPIC, "t")]
     await replace(wire, {}, kind=GROUP, name="g")
-    assert await listed(wire, GROUP) == []
+    assert await list_resources(wire, GROUP) == []
 
 
 @pytest.mark.parametrize("types", [[99], [TOPIC, 0], [-1]])
@@ -588,7 +588,7 @@ async def test_number_of_client_named_resources_is_bounded(
         assert await dynamic_settings(wire, kind, "c") == {}
         await replace(wire, {}, kind=kind, name="a")
         assert (await change(wire, setting, kind=kind, name="c")).error_code == 0
-        assert await listed(wire, kind) == [(kind, "b"), (kind, "c")]
+        assert await list_resources(wire, kind) == [(kind, "b"), (kind, "c")]
 
 
 async def test_size_of_client_named_resources_is_bounded(wire: Wire) -> None:

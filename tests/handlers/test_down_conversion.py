@@ -281,13 +281,13 @@ def held_reads(monkeypatch: pytest.MonkeyPatch) -> HeldReads:
 
 
 @pytest.fixture
-def held(broker: Broker) -> HeldWork:
+def held_work(broker: Broker) -> HeldWork:
     broker.node.heavy_work = HeldWork()
     return broker.node.heavy_work
 
 
 async def test_conversion_does_not_block_other_connections(
-    broker: Broker, wire: Wire, held: HeldWork
+    broker: Broker, wire: Wire, held_work: HeldWork
 ) -> None:
     """The next request of the same connection waits; earlier responses are sent."""
     topic = await create_topic(wire, "t")
@@ -295,11 +295,11 @@ async def test_conversion_does_not_block_other_connections(
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(b"second")))
     await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([b"third"])))
     assert (await wire.receive()).responses[0].partition_responses[0].base_offset == 0
-    await until(lambda: held.begun)
+    await until(lambda: held_work.begun)
     async with connected(broker.endpoint) as other:
         assert await other.works()
         assert (await fetch(other, topic)).high_watermark == 1
-        held.released.set()
+        held_work.released.set()
         for offset in (1, 2):
             answer = await wire.receive()
             assert answer.responses[0].partition_responses[0].base_offset == offset
@@ -307,52 +307,52 @@ async def test_conversion_does_not_block_other_connections(
 
 
 async def test_topic_deleted_during_conversion_is_unknown(
-    broker: Broker, wire: Wire, held: HeldWork
+    broker: Broker, wire: Wire, held_work: HeldWork
 ) -> None:
     topic = await create_topic(wire, "t")
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message()))
-    await until(lambda: held.begun)
+    await until(lambda: held_work.begun)
     async with connected(broker.endpoint) as other:
         await delete_topic(other, "t")
-    held.released.set()
+    held_work.released.set()
     row = (await wire.receive()).responses[0].partition_responses[0]
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_connection_is_not_idle_during_conversion(
-    broker: Broker, wire: Wire, held: HeldWork
+    broker: Broker, wire: Wire, held_work: HeldWork
 ) -> None:
     topic = await create_topic(wire, "t")
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(), acks=0), answered=False)
-    await until(lambda: held.begun)
+    await until(lambda: held_work.begun)
     (connection,) = broker.server.connections
     assert connection.owes_replies
-    held.released.set()
+    held_work.released.set()
     await until(lambda: not connection.owes_replies)
 
 
 async def test_request_memory_is_accounted_until_conversion_ends(
-    broker: Broker, wire: Wire, held: HeldWork
+    broker: Broker, wire: Wire, held_work: HeldWork
 ) -> None:
     """Otherwise the memory limit would ignore requests that wait for their conversion."""
     topic = await create_topic(wire, "t")
     data = message(bytes(900_000))
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, data))
-    await until(lambda: held.begun)
+    await until(lambda: held_work.begun)
     assert broker.node.request_memory.used > 500_000
-    held.released.set()
+    held_work.released.set()
     assert (await wire.receive()).responses[0].partition_responses[0].error_code == 0
     assert broker.node.request_memory.used == 0
 
 
 async def test_messages_are_stored_if_client_disconnects_during_conversion(
-    broker: Broker, held: HeldWork
+    broker: Broker, held_work: HeldWork
 ) -> None:
     async with connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, message(b"a")))
-        await until(lambda: held.begun)
-    held.released.set()
+        await until(lambda: held_work.begun)
+    held_work.released.set()
     await until(lambda: not broker.server.connections)
     async with connected(broker.endpoint) as wire:
         assert values_of(await fetch(wire, topic)) == [b"a"]

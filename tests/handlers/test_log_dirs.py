@@ -47,15 +47,15 @@ def directories(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-async def two(directories: list[Path]) -> AsyncIterator[Broker]:
+async def two_dir_broker(directories: list[Path]) -> AsyncIterator[Broker]:
     """Start a broker with two log directories."""
     async with started(directories) as opened:
         yield opened
 
 
 @pytest.fixture
-async def client(two: Broker) -> AsyncIterator[Wire]:
-    async with connected(two.endpoint) as opened:
+async def client(two_dir_broker: Broker) -> AsyncIterator[Wire]:
+    async with connected(two_dir_broker.endpoint) as opened:
         yield opened
 
 
@@ -179,10 +179,10 @@ async def test_deleted_topic_is_removed_from_all_directories(
 
 
 async def test_topic_deleted_during_removal_of_another_is_removed(
-    two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
+    two_dir_broker: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, resume = [], threading.Event()
-    remove = two.node.partitions.logs.empty_trash
+    remove = two_dir_broker.node.partitions.logs.empty_trash
 
     def empty_trash_slowly() -> None:
         remove()
@@ -191,7 +191,7 @@ async def test_topic_deleted_during_removal_of_another_is_removed(
 
     for name in ("a", "b"):
         await produce(client, await create_topic(client, name), batch())
-    monkeypatch.setattr(two.node.partitions.logs, "empty_trash", empty_trash_slowly)
+    monkeypatch.setattr(two_dir_broker.node.partitions.logs, "empty_trash", empty_trash_slowly)
     await delete_topic(client, "a")
     await until(lambda: runs)
     await delete_topic(client, "b")
@@ -200,7 +200,7 @@ async def test_topic_deleted_during_removal_of_another_is_removed(
 
 
 async def test_failed_disk_takes_only_its_partitions_offline(
-    two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
+    two_dir_broker: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await create_topic(client, "t", 3)
     for index in range(3):
@@ -225,11 +225,11 @@ async def test_failed_disk_takes_only_its_partitions_offline(
     new = await create_topic(client, "new", 2)
     for index in range(2):
         assert (await produce(client, new, batch(), partition=index)).error_code == 0
-    assert two.node.partitions.logs.managers[0].failed is None
+    assert two_dir_broker.node.partitions.logs.managers[0].failed is None
 
 
 async def test_broker_does_not_start_if_directory_is_missing(directories: list[Path]) -> None:
-    """Its partitions would be empty after the start. The operator can discard the directory by ID."""
+    """Its partitions would be empty. The operator accepts that by discarding the directory ID."""
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         for index in range(2):
@@ -309,7 +309,7 @@ async def cordon(wire: Wire, value: str) -> int:
     return int(answer.error_code)
 
 
-async def cordoned(wire: Wire) -> list[bool]:
+async def cordoned_flags(wire: Wire) -> list[bool]:
     return [directory.is_cordoned for directory in await describe(wire)]
 
 
@@ -319,7 +319,7 @@ async def test_cordoned_directory_gets_no_new_partitions(
     await create_topic(client, "old", 2)
     assert sorted((await replica_directories(client)).values()) == [("one", 0), ("two", 0)]
     assert await cordon(client, str(directories[0])) == 0
-    assert await cordoned(client) == [True, False]
+    assert await cordoned_flags(client) == [True, False]
     topic = await create_topic(client, "new", 3)
     for index in range(3):
         assert (await produce(client, topic, batch(), partition=index)).error_code == 0
@@ -329,19 +329,21 @@ async def test_cordoned_directory_gets_no_new_partitions(
         ErrorCode.INVALID_REPLICA_ASSIGNMENT
     ]
     assert await cordon(client, "") == 0
-    assert await cordoned(client) == [False, False]
+    assert await cordoned_flags(client) == [False, False]
     assert await move(client, directories[0], ("new", [0])) == [0]
     await wait_until_moved(client, ("new", 0), directories[0])
 
 
 async def test_topic_creation_fails_if_all_directories_are_cordoned(
-    two: Broker, client: Wire, directories: list[Path]
+    two_dir_broker: Broker, client: Wire, directories: list[Path]
 ) -> None:
     old = await create_topic(client, "old", 2)
     for value in ("*", f"{directories[0]},{directories[1]}"):
         assert await cordon(client, value) == 0
-        assert await cordoned(client) == [True, True]
-        await until(lambda: not two.node.cluster.open_ids)  # the metadata contains the cordons
+        assert await cordoned_flags(client) == [True, True]
+        await until(
+            lambda: not two_dir_broker.node.cluster.open_ids
+        )  # the metadata contains the cordons
         row = CreateTopicsRequest.Topic(name="new", num_partitions=1, replication_factor=1)
         answer = await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
         assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -351,10 +353,10 @@ async def test_topic_creation_fails_if_all_directories_are_cordoned(
 
 
 async def test_cordon_of_unknown_directory_is_rejected(
-    two: Broker, client: Wire, directories: list[Path], tmp_path: Path
+    two_dir_broker: Broker, client: Wire, directories: list[Path], tmp_path: Path
 ) -> None:
     assert await cordon(client, str(tmp_path)) == ErrorCode.INVALID_REQUEST
-    assert two.node.partitions.logs.cordoned == set()
+    assert two_dir_broker.node.partitions.logs.cordoned == set()
     with pytest.raises(ConfigError, match="unknown log directory"):
         async with started(tmp_path / "other", cordoned_log_dirs="/nowhere"):
             raise AssertionError("it started")
@@ -364,14 +366,14 @@ async def test_cordons_survive_restart(directories: list[Path]) -> None:
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         assert await cordon(wire, str(directories[1])) == 0
     async with started(directories) as broker, connected(broker.endpoint) as wire:
-        assert await cordoned(wire) == [False, True]
+        assert await cordoned_flags(wire) == [False, True]
 
 
 # -- moves
 
 
 async def test_replica_moves_while_clients_write_and_read(
-    two: Broker, client: Wire, directories: list[Path]
+    two_dir_broker: Broker, client: Wire, directories: list[Path]
 ) -> None:
     topic = await create_topic(client, "t")
     written = [b"%05d" % number + bytes(2000) for number in range(300)]
@@ -381,8 +383,8 @@ async def test_replica_moves_while_clients_write_and_read(
     stop = trio.Event()
     read: list[bytes | None] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_write, two, topic, written, stop)
-        nursery.start_soon(_read, two, topic, read, stop)
+        nursery.start_soon(_write, two_dir_broker, topic, written, stop)
+        nursery.start_soon(_read, two_dir_broker, topic, read, stop)
         for target in (directories[1], directories[0], directories[1]):
             await until(lambda: bool(read))
             assert await move(client, target, ("t", [0])) == [0]
@@ -396,7 +398,7 @@ async def test_replica_moves_while_clients_write_and_read(
         found += values_of(await fetch(client, topic, offset))
         offset = len(found)
     assert found == written
-    assert two.node.partitions.logs.future("t", 0) is None
+    assert two_dir_broker.node.partitions.logs.future("t", 0) is None
 
 
 async def _write(broker: Broker, topic: Topic, written: list[bytes], stop: trio.Event) -> None:
@@ -463,12 +465,12 @@ async def test_groups_work_while_offsets_partitions_move(directories: list[Path]
 
 
 async def test_moving_partitions_can_be_truncated_and_deleted(
-    two: Broker, client: Wire, directories: list[Path]
+    two_dir_broker: Broker, client: Wire, directories: list[Path]
 ) -> None:
     topic = await create_topic(client, "t")
     for _ in range(5):
         await produce(client, topic, batch([b"x" * 100]))
-    replica = two.node.partitions.named_replica("t", 0)
+    replica = two_dir_broker.node.partitions.named_replica("t", 0)
     replica.delete_records_before(3)
     assert await move(client, directories[1], ("t", [0])) == [0]
     await wait_until_moved(client, ("t", 0), directories[1])
@@ -500,12 +502,12 @@ async def test_move_of_unknown_partition_or_directory_is_rejected(
 
 
 async def test_move_to_current_directory_cancels_move(
-    two: Broker, client: Wire, directories: list[Path]
+    two_dir_broker: Broker, client: Wire, directories: list[Path]
 ) -> None:
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
-    logs = two.node.partitions.logs
-    logs.start_move(two.node.partitions.named_replica("t", 0).log, str(directories[1]))
+    logs = two_dir_broker.node.partitions.logs
+    logs.start_move(two_dir_broker.node.partitions.named_replica("t", 0).log, str(directories[1]))
     assert await move(client, directories[0], ("t", [0])) == [0]
     assert logs.future("t", 0) is None
     assert (await replica_directories(client))["t", 0][0] == "one"
@@ -513,7 +515,7 @@ async def test_move_to_current_directory_cancels_move(
 
 
 async def test_failed_copy_cancels_move(
-    two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
+    two_dir_broker: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
@@ -523,7 +525,7 @@ async def test_failed_copy_cancels_move(
 
     monkeypatch.setattr("kbroker.storage.future.FutureLog.copy", fail)
     assert await move(client, directories[1], ("t", [0])) == [0]
-    await until(lambda: two.node.partitions.logs.future("t", 0) is None)
+    await until(lambda: two_dir_broker.node.partitions.logs.future("t", 0) is None)
     assert values_of(await fetch(client, topic)) == [b"a"]
     assert (await produce(client, topic, batch([b"b"]))).error_code == 0
 
@@ -550,7 +552,7 @@ async def test_move_that_fails_between_renames_is_completed_on_restart(
 
 
 async def test_move_is_cancelled_if_copied_log_is_missing(
-    two: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
+    two_dir_broker: Broker, client: Wire, directories: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = await create_topic(client, "t")
     await produce(client, topic, batch([b"a"]))
@@ -560,5 +562,5 @@ async def test_move_is_cancelled_if_copied_log_is_missing(
 
     monkeypatch.setattr("kbroker.storage.future.FutureLog.finish", fail)
     assert await move(client, directories[1], ("t", [0])) == [0]
-    await until(lambda: two.node.partitions.logs.future("t", 0) is None)
+    await until(lambda: two_dir_broker.node.partitions.logs.future("t", 0) is None)
     assert values_of(await fetch(client, topic)) == [b"a"]

@@ -39,7 +39,7 @@ def rows(*names: str | None, ids: list[uuid.UUID] | None = None) -> list[Metadat
     ]
 
 
-async def ask(wire: Wire, version: int, **fields: Any) -> Any:
+async def request_metadata(wire: Wire, version: int, **fields: Any) -> Any:
     fields.setdefault("allow_auto_topic_creation", False)
     return await wire.ask(ApiKey.METADATA, version, MetadataRequest(**fields))
 
@@ -49,7 +49,7 @@ async def test_metadata_returns_brokers_and_partitions(
     broker: Broker, wire: Wire, version: int
 ) -> None:
     topic = await create_topic(wire, "t", 3)
-    answer = await ask(wire, version, topics=rows("t"))
+    answer = await request_metadata(wire, version, topics=rows("t"))
     (node,) = answer.brokers
     assert (node.node_id, node.host, node.port) == (1, *broker.endpoint)
     assert node.rack is None
@@ -74,17 +74,17 @@ async def test_metadata_returns_brokers_and_partitions(
 async def test_metadata_of_all_and_of_no_topics_is_returned(wire: Wire, version: int) -> None:
     for name in ("a", "b"):
         await create_topic(wire, name)
-    everything = await ask(wire, version, topics=None if version else [])
+    everything = await request_metadata(wire, version, topics=None if version else [])
     assert sorted(t.name for t in everything.topics) == ["a", "b"]
     if version:
-        nothing = await ask(wire, version, topics=[])
+        nothing = await request_metadata(wire, version, topics=[])
         assert (nothing.topics, len(nothing.brokers)) == ([], 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_unknown_and_duplicate_topic_names_get_one_row(wire: Wire, version: int) -> None:
     await create_topic(wire, "t")
-    answer = await ask(wire, version, topics=rows("t", "missing", "t"))
+    answer = await request_metadata(wire, version, topics=rows("t", "missing", "t"))
     if version < 4:  # these versions imply auto-creation
         assert {(t.name, t.error_code) for t in answer.topics} == {("t", 0), ("missing", 0)}
     else:
@@ -96,7 +96,7 @@ async def test_unknown_and_duplicate_topic_names_get_one_row(wire: Wire, version
 async def test_metadata_by_topic_id_is_returned(wire: Wire, version: int) -> None:
     topic, unknown = await create_topic(wire, "t"), uuid.uuid4()
     requested = rows(None, None, None, ids=[topic.id, unknown, topic.id])
-    answer = await ask(wire, version, topics=requested)
+    answer = await request_metadata(wire, version, topics=requested)
     found = [(t.error_code, t.name, t.topic_id) for t in answer.topics]
     assert found == [
         (0, "t", topic.id),
@@ -109,7 +109,7 @@ async def test_metadata_by_topic_id_is_returned(wire: Wire, version: int) -> Non
 async def test_topic_ids_are_rejected_below_version_12(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     for requested in (rows(None, ids=[topic.id]), rows("t", ids=[topic.id]), rows(None)):
-        answer = await ask(wire, version, topics=requested)
+        answer = await request_metadata(wire, version, topics=requested)
         (row,) = answer.topics
         assert (row.error_code, row.partitions) == (ErrorCode.INVALID_REQUEST, [])
         assert (answer.brokers, answer.cluster_id, answer.controller_id) == ([], None, -1)
@@ -120,13 +120,17 @@ async def test_topic_is_auto_created_if_client_and_broker_allow_it(
     wire: Wire, version: int
 ) -> None:
     """The response contains the new topic. Versions below 4 imply permission of the client."""
-    answer = await ask(wire, version, topics=rows("new"), allow_auto_topic_creation=True)
+    answer = await request_metadata(
+        wire, version, topics=rows("new"), allow_auto_topic_creation=True
+    )
     (row,) = answer.topics
     assert (row.error_code, row.name, len(row.partitions)) == (0, "new", 1)
-    topic = await ask(wire, 12, topics=rows("new"))
+    topic = await request_metadata(wire, 12, topics=rows("new"))
     assert topic.topics[0].topic_id != ZERO_UUID
     assert (await produce(wire, Topic("new"), batch())).error_code == 0
-    answer = await ask(wire, version, topics=rows("other"), allow_auto_topic_creation=False)
+    answer = await request_metadata(
+        wire, version, topics=rows("other"), allow_auto_topic_creation=False
+    )
     assert answer.topics[0].error_code == (0 if version < 4 else 3)
 
 
@@ -136,20 +140,22 @@ async def test_topic_is_not_auto_created_if_broker_forbids_it(version: int) -> N
         started(auto_create_topics_enable=False) as broker,
         connected(broker.endpoint) as wire,
     ):
-        answer = await ask(wire, version, topics=rows("new"), allow_auto_topic_creation=True)
+        answer = await request_metadata(
+            wire, version, topics=rows("new"), allow_auto_topic_creation=True
+        )
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert not broker.node.cluster.topics
 
 
 async def test_metadata_of_all_topics_creates_nothing(broker: Broker, wire: Wire) -> None:
-    await ask(wire, 0, topics=[])
-    await ask(wire, 9, topics=None, allow_auto_topic_creation=True)
+    await request_metadata(wire, 0, topics=[])
+    await request_metadata(wire, 9, topics=None, allow_auto_topic_creation=True)
     assert not broker.node.cluster.topics
 
 
 async def test_auto_created_topic_has_broker_defaults() -> None:
     async with started(num_partitions=5) as broker, connected(broker.endpoint) as wire:
-        answer = await ask(wire, 9, topics=rows("new"), allow_auto_topic_creation=True)
+        answer = await request_metadata(wire, 9, topics=rows("new"), allow_auto_topic_creation=True)
         assert len(answer.topics[0].partitions) == 5
 
 
@@ -158,7 +164,9 @@ async def test_concurrent_auto_creation_creates_one_topic(broker: Broker) -> Non
 
     async def client() -> None:
         async with connected(broker.endpoint) as wire:
-            answers.append(await ask(wire, 12, topics=rows("new"), allow_auto_topic_creation=True))
+            answers.append(
+                await request_metadata(wire, 12, topics=rows("new"), allow_auto_topic_creation=True)
+            )
 
     async with trio.open_nursery() as nursery:
         for _ in range(10):
@@ -173,7 +181,7 @@ async def test_authorized_operations_are_returned_on_request(
     wire: Wire, version: int, requested: bool
 ) -> None:
     await create_topic(wire, "t")
-    answer = await ask(
+    answer = await request_metadata(
         wire,
         version,
         topics=rows("t"),
@@ -197,14 +205,14 @@ async def test_recreated_topic_has_new_id(wire: Wire) -> None:
     await delete_topic(wire, "t")
     second = await create_topic(wire, "t")
     assert first.id != second.id
-    answer = await ask(wire, 12, topics=rows(None, None, ids=[first.id, second.id]))
+    answer = await request_metadata(wire, 12, topics=rows(None, None, ids=[first.id, second.id]))
     assert [t.error_code for t in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_ID, 0]
 
 
 async def test_internal_topics_are_flagged(wire: Wire) -> None:
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     for version in range(1, 14):
-        answer = await ask(wire, version, topics=None)
+        answer = await request_metadata(wire, version, topics=None)
         assert [(t.name, t.is_internal) for t in answer.topics] == [("__consumer_offsets", True)]
 
 
@@ -338,10 +346,12 @@ async def test_request_that_would_create_too_many_partitions_creates_none(
 ) -> None:
     names = ("a", "b", "c")
     async with started(num_partitions=4_000) as broker, connected(broker.endpoint) as wire:
-        answer = await ask(wire, 9, topics=rows(*names), allow_auto_topic_creation=True)
+        answer = await request_metadata(
+            wire, 9, topics=rows(*names), allow_auto_topic_creation=True
+        )
         assert {each.error_code for each in answer.topics} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert not broker.node.cluster.topics.keys() & set(names)
-        answer = await ask(wire, 9, topics=rows("a"), allow_auto_topic_creation=True)
+        answer = await request_metadata(wire, 9, topics=rows("a"), allow_auto_topic_creation=True)
         assert len(answer.topics[0].partitions) == 4_000
     assert "would create 12000 partitions" in caplog.text
 
@@ -372,5 +382,5 @@ async def test_topics_are_not_created_after_client_disconnects(
 
 async def test_all_topics_are_created_for_connected_client(broker: Broker, wire: Wire) -> None:
     names = [f"t{number}" for number in range(20)]
-    answer = await ask(wire, 9, topics=rows(*names), allow_auto_topic_creation=True)
+    answer = await request_metadata(wire, 9, topics=rows(*names), allow_auto_topic_creation=True)
     assert [each.name for each in answer.topics if not each.error_code] == names

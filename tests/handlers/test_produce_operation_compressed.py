@@ -43,7 +43,7 @@ def garbage(codec: Codec, count: int = 1000) -> bytes:
     return with_payload(header._replace(attributes=codec), b"this is no gzip")[0]
 
 
-def claiming(codec: Codec, count: int, value: bytes) -> bytes:
+def with_claimed_count(codec: Codec, count: int, value: bytes) -> bytes:
     """Return a batch with one record whose header claims `count` records."""
     data = encode_batch([Record(value=value, timestamp=1000)], codec=codec)
     header = read_header(data)._replace(record_count=count, last_offset_delta=count - 1)
@@ -55,7 +55,7 @@ def chunks_in_event_loop(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list with an item per decompressed chunk: True if the event loop did it."""
     seen: list[bool] = []
 
-    def noted_chunks(codec: int, data: Any, limit: int) -> Iterator[bytes]:
+    def recording_chunks(codec: int, data: Any, limit: int) -> Iterator[bytes]:
         chunks = decompressed_chunks(codec, data, limit)
         while True:
             seen.append(threading.current_thread() is threading.main_thread())
@@ -66,7 +66,7 @@ def chunks_in_event_loop(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
                 return
             yield chunk
 
-    monkeypatch.setattr(log_validator, "decompressed_chunks", noted_chunks)
+    monkeypatch.setattr(log_validator, "decompressed_chunks", recording_chunks)
     return seen
 
 
@@ -75,9 +75,9 @@ async def test_invalid_compressed_batches_are_rejected(wire: Wire, codec: Codec)
     topic = await create_topic(wire, "t")
     for bad in (
         garbage(codec),
-        claiming(codec, 400_000, b"x"),
-        claiming(codec, 2, b"x"),
-        claiming(codec, 2, LARGE),
+        with_claimed_count(codec, 400_000, b"x"),
+        with_claimed_count(codec, 2, b"x"),
+        with_claimed_count(codec, 2, LARGE),
     ):
         row = await produce(wire, topic, bad)
         assert (row.error_code, row.base_offset) == (ErrorCode.INVALID_RECORD, -1)
@@ -140,11 +140,11 @@ async def test_event_loop_runs_between_many_batches(
             iteration += 1
             await trio.lowlevel.checkpoint()
 
-    def noted_chunks(codec: int, data: Any, limit: int) -> Iterator[bytes]:
+    def recording_chunks(codec: int, data: Any, limit: int) -> Iterator[bytes]:
         batches_by_iteration[iteration] += 1
         return decompressed_chunks(codec, data, limit)
 
-    monkeypatch.setattr(log_validator, "decompressed_chunks", noted_chunks)
+    monkeypatch.setattr(log_validator, "decompressed_chunks", recording_chunks)
     most = EFFORT_AT_ONCE // OPENED_EFFORT
     count = 3 * most
     topic = await create_topic(wire, "t", count)

@@ -202,11 +202,11 @@ async def test_heavy_batches_are_recompressed_outside_event_loop(
 ) -> None:
     in_loop: list[bool] = []
 
-    def noted_compressor(*args: Any) -> Compressor:
+    def recording_compressor(*args: Any) -> Compressor:
         in_loop.append(threading.current_thread() is threading.main_thread())
         return Compressor(*args)
 
-    monkeypatch.setattr(log_validator, "Compressor", noted_compressor)
+    monkeypatch.setattr(log_validator, "Compressor", recording_compressor)
     await create_topic(wire, "t", configs={"compression.type": "zstd"})
     for records in (batch([HEAVY]), batch([LIGHT], codec=Codec.GZIP), batch([LIGHT])):
         assert (await produce(wire, T, records)).error_code == 0

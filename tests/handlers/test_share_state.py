@@ -30,7 +30,7 @@ APIS = (INITIALIZE, READ, WRITE, DELETE, SUMMARY)
 SHARE_KEY = 2
 
 
-async def ask(
+async def request_state(
     wire: Wire, key: ApiKey, topic_id: uuid.UUID, *indexes: int, group: str = "queue", **fields: Any
 ) -> dict[int, Any]:
     """Send a request and return the rows by partition."""
@@ -75,17 +75,17 @@ def change(*offsets: tuple[int, int], **fields: Any) -> dict[str, Any]:
 async def test_share_states_survive_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic_id = await create_topics(broker, wire)
-        for row in (await ask(wire, INITIALIZE, topic_id, 0, 1, start_offset=5)).values():
+        for row in (await request_state(wire, INITIALIZE, topic_id, 0, 1, start_offset=5)).values():
             assert row.error_code == NONE
-        written = await ask(wire, WRITE, topic_id, 1, **change((5, 9), (20, 29)))
+        written = await request_state(wire, WRITE, topic_id, 1, **change((5, 9), (20, 29)))
         assert written[1].error_code == NONE
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
-        rows = await ask(wire, READ, topic_id, 0, 1)
+        rows = await request_state(wire, READ, topic_id, 0, 1)
         assert ranges(rows[0]) == []
         assert ranges(rows[1]) == [(5, 9), (20, 29)]
-        assert (await ask(wire, DELETE, topic_id, 1))[1].error_code == NONE
-        assert (await ask(wire, READ, topic_id, 1))[1].error_code == INVALID
-        assert (await ask(wire, SUMMARY, topic_id, 0))[0].start_offset == 5
+        assert (await request_state(wire, DELETE, topic_id, 1))[1].error_code == NONE
+        assert (await request_state(wire, READ, topic_id, 1))[1].error_code == INVALID
+        assert (await request_state(wire, SUMMARY, topic_id, 0))[0].start_offset == 5
 
 
 @pytest.mark.parametrize("key", ["queue", "queue:nothing:0", f":{'A' * 22}:1", "a:b"])
@@ -105,8 +105,8 @@ async def test_request_without_group_or_partitions_returns_no_rows() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic_id = await create_topics(broker, wire)
         for key in APIS:
-            assert await ask(wire, key, topic_id, 0, group="") == {}
-            assert await ask(wire, key, topic_id) == {}
+            assert await request_state(wire, key, topic_id, 0, group="") == {}
+            assert await request_state(wire, key, topic_id) == {}
 
 
 def dumped(data: Path) -> list[dict[str, Any]]:
@@ -118,9 +118,9 @@ def dumped(data: Path) -> list[dict[str, Any]]:
 async def test_log_dump_decodes_share_states(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic_id = await create_topics(broker, wire)
-        await ask(wire, INITIALIZE, topic_id, 0, start_offset=5)
-        await ask(wire, WRITE, topic_id, 0, **change((5, 9)))
-        await ask(wire, DELETE, topic_id, 0)
+        await request_state(wire, INITIALIZE, topic_id, 0, start_offset=5)
+        await request_state(wire, WRITE, topic_id, 0, **change((5, 9)))
+        await request_state(wire, DELETE, topic_id, 0)
     rows = dumped(tmp_path)
     assert [row.get("state") for row in rows] == ["snapshot", "update", None]
     assert {(row["group"], row["topic_id"], row["partition"]) for row in rows} == {
@@ -140,13 +140,13 @@ async def test_last_row_of_duplicate_partition_wins() -> None:
         message = request(INITIALIZE, group_id="queue", topics=[topic])
         answer = await wire.ask(INITIALIZE, 0, message)
         assert len(answer.results[0].partitions) == 1
-        assert (await ask(wire, SUMMARY, topic_id, 0))[0].start_offset == 3
+        assert (await request_state(wire, SUMMARY, topic_id, 0))[0].start_offset == 3
 
 
 async def test_share_states_are_deleted_with_topic() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic_id = await create_topics(broker, wire)
-        await ask(wire, INITIALIZE, topic_id, 0)
+        await request_state(wire, INITIALIZE, topic_id, 0)
         await delete_topic(wire, "orders")
         (shard,) = broker.node.share.states.shards()
         assert not shard.coordinator.states
@@ -156,16 +156,16 @@ async def test_share_state_log_is_compacted_by_snapshots(monkeypatch: pytest.Mon
     monkeypatch.setattr(share_coordinator, "REWRITE_RECORDS_MIN", 10)
     async with started() as broker, connected(broker.endpoint) as wire:
         topic_id = await create_topics(broker, wire)
-        await ask(wire, INITIALIZE, topic_id, 0, 1)
+        await request_state(wire, INITIALIZE, topic_id, 0, 1)
         for offset in range(20):
-            await ask(wire, WRITE, topic_id, 0, **change((3 * offset, 3 * offset)))
+            await request_state(wire, WRITE, topic_id, 0, **change((3 * offset, 3 * offset)))
         await broker.node.share.states.expire()
         (shard,) = broker.node.share.states.shards()
         log = shard.replica.log
         assert log.log_end_offset - log.log_start_offset == 2
-        before = ranges((await ask(wire, READ, topic_id, 0))[0])
+        before = ranges((await request_state(wire, READ, topic_id, 0))[0])
         broker.node.share.states.reload(SharePartitionKey("queue", topic_id, 0).name)
-        assert ranges((await ask(wire, READ, topic_id, 0))[0]) == before
+        assert ranges((await request_state(wire, READ, topic_id, 0))[0]) == before
         assert len(before) == 20
         await broker.node.share.states.expire()
         assert log.log_end_offset - log.log_start_offset == 2, "a second run rewrites nothing"

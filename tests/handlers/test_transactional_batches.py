@@ -151,7 +151,7 @@ async def test_batch_for_partition_outside_of_transaction_is_rejected(
     assert (await fetch(wire, topic)).high_watermark == 0
 
 
-async def test_protocol_2_adds_partition_without_verification_setting() -> None:
+async def test_protocol_2_checks_producer_without_partition_verification() -> None:
     async with (
         started(transaction_partition_verification_enable=False) as broker,
         connected(broker.endpoint) as wire,

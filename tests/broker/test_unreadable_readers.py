@@ -39,7 +39,7 @@ from ..cold_disk import ColdDisk
 from ..handlers.test_consumer_groups import set_config
 from ..handlers.test_log_dirs import move
 from ..handlers.test_share_state import READ as READ_SHARE_STATE
-from ..handlers.test_share_state import ask as ask_share_state
+from ..handlers.test_share_state import request_state as ask_share_state
 from ..net.test_server import commit
 from ..sharing import GROUP, ShareMember, initialize
 from ..web.client import Answer, asking, served

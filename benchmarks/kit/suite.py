@@ -1,4 +1,4 @@
-"""The same small test with each kind of broker; `python -m benchmarks.kit` runs one at a time."""
+"""One small test for every kind of broker; `python -m benchmarks.kit` runs one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What Avro's own library for Python says of pairs of schemas: two lines each, the reader's and the writer's."""
+"""Compatibility of schema pairs according to the Avro library for Python.
+
+Each pair is two lines of input: the schema of the reader, and that of the writer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who logs in at a registry with confluent-kafka, by each way that it has."""
+"""Authentication at a schema registry with confluent-kafka, by each of its methods."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class NoEngine:
 
 
 class Waiting:
-    """Takes the place of who waits for a line of the log."""
+    """Replacement of the strategy that waits for a line of the log."""
 
     def __init__(self, pattern: Any) -> None:
         found["until"] = pattern.pattern

@@ -73,7 +73,7 @@ class FaultInjector:
     # -- identification of the client
 
     def identify(self, header: RequestHeader) -> None:
-        """Determine from the first request who has opened the connection, and limit its APIs."""
+        """Identify the client from its first request, and limit the APIs of the connection."""
         if self._is_known:
             return
         self._is_known = True

@@ -229,7 +229,7 @@ async def test_failed_disk_takes_only_its_partitions_offline(
 
 
 async def test_broker_does_not_start_if_directory_is_missing(directories: list[Path]) -> None:
-    """Its partitions would be empty. The operator accepts that by discarding the directory ID."""
+    """The partitions of the missing directory would be empty. The operator accepts that by discarding the directory ID."""
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 2)
         for index in range(2):

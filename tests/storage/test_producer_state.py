@@ -55,7 +55,7 @@ def refused(log: Log, batch: BatchHeader) -> ErrorCode:
 
 
 def test_fenced_producer_is_rejected() -> None:
-    """Its epoch is rejected, retries included. The next epoch starts at sequence 0."""
+    """The epoch is rejected, retries included. The next epoch starts at sequence 0."""
     log = Log()
     log.write(header(0))
     log.write(header(0, producer_id=8))

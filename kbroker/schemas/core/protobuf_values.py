@@ -49,7 +49,7 @@ _Values: TypeAlias = dict[str, Any]
 
 @dataclass(slots=True)
 class _FieldInfo:
-    """What the decoder needs to know about a field.
+    """Decoding rule of a field.
 
     Attributes:
         kind: A scalar type, `message` or `enum`.

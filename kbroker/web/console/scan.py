@@ -226,7 +226,7 @@ def _count(header: BatchHeader, first: int, end: int) -> int:
 
 
 class Remaining(NamedTuple):
-    """What remains of a partition: an offset range, and the window size for backward steps."""
+    """Unread rest of a partition: an offset range, and the window size for backward steps."""
 
     start: int
     end: int

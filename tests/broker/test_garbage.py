@@ -108,8 +108,9 @@ async def test_requests_and_connections_leave_no_reference_cycles(tmp_path: Path
         for key in map(ApiKey, load_apis()):
             with no_collection() as cycles:
                 await send_all_seeds(broker, world, key)
-            if cycles:
-                leaks[key.name] = cycles
+            # A checkpoint that ends during the count frees single objects.
+            if frequent := {name: count for name, count in cycles.items() if count >= TIMES}:
+                leaks[key.name] = frequent
     assert not leaks
 
 

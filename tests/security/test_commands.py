@@ -132,7 +132,7 @@ def test_nodes_without_credentials_reject_start() -> None:
     settings = [word for each in LOGIN for word in ("-o", each)]
     ended = refused("--memory", *settings, "--nodes", "3")
     assert ended.returncode == 3
-    assert "Set sasl.mechanism.inter.broker.protocol, and username=..." in ended.stderr
+    assert "set sasl.mechanism.inter.broker.protocol, and username=..." in ended.stderr
 
 
 def test_seed_is_produced_despite_sasl_and_acls(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_anonymous_nodes_with_authorizer_reject_start() -> None:
     authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     ended = refused("--memory", "-o", authorizer, "--nodes", "3")
     assert ended.returncode == 3
-    assert "name one with a login, or of SSL with ssl.client.auth=required" in ended.stderr
+    assert "to a SASL listener, or to an SSL listener with ssl.client.auth=required" in ended.stderr
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_nodes_of_data_directory_are_counted_for_security_check(tmp_path: Path) 
     authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     ended = refused(*data, "-o", authorizer)
     assert ended.returncode == 3
-    assert "name one with a login" in ended.stderr
+    assert "set inter.broker.listener.name to a SASL listener" in ended.stderr
 
 
 def test_strict_accepts_secured_public_listener(authority: Authority) -> None:

@@ -545,7 +545,7 @@ def test_control_port_in_use_is_rejected() -> None:
         )
     assert done.returncode == 3
     assert f"--control-port {port}" in done.stderr
-    assert "0 is a free one" in done.stderr
+    assert "choose another port (0 for a free one)" in done.stderr
 
 
 @pytest.mark.slow

@@ -133,4 +133,4 @@ def test_archive_command_uses_profile(
     words = ["lake", "archive", str(lake), "in", "--once", "--source", "kbroker"]
     done = CliRunner().invoke(main, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    assert "3 records of in are new" in done.output
+    assert "archived 3 records of in in" in done.output

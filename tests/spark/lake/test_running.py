@@ -47,10 +47,10 @@ def test_invalid_arguments_end_with_error_message(tmp_path: Path) -> None:
     done = CliRunner().invoke(lake, ["check", str(tmp_path)])
     assert (done.exit_code, done.stderr) == (
         1,
-        f"kbroker: {tmp_path} has no topics: it has nothing\n",
+        f"kbroker: {tmp_path} has no topics (topics: none)\n",
     )
     done = CliRunner().invoke(lake, ["archive", str(tmp_path), "t", "--option", "x"])
     assert done.exit_code == 2
     assert "item 1 is not KEY=VALUE" in done.stderr
     done = CliRunner().invoke(lake, ["set-aside", str(tmp_path), "t"])
-    assert (done.exit_code, done.stderr) == (1, f"kbroker: {tmp_path} has nothing of a topic t\n")
+    assert (done.exit_code, done.stderr) == (1, f"kbroker: {tmp_path} does not contain the topic t\n")

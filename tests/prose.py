@@ -139,7 +139,7 @@ def compare(allowed: Mapping[str, int], found: Mapping[str, list[Finding]]) -> I
 
 
 def updated(allowed: Mapping[str, int], found: Mapping[str, list[Finding]]) -> str:
-    """Return the rows of the list, with no number above the one that was allowed before."""
+    """Return the rows of the list. Numbers fall, and never rise."""
     rows = {path: min(limit, len(found.get(path, []))) for path, limit in allowed.items()}
     return "".join(f'"{path}" = {count}\n' for path, count in sorted(rows.items()) if count)
 

@@ -53,4 +53,7 @@ def test_invalid_arguments_end_with_error_message(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "item 1 is not KEY=VALUE" in done.stderr
     done = CliRunner().invoke(lake, ["set-aside", str(tmp_path), "t"])
-    assert (done.exit_code, done.stderr) == (1, f"kbroker: {tmp_path} does not contain the topic t\n")
+    assert (done.exit_code, done.stderr) == (
+        1,
+        f"kbroker: {tmp_path} does not contain the topic t\n",
+    )

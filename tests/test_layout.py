@@ -116,23 +116,14 @@ def test_package_links_resolve_to_areas() -> None:
 # Length of functions
 
 
-def docstring_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    if ast.get_docstring(function, clean=False) is None:
-        return 0
-    return (function.body[0].end_lineno or 0) - function.body[0].lineno + 1
-
-
 def too_long(source: str) -> list[str]:
-    """Describe the functions with more than `FUNCTION_LINES_MAX` lines, without docstrings."""
+    """Describe the functions with more than `FUNCTION_LINES_MAX` lines."""
     functions = (
         node
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
-    lengths = [
-        (each, (each.end_lineno or 0) - each.lineno + 1 - docstring_lines(each))
-        for each in functions
-    ]
+    lengths = [(each, (each.end_lineno or 0) - each.lineno + 1) for each in functions]
     return [
         f"{function.name} in line {function.lineno}: {lines}"
         for function, lines in lengths
@@ -177,12 +168,6 @@ def test_length_check_reports_long_methods(first: int, second: int, report: list
     """Methods with the same name in different classes are distinguished."""
     methods = ["    async def method(self):\n" + "        pass\n" * n for n in (first, second)]
     assert too_long("class A:\n{}class B:\n{}".format(*methods)) == report
-
-
-def test_length_of_function_does_not_include_docstring() -> None:
-    documented = 'def function():\n    """Do nothing.\n' + "\n" * 60 + '    """\n'
-    assert too_long(documented + "    pass\n" * 59) == []
-    assert too_long(documented + "    pass\n" * 60) == ["function in line 1: 61"]
 
 
 # Size of classes

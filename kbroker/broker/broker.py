@@ -236,14 +236,12 @@ async def open_broker(
 
     Args:
         config: Broker settings.
-        data_dir: Data directory, or several to spread partitions over (one of them also has the
-            metadata). None keeps everything in memory.
+        data_dir: Data directory, or several to spread partitions over; None for memory.
         listeners: Listeners of the first node; each further node uses the next ports.
         nodes: Number of nodes; None for the number that the data directory has, or one.
         racks: Racks of the nodes, used in turn; empty for `broker.rack`.
         listeners_of: Listeners of nodes by node ID, from an earlier run.
-        files: File system of the data directories. Pass one to keep the data of a broker in memory
-            after the broker has stopped.
+        files: File system of the data directories, for example one in memory for several runs.
         clock: Clock; None for the system clock.
         grace_seconds: Maximum seconds of each phase of a graceful stop.
         cluster_id: Cluster ID of a new cluster; None for a random one.
@@ -272,9 +270,20 @@ async def open_broker(
     factory = NodeFactory(here.config, listeners, listeners_of, shared)
     places = cycle(racks or (None,))
     local = [factory.create(each, here.total, rack=next(places)) for each in here.ids]
-    # The caller that passes `files` decides how fast they are.
-    in_thread = None if data_dir is None or files is not None else _metadata_syncs(here.config)
+    in_thread = _metadata_syncs(here.config, data_dir, files)
     store = await _open_all(local, here.directories, cluster_id, distributed, in_thread, service)
+    async with _running_nodes(store, local, distributed, service) as nursery:
+        yield Broker(store, local, shared.links, factory, nursery)
+
+
+@asynccontextmanager
+async def _running_nodes(
+    store: MetadataStore,
+    local: Sequence[LocalNode],
+    distributed: DistributedNodeOptions | None,
+    service: Service | None,
+) -> AsyncIterator[trio.Nursery]:
+    """Run the nodes and the service, and close them at the end. Yields the nursery of the nodes."""
     at_work = running(store) if distributed is None else nullcontext()
     async with at_work, trio.open_nursery() as nursery:
         try:
@@ -284,7 +293,7 @@ async def open_broker(
             if distributed is not None:
                 await distributed.others_joined()
             await _each(local, lambda node: node.begin(nursery))
-            yield Broker(store, local, shared.links, factory, nursery)
+            yield nursery
         finally:
             await _close(local, service)
 
@@ -333,12 +342,16 @@ def _local_nodes(
     )
 
 
-def _metadata_syncs(config: BrokerConfig) -> InThread:
-    """Return the function that runs syncs of the metadata journal.
+def _metadata_syncs(
+    config: BrokerConfig, data_dir: str | Sequence[str] | None, files: Files | None
+) -> InThread | None:
+    """Return the function that runs syncs of the metadata journal, or None to run them at once.
 
-    A sync may take seconds, until all earlier writes are on the disk. With `flush.policy=fsync`
+    They run at once in memory, and on `files` of the caller, who decides how fast those are. A sync may take seconds, until all earlier writes are on the disk. With `flush.policy=fsync`
     records are synced as they arrive, so a sync of the journal is short.
     """
+    if data_dir is None or files is not None:
+        return None
     return DiskWork().run if config.flush_policy == "fsync" else run_in_thread
 
 

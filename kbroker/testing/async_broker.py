@@ -410,8 +410,7 @@ async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot
     await prepare_restored_store(config, store, clock, NO_PROGRESS)
 
 
-@contextlib.asynccontextmanager
-async def run_broker(
+def run_broker(
     config: BrokerConfig,
     store: Store,
     *,
@@ -427,7 +426,7 @@ async def run_broker(
     earlier: RunningBroker | None = None,
     service: Service | None = None,
     secured: BrokerSecurity = OPEN,
-) -> AsyncIterator[RunningBroker]:
+) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
     """Run a broker with fault injection, by default on 127.0.0.1.
 
     Args:
@@ -446,12 +445,12 @@ async def run_broker(
         service: Service to run together with the broker.
         secured: Security of the listeners.
 
-    Yields:
-        The running broker; `earlier` if that is given.
+    Returns:
+        A context with the running broker, which is `earlier` if that is given.
 
     Raises:
-        CannotListen: A listener cannot be opened.
-        StorageError: The data cannot be read.
+        CannotListen: On entry, if a listener cannot be opened.
+        StorageError: On entry, if the data cannot be read.
     """
     opened = open_broker(
         config,
@@ -467,6 +466,19 @@ async def run_broker(
         intercept=partial(FaultInjector, faults),
         service=service,
     )
+    return _running(opened, earlier, faults, clock, log, store, secured)
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    opened: contextlib.AbstractAsyncContextManager[Broker],
+    earlier: RunningBroker | None,
+    faults: Faults,
+    clock: MovableClock,
+    log: LogTail,
+    store: Store,
+    secured: BrokerSecurity,
+) -> AsyncIterator[RunningBroker]:
     with log.collecting():
         async with (
             opened as broker,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .options import add_options
+
 if TYPE_CHECKING:
     from kbroker.client.record_filter import RecordPredicate
 
@@ -28,9 +30,11 @@ OPTIONS = {
 
 def filter_options(command: Command) -> Command:
     """Add the filter options to a command; it receives a tuple of strings for each."""
-    for name, (metavar, text) in reversed(OPTIONS.items()):
-        command = click.option(name, multiple=True, metavar=metavar, help=text)(command)
-    return command
+    options = [
+        click.option(name, multiple=True, metavar=metavar, help=text)
+        for name, (metavar, text) in OPTIONS.items()
+    ]
+    return add_options(command, options)
 
 
 def chosen_filter(options: Mapping[str, Any]) -> RecordPredicate | None:

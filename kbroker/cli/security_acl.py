@@ -42,6 +42,7 @@ from kbroker.security.rights import (
 )
 
 from .completion import complete_groups, complete_topics, complete_users
+from .options import add_options
 from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
 
@@ -108,12 +109,6 @@ _RESOURCE_OPTIONS = (
 )
 
 
-def _resource_options(command: Command) -> Command:
-    for option in reversed(_RESOURCE_OPTIONS):
-        command = option(command)
-    return command
-
-
 def what_options(command: Command) -> Command:
     """Add the options for operations and resources to a command; it receives `arguments`."""
 
@@ -125,7 +120,7 @@ def what_options(command: Command) -> Command:
         type=click.Choice([*OPERATIONS], case_sensitive=False),
         help=f"Operation: one of {', '.join(OPERATIONS)}; can be given several times.",
     )
-    @_resource_options
+    @functools.partial(add_options, options=_RESOURCE_OPTIONS)
     @functools.wraps(command)
     def with_options(
         *args: object,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from .options import add_options
 from .units import ParamType
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -109,9 +110,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
 
 def setting_options(command: Command) -> Command:
     """Add the options of `kbroker.process.flags.SettingFlags`; `overrides` is a tuple of strings."""
-    for each in reversed(_OPTIONS):
-        command = each(command)
-    return command
+    return add_options(command, _OPTIONS)
 
 
 def split_overrides(texts: Iterable[str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Lint of the language of docstrings, comments, test names and documentation pages.
 
-Usage: python tests/prose.py [--update]
+Usage: python -m tests.prose [--update]
 
 Each check finds a pattern that readers had to decode: a docstring that does not begin with a noun or a
 verb, an actor without a name, a test name that is no sentence, a sentence of more than 35 words.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 import tomllib
@@ -21,7 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+from .repository import ROOT, tracked_files
+
 ALLOWED = Path(__file__).with_name("prose.toml")
 SENTENCE_WORDS_MAX = 35
 
@@ -34,7 +34,7 @@ _FENCE = re.compile(r"(?ms)^ *(```|~~~).*?^ *\1")
 _COMMENT = re.compile(r"(?s)<!--.*?-->")
 _HEADER = """\
 # Findings of tests/prose.py that are allowed, per file. Only smaller numbers are accepted:
-# after an improvement run `python tests/prose.py --update`.
+# after an improvement run `python -m tests.prose --update`.
 
 [allowed]
 """
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 def main(arguments: list[str]) -> int:
     """Check all tracked files, and print what is not allowed. Return the exit status."""
     allowed = tomllib.loads(ALLOWED.read_text())["allowed"] if ALLOWED.exists() else {}
-    found = {path: findings for path in tracked_files(ROOT) if (findings := check(ROOT / path))}
+    found = {path: findings for path in checked_files() if (findings := check(ROOT / path))}
     if arguments == ["--update"]:
         ALLOWED.write_text(_HEADER + updated(allowed, found))
         return 0
@@ -59,15 +59,9 @@ def main(arguments: list[str]) -> int:
     return 1 if problems else 0
 
 
-def tracked_files(root: Path) -> list[str]:
+def checked_files() -> list[str]:
     """Return the paths of Python files, README and documentation pages that are checked."""
-    listed = subprocess.run(
-        ["git", "ls-files", "*.py", "README.md", "docs/*.md"],
-        cwd=root,
-        capture_output=True,
-        check=True,
-        text=True,
-    ).stdout.split()
+    listed = tracked_files("*.py", "README.md", "docs/*.md")
     return [path for path in listed if not path.startswith("docs/dev/")]
 
 
@@ -134,7 +128,7 @@ def compare(allowed: Mapping[str, int], found: Mapping[str, list[Finding]]) -> I
         elif len(findings) < limit:
             yield (
                 f"{path}: {len(findings)} findings, fewer than the {limit} that are allowed; "
-                "run: python tests/prose.py --update"
+                "run: python -m tests.prose --update"
             )
 
 

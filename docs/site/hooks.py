@@ -16,14 +16,16 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FIRST_PAGE = "index.md"
-CHANGELOG = "project/changelog.md"
+# Pages by the name of the file that they show.
+PAGES = {"README.md": FIRST_PAGE, "CHANGELOG.md": "project/changelog.md"}
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the README as the first page, and the change log."""
-    for page, name, up in ((FIRST_PAGE, "README.md", ""), (CHANGELOG, "CHANGELOG.md", "../")):
+    for name, page in PAGES.items():
+        up = "../" * page.count("/")
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", f"]({up}")
         files.append(File.generated(config, page, content=text))
     return files
@@ -44,7 +46,6 @@ def _inside(link: re.Match[str], page: str) -> str:
     if "://" in target or not target or (file.is_relative_to(DOCS) and file.is_file()):
         return link[0]
     path = target if page == FIRST_PAGE else str(file.relative_to(ROOT))
-    if path in {"README.md", "CHANGELOG.md"}:
-        page_of = FIRST_PAGE if path == "README.md" else CHANGELOG
-        return f"[{link['text']}]({posixpath.relpath(page_of, posixpath.dirname(page) or '.')})"
+    if path in PAGES:
+        return f"[{link['text']}]({posixpath.relpath(PAGES[path], posixpath.dirname(page) or '.')})"
     return link["text"] if link["text"].strip("`") == path else f"{link['text']} (`{path}`)"

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
     from .commands import Cli, ReadJson
     from .security.certificates import Authority
+
+
+# Size of the disk that tests report to brokers in this process.
+DISK_BYTES = 1 << 40
 
 
 def pytest_configure() -> None:
@@ -160,6 +165,15 @@ def _what_was_before_is_left_alone() -> None:
     """Freeze existing objects: garbage collections need not scan those of earlier tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _half_full_disk() -> Iterator[None]:
+    """Report a half full disk, because brokers warn if the disk of this machine is nearly full."""
+    usage = type(shutil.disk_usage(Path.cwd()))(DISK_BYTES, DISK_BYTES // 2, DISK_BYTES // 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        yield
 
 
 @pytest.fixture

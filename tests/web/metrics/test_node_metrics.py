@@ -232,6 +232,12 @@ async def test_client_software_series_are_limited() -> None:
             def abort(self) -> None:
                 pass
 
+            def is_overdue(self, *_: float) -> bool:
+                return False
+
+            def suspend_if_idle(self, now: float) -> None:
+                pass
+
         many = {Named(number) for number in range(2 * SOFTWARE_MAX)}
         broker.server.connections = {one, *many}  # type: ignore[arg-type]
         metrics = await scrape(http.endpoint_of(1))

@@ -99,6 +99,18 @@ class Membership:
         return self.epoch != NO_EPOCH
 
     @property
+    def registration(self) -> Registration:
+        """The registration of this process, which the metadata lacks while it is lost."""
+        return Registration(
+            self.node_id,
+            self.epoch,
+            self._incarnation,
+            self._listeners,
+            self._config.rack,
+            ready=False,
+        )
+
+    @property
     def is_alone(self) -> bool:
         """True for a single-node cluster, whose registration lasts as long as the process."""
         return self._config.nodes == 1
@@ -258,14 +270,7 @@ class Membership:
     async def _put_live(self) -> BrokerEpoch:
         """Store the registration and return the broker epoch."""
         key = live_key(self.node_id)
-        document = Registration(
-            self.node_id,
-            NO_EPOCH,
-            self._incarnation,
-            self._listeners,
-            self._config.rack,
-            ready=False,
-        ).to_document()
+        document = self.registration.to_document()
         while True:
             registrations = self._cluster.registrations
             puts: dict[str, Document | None] = {key: document}

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Generator, Hashable, Iterable, Iterator
 from uuid import UUID
 
-from kbroker.cluster import NO_LEADER, Partition, Topic
+from kbroker.client.endpoint import Endpoint
+from kbroker.cluster import NO_LEADER, Partition, Registration, Topic
 from kbroker.cluster.cluster import MAX_NEW_PARTITIONS
 from kbroker.cluster.model import check_topic_name
 from kbroker.protocol.api_keys import ApiKey
@@ -48,7 +49,7 @@ def metadata(
     topic IDs in the request, but their use is INVALID_REQUEST. 12 can select topics by ID.
 
     Differs from Kafka: the response to the request that creates a topic contains the topic. Kafka
-    returns UNKNOWN_TOPIC_OR_PARTITION.
+    returns UNKNOWN_TOPIC_OR_PARTITION. If no broker is ready, this one is listed; Kafka lists none.
     """
     work = _MetadataOperation(ctx, request)
     if work.selects_all_topics and ctx.node.authorizer is None:
@@ -88,7 +89,7 @@ class _MetadataOperation:
             ctx.version,
             request.include_topic_authorized_operations,
             request.include_cluster_authorized_operations,
-            tuple((node.node_id, endpoint) for node, endpoint in ctx.brokers()),
+            tuple((node.node_id, endpoint) for node, endpoint in _brokers(ctx)),
             tuple(map(self._nodes.leader_error, ctx.node.cluster.node_ids)),
         )
 
@@ -204,7 +205,7 @@ class _MetadataOperation:
                 MetadataResponse.Broker(
                     node_id=node.node_id, host=endpoint.host, port=endpoint.port, rack=node.rack
                 )
-                for node, endpoint in ctx.brokers()
+                for node, endpoint in _brokers(ctx)
             ],
             cluster_id=cluster.id,
             controller_id=cluster.controller_id,
@@ -308,6 +309,17 @@ class _MetadataOperation:
 def cluster_operations(ctx: Context) -> int:
     """Return the client's operations on the cluster, or 0 if it may not describe the cluster."""
     return ctx.operations(CLUSTER) if ctx.allows(AclOperation.DESCRIBE, CLUSTER) else 0
+
+
+def _brokers(ctx: Context) -> Iterator[tuple[Registration, Endpoint]]:
+    """Yield the brokers of a response with their addresses; there is always at least one.
+
+    librdkafka drops all its brokers when a response contains none, and never connects again.
+    """
+    found = list(ctx.brokers())
+    if not found and ctx.peer.listener in ctx.node.membership.registration.listeners:
+        found.append((ctx.node.membership.registration, ctx.endpoint()))
+    yield from found
 
 
 def _is_by_id(row: MetadataRequest.Topic) -> bool:

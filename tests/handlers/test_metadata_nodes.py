@@ -61,6 +61,19 @@ async def test_every_node_returns_all_nodes() -> None:
             assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("topics", [[], None], ids=["no topics", "all topics"])
+async def test_node_lists_itself_if_no_node_is_registered(topics: list[str] | None) -> None:
+    """Without brokers in the response, librdkafka would never connect again (its issue 5301)."""
+    async with three_nodes(broker_rack="a") as (broker, _):
+        node = broker.nodes[1]
+        async with connected(node.endpoint) as wire:
+            await metadata(wire, topics)
+            node.node.cluster.registrations.live.clear()
+            answer = await metadata(wire, topics)
+        (row,) = answer.brokers
+        assert (row.node_id, Endpoint(row.host, row.port), row.rack) == (2, node.endpoint, "a")
+
+
 async def test_nodes_are_assigned_to_racks_round_robin() -> None:
     listeners = [Listener("PLAINTEXT", "127.0.0.1", 0)]
     opened = open_broker(

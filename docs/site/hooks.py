@@ -36,10 +36,10 @@ def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
     path = page.file.src_uri
     if path.startswith("dev/"):
         page.meta["search"] = {"exclude": True}
-    return _LINK.sub(lambda link: _inside(link, path), _COMMENT.sub("", markdown))
+    return _LINK.sub(lambda link: _rewrite_link(link, path), _COMMENT.sub("", markdown))
 
 
-def _inside(link: re.Match[str], page: str) -> str:
+def _rewrite_link(link: re.Match[str], page: str) -> str:
     """Return the link if it leads to a page or another server, else its text and path."""
     target = link["target"].partition("#")[0]
     file = (DOCS / page).parent.joinpath(target).resolve()

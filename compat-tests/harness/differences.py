@@ -34,13 +34,10 @@ ONCE = "kbroker processes an item once even if a request contains it several tim
 UNORDERED = "Kafka returns hash table order; kbroker returns request or creation order."
 LATER = "kbroker advertises only features that it implements."
 ELR = (
-    "With eligible leader replicas (KIP-966), Kafka stores this setting for the whole cluster; "
-    "kbroker does not have them."
+    "Kafka stores this setting for the whole cluster (KIP-966); kbroker has no eligible leader "
+    "replicas."
 )
-LEADERS = (
-    "If the leader leaves or the group becomes classic, Kafka picks the next leader in hash table "
-    "order, kbroker the member that joined first."
-)
+LEADERS = "If a group needs a new leader, Kafka picks it by hash, kbroker by join order."
 QUORUM = "kbroker's metadata log counts its transactions as offsets."
 FLOOR = "kbroker still serves versions that Kafka 4.0 removed (KIP-896), for older clients."
 
@@ -128,8 +125,7 @@ DIFFERENCES = (
         "*",
         "*error_message",
         "both have a message",
-        "kbroker's messages name the next action. Without a message, kbroker returns null where "
-        "Kafka may return an empty string or `NONE`.",
+        "kbroker's messages name the next action; only Kafka returns empty messages or `NONE`.",
         both_have_message,
     ),
     Rule("*", "*topic_id", "one ID per topic", OWN, paired_ids),
@@ -239,7 +235,7 @@ DIFFERENCES = (
         "AlterUserScramCredentials",
         "results.error_code",
         "kbroker: 93; Kafka: 0",
-        "kbroker limits names to 512 bytes, salts and hashes to 256, because they stay in memory.",
+        "To save memory, kbroker limits names to 512 bytes, salts and hashes to 256.",
         exactly(93, 0),
         call="scram: a long name",
     ),

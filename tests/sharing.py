@@ -107,10 +107,10 @@ class ShareMember:
 
     async def fetch(self, *args: Any, **fields: Any) -> Any:
         """Send a ShareFetch request and return the response."""
-        answer = await self.wire.ask(FETCH, self.version, self.fetch_request(*args, **fields))
-        if not answer.error_code:
+        response = await self.wire.ask(FETCH, self.version, self.fetch_request(*args, **fields))
+        if not response.error_code:
             self.epoch = _next(self.epoch)
-        return answer
+        return response
 
     async def fetch_error_row(self) -> Any:
         """Return the row of partition 0 with its error; as in Kafka, the response is immediate."""
@@ -119,9 +119,9 @@ class ShareMember:
 
     async def acquire(self, *args: Any, **fields: Any) -> list[tuple[int, int, int]]:
         """Return the acquired records of partition 0, with their delivery counts."""
-        answer = await self.fetch(*args, **fields)
-        assert not answer.error_code, answer
-        row = row_of(answer)
+        response = await self.fetch(*args, **fields)
+        assert not response.error_code, response
+        row = row_of(response)
         assert not row.error_code, row
         return [
             (each.first_offset, each.last_offset, each.delivery_count)
@@ -136,19 +136,19 @@ class ShareMember:
         self, *acknowledgements: AcknowledgedRange, partition: int = 0, **fields: Any
     ) -> Any:
         """Send acknowledgements and return the row of the response."""
-        answer = await self.acknowledge({partition: list(acknowledgements)}, **fields)
-        assert not answer.error_code, answer
-        return row_of(answer, partition)
+        response = await self.acknowledge({partition: list(acknowledgements)}, **fields)
+        assert not response.error_code, response
+        return row_of(response, partition)
 
     async def acknowledge(
         self, acknowledgements: dict[int, list[AcknowledgedRange]], **fields: Any
     ) -> Any:
         """Send acknowledgements and return the response."""
         message = self.acknowledgement(acknowledgements, **fields)
-        answer = await self.wire.ask(ACKNOWLEDGE, self.version, message)
-        if not answer.error_code:
+        response = await self.wire.ask(ACKNOWLEDGE, self.version, message)
+        if not response.error_code:
             self.epoch = _next(self.epoch)
-        return answer
+        return response
 
     def acknowledgement(
         self, acknowledgements: dict[int, list[AcknowledgedRange]], **fields: Any
@@ -188,11 +188,11 @@ def _batches(cls: Any, acknowledgements: list[AcknowledgedRange] | None) -> list
     ]
 
 
-def row_of(answer: Any, partition: int = 0) -> Any:
+def row_of(response: Any, partition: int = 0) -> Any:
     """Return the row of one partition."""
     (row,) = [
         row
-        for topic in answer.responses
+        for topic in response.responses
         for row in topic.partitions
         if row.partition_index == partition
     ]

@@ -150,8 +150,8 @@ class Wire:
 
     async def works(self) -> bool:
         """Return True if the broker responds to a request."""
-        answer = await self.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
-        return not answer.error_code
+        response = await self.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+        return not response.error_code
 
 
 def frame(
@@ -222,8 +222,8 @@ async def create_topic(
     topic = CreateTopicsRequest.Topic(
         name=name, num_partitions=partitions, replication_factor=-1, configs=rows
     )
-    answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic]))
-    (row,) = answer.topics
+    response = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic]))
+    (row,) = response.topics
     assert row.error_code == 0, row
     return Topic(name, row.topic_id)
 
@@ -231,8 +231,8 @@ async def create_topic(
 async def delete_topic(wire: Wire, name: str) -> None:
     """Delete a topic; fail the test if the broker rejects it."""
     ask = request(ApiKey.DELETE_TOPICS, topic_names=[name])
-    answer = await wire.ask(ApiKey.DELETE_TOPICS, 5, ask)
-    assert answer.responses[0].error_code == 0, answer
+    response = await wire.ask(ApiKey.DELETE_TOPICS, 5, ask)
+    assert response.responses[0].error_code == 0, response
 
 
 def produce_request(
@@ -258,8 +258,8 @@ async def produce(
     wire: Wire, topic: Topic, records: bytes | None, version: int = 9, **settings: Any
 ) -> Any:
     """Produce to one partition and return its row of the response."""
-    answer = await wire.ask(ApiKey.PRODUCE, version, produce_request(topic, records, **settings))
-    ((row,),) = (each.partition_responses for each in answer.responses)
+    response = await wire.ask(ApiKey.PRODUCE, version, produce_request(topic, records, **settings))
+    ((row,),) = (each.partition_responses for each in response.responses)
     return row
 
 
@@ -295,9 +295,9 @@ async def fetch(
     wire: Wire, topic: Topic, offset: int = 0, version: int = 12, **settings: Any
 ) -> Any:
     """Fetch from one partition and return its row of the response."""
-    answer = await wire.ask(ApiKey.FETCH, version, fetch_request(topic, offset, **settings))
-    assert answer.error_code == 0, answer
-    ((row,),) = (each.partitions for each in answer.responses)
+    response = await wire.ask(ApiKey.FETCH, version, fetch_request(topic, offset, **settings))
+    assert response.error_code == 0, response
+    ((row,),) = (each.partitions for each in response.responses)
     return row
 
 
@@ -321,8 +321,8 @@ async def list_offset(
         topics=[ListOffsetsRequest.Topic(name=topic.name, partitions=[row])],
         **fields,
     )
-    answer = await wire.ask(ApiKey.LIST_OFFSETS, version, message)
-    ((found,),) = (each.partitions for each in answer.topics)
+    response = await wire.ask(ApiKey.LIST_OFFSETS, version, message)
+    ((found,),) = (each.partitions for each in response.topics)
     return found
 
 

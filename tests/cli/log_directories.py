@@ -56,8 +56,8 @@ async def write(directory: Path) -> None:
         part = OffsetCommitRequest.Partition(partition_index=0, committed_offset=7)
         rows = [OffsetCommitRequest.Topic(name="t", partitions=[part])]
         commit = OffsetCommitRequest(group_id="g", topics=rows)
-        answer = await wire.ask(ApiKey.OFFSET_COMMIT, 5, commit)
-        assert answer.topics[0].partitions[0].error_code == 0
+        response = await wire.ask(ApiKey.OFFSET_COMMIT, 5, commit)
+        assert response.topics[0].partitions[0].error_code == 0
         await begin_transaction(wire)
 
 

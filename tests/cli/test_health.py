@@ -59,14 +59,14 @@ def test_health_of_closed_port_exits_with_status_1() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x02ab", b"\x7f\xff\xff\xff", b"\x00"],
     ids=repr,
 )
-def test_health_of_other_server_exits_with_status_1(answer: bytes) -> None:
+def test_health_of_other_server_exits_with_status_1(response: bytes) -> None:
     def send(client: socket.socket) -> None:
         client.recv(1000)
-        client.sendall(answer)
+        client.sendall(response)
         client.close()
 
     with answering(send) as address:

@@ -197,8 +197,8 @@ async def _set_quota(wire: Wire) -> None:
         entity=[cls.Entity(entity_type=kind, entity_name=name) for kind, name in names.items()],
         ops=[cls.Op(key="producer_byte_rate", value=1e9)],
     )
-    answer = await _ask(wire, ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=[row]))
-    assert answer.entries[0].error_code == 0
+    response = await _ask(wire, ApiKey.ALTER_CLIENT_QUOTAS, 1, cls(entries=[row]))
+    assert response.entries[0].error_code == 0
 
 
 async def _join(wire: Wire) -> None:
@@ -236,8 +236,8 @@ async def _commit(wire: Wire) -> None:
     cls: Any = type(request(ApiKey.OFFSET_COMMIT))
     partition = cls.Partition(partition_index=0, committed_offset=1, committed_metadata=EVIL)
     topics = [cls.Topic(name="t", partitions=[partition])]
-    answer = await _ask(wire, ApiKey.OFFSET_COMMIT, 7, cls(group_id=OTHER, topics=topics))
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await _ask(wire, ApiKey.OFFSET_COMMIT, 7, cls(group_id=OTHER, topics=topics))
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 async def _begin(wire: Wire) -> None:
@@ -252,8 +252,8 @@ async def _make_user(wire: Wire) -> None:
         name=EVIL, mechanism=1, iterations=4096, salt=b"s", salted_password=b"p"
     )
     ask = AlterUserScramCredentialsRequest(upsertions=[row])
-    answer = await _ask(wire, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, ask)
-    assert answer.results[0].error_code == 0
+    response = await _ask(wire, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, ask)
+    assert response.results[0].error_code == 0
 
 
 async def test_commands_escape_control_characters_of_client_names(tmp_path: Path) -> None:

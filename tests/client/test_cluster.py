@@ -52,8 +52,8 @@ async def test_request_after_cancelled_request_gets_its_own_response(name: str) 
         hand_to(broker, ApiKey.FETCH, answer_late)
         connection = await (cluster.any() if name == "any" else cluster.node(1))
         with trio.fail_after(20):
-            answers = await cancel_before_queued_requests(connection, 3)
-        assert [len(each.brokers) for each in answers] == [1, 1, 1]
+            responses = await cancel_before_queued_requests(connection, 3)
+        assert [len(each.brokers) for each in responses] == [1, 1, 1]
         assert len(cluster._open) <= 2, "the broken connection is closed"
 
 

@@ -23,5 +23,5 @@ async def test_health_check_of_busy_broker_succeeds_within_its_limit(
 
     async with started() as broker, trio.open_nursery() as nursery:
         nursery.start_soon(block_loop)
-        answer = await check_round_trip(*broker.endpoint, 30)
-    assert answer.brokers
+        response = await check_round_trip(*broker.endpoint, 30)
+    assert response.brokers

@@ -130,8 +130,8 @@ def row(**fields: object) -> FetchResponse.Partition:
 class Leader:
     """A connection with prepared responses, by partition."""
 
-    def __init__(self, *answers: list[FetchResponse.Partition]) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: list[FetchResponse.Partition]) -> None:
+        self.answers = list(responses)
         self.closed = False
 
     async def ask(self, _request: object, **_versions: int) -> FetchResponse:

@@ -133,8 +133,8 @@ class Etcd:
 
     def _ask(self, endpoint: str, path: str, message: Any) -> Any:
         data, url = json.dumps(message).encode(), f"{endpoint}/v3/{path}"
-        with urllib.request.urlopen(url, data, timeout=10, context=self._context) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(url, data, timeout=10, context=self._context) as response:
+            return json.load(response)
 
     def compact(self, keep: int = 10) -> None:
         """Compact all changes except the last ones."""
@@ -156,11 +156,11 @@ class Etcd:
 
     def leader(self) -> int:
         """Return the number of the leading member."""
-        answers = [self._ask(each, "maintenance/status", {}) for each in self.endpoints]
+        responses = [self._ask(each, "maintenance/status", {}) for each in self.endpoints]
         return next(
             number
-            for number, answer in enumerate(answers)
-            if answer["leader"] == answer["header"]["member_id"]
+            for number, response in enumerate(responses)
+            if response["leader"] == response["header"]["member_id"]
         )
 
     def kill(self, number: int) -> None:

@@ -30,9 +30,9 @@ async def test_unreachable_store_returns_retriable_error(
     async with start() as broker, connected(broker.endpoint) as wire:
         with monkeypatch.context() as patch:
             patch.setattr(broker.node.cluster, "allocate_producer_ids", no_answer)
-            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)
-            assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            assert answer.producer_id == -1
+            response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)
+            assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            assert response.producer_id == -1
         assert (await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)).producer_id >= 0
         assert broker.node.context.error_log.unhandled_errors == 0
 
@@ -59,8 +59,8 @@ async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
                 await wire.ask(
                     ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key="t", key_type=1)
                 )
-            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)
-            assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)
+            assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     (said,) = [each for each in caplog.records if "producers wait" in each.message]
     assert said.levelname == "WARNING"
     if problem is None:
@@ -75,21 +75,21 @@ async def test_producer_id_without_epoch_is_rejected(start: Start, version: int)
     async with start() as broker, connected(broker.endpoint) as wire:
         for producer_id, epoch in ((-1, 0), (7, -1), (0, -1), (-1, 7), (-7, -1)):
             request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
-            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, request)
-            assert answer.error_code == ErrorCode.INVALID_REQUEST
-            assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
+            response = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, request)
+            assert response.error_code == ErrorCode.INVALID_REQUEST
+            assert (response.producer_id, response.producer_epoch) == (-1, -1)
         for producer_id, epoch in ((-1, -1), (7, 0), (0, 7), (-7, -7)):
             request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
-            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, request)
-            assert (answer.error_code, answer.producer_epoch) == (ErrorCode.NONE, 0)
-            assert answer.producer_id >= 0
+            response = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, request)
+            assert (response.error_code, response.producer_epoch) == (ErrorCode.NONE, 0)
+            assert response.producer_id >= 0
 
 
 async def new_producer_id(broker: Broker) -> int:
     async with connected(broker.endpoint) as wire:
-        answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, InitProducerIdRequest())
-    assert answer.error_code == ErrorCode.NONE
-    found: int = answer.producer_id
+        response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, InitProducerIdRequest())
+    assert response.error_code == ErrorCode.NONE
+    found: int = response.producer_id
     return found
 
 

@@ -125,8 +125,8 @@ async def commit(wire: Wire, group: str, topic: str, offsets: Iterable[int]) -> 
         retention_time_ms=1_000_000,
         topics=[OffsetCommitRequest.Topic(name=topic, partitions=rows)],
     )
-    (answer,) = (await wire.ask(ApiKey.OFFSET_COMMIT, 4, ask)).topics
-    return {row.error_code for row in answer.partitions}
+    (response,) = (await wire.ask(ApiKey.OFFSET_COMMIT, 4, ask)).topics
+    return {row.error_code for row in response.partitions}
 
 
 async def test_recreated_topic_keeps_new_commits(broker: Broker, wire: Wire) -> None:
@@ -225,9 +225,9 @@ async def test_deleting_group_with_many_offsets_does_not_block_clients(
         with longest_step() as step:
             await wire.send(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(groups_names=["wide"]))
             await until(lambda: len(offsets_of(broker)["wide"]) < OFFSETS)
-            answer = await bystander.ask(ApiKey.DESCRIBE_GROUPS, 5, described)
+            response = await bystander.ask(ApiKey.DESCRIBE_GROUPS, 5, described)
             assert (await wire.receive()).results[0].error_code == 0
-        assert answer.groups[0].error_code == LOADING, "no client sees a partly deleted group"
+        assert response.groups[0].error_code == LOADING, "no client sees a partly deleted group"
         assert step.seconds < STEP_SECONDS_MAX, str(step)
         assert not offsets_of(broker)
         assert max(batch_sizes(broker)) < 100 * OFFSETS_AT_ONCE
@@ -385,6 +385,6 @@ async def test_listing_many_config_resources_does_not_block_loop(
 ) -> None:
     ask = ListConfigResourcesRequest(resource_types=[2])
     with longest_step() as step:
-        answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
-    assert [row.resource_name for row in answer.config_resources] == crowded
+        response = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
+    assert [row.resource_name for row in response.config_resources] == crowded
     assert step.seconds < STEP_SECONDS_MAX, str(step)

@@ -66,9 +66,9 @@ async def fill(directory: Path, commits: int = 20) -> None:
 
 async def fetch_when_loaded(wire: Wire) -> Any:
     """Retry a fetch, as clients do, until the coordinator is loaded."""
-    while (answer := await fetch(wire)).error_code:
-        assert answer.error_code == LOADING
-    return answer
+    while (response := await fetch(wire)).error_code:
+        assert response.error_code == LOADING
+    return response
 
 
 @pytest.mark.usefixtures("slow_loads")
@@ -83,9 +83,9 @@ async def test_node_serves_before_its_coordinators_are_loaded(tmp_path: Path) ->
         assert await commit(wire, 20) == LOADING
         listed = await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
         assert (listed.error_code, listed.groups) == (LOADING, [])
-        answer = await fetch_when_loaded(wire)
+        response = await fetch_when_loaded(wire)
         assert not broker.node.is_loading
-        assert answer.topics[0].partitions[0].committed_offset == 19
+        assert response.topics[0].partitions[0].committed_offset == 19
         assert await commit(wire, 20) == 0
 
 

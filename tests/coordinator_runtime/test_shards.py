@@ -71,8 +71,8 @@ def commit_request(
 
 async def commit(wire: Wire, offset: int, **settings: Any) -> int:
     ask = commit_request(offset, **settings)
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
-    return int(answer.topics[0].partitions[0].error_code)
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
+    return int(response.topics[0].partitions[0].error_code)
 
 
 def replica_of(broker: Broker) -> Replica:
@@ -162,8 +162,8 @@ async def test_coordinator_of_follower_appends_nothing(
     replica = broker.node.partitions.named_replica(OFFSETS_TOPIC, shard.replica.index)
     replica.become_follower(replica.partition)
     result = shard.coordinator.offsets.commit(commit_request(7), groups.now(), 7)
-    answer: Any = groups.run(shard, result)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    response: Any = groups.run(shard, result)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert shard.replica.log.log_end_offset == 0
     assert "could not append" in caplog.text
 

@@ -106,8 +106,8 @@ async def test_each_node_lists_its_own_groups(broker: Broker, wire: Routed) -> N
     listed: dict[str, int] = {}
     for local in broker.nodes:
         async with connected(local.endpoint) as own:
-            answer = await own.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
-            listed |= {row.group_id: local.id for row in answer.groups}
+            response = await own.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
+            listed |= {row.group_id: local.id for row in response.groups}
     assert listed == {group: await coordinator(broker, "groups", group) for group in GROUPS}
 
 
@@ -186,10 +186,10 @@ async def patient(wire: Routed, group: str) -> int:
     ask = request(ApiKey.OFFSET_FETCH, group_id=group, topics=rows)
     with trio.fail_after(ANSWER_SECONDS):
         while True:
-            answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
-            if answer.error_code not in RETRIED:
-                assert not answer.error_code
-                return int(answer.topics[0].partitions[0].committed_offset)
+            response = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
+            if response.error_code not in RETRIED:
+                assert not response.error_code
+                return int(response.topics[0].partitions[0].committed_offset)
             await trio.sleep(0.01)
 
 
@@ -244,8 +244,8 @@ async def test_consumer_group_members_continue_after_coordinator_moved(
         await broker.local_node(first).start()
         await all_in_sync(broker)
     owned = owned_partitions(topic.id, 0, 1)
-    answer = await beat(wire, "a", 2, group="reconciling", topic_partitions=owned)
-    assert answer.member_epoch == 3
+    response = await beat(wire, "a", 2, group="reconciling", topic_partitions=owned)
+    assert response.member_epoch == 3
     assert assigned_partitions(await beat(wire, "b", 3, group="reconciling")) == [2, 3]
     await trio.sleep(1)
     assert (await beat(wire, "a", 2, group="assigning")).member_epoch == 2
@@ -271,8 +271,8 @@ async def test_streams_group_members_continue_after_coordinator_moved(
         assert await described(wire, group, describe_streams) == [before]
         await broker.local_node(first).start()
         await all_in_sync(broker)
-    answer = await streams_beat(wire, "a", 2, group="moving", **active_tasks(0, 1))
-    assert answer.member_epoch == 3
+    response = await streams_beat(wire, "a", 2, group="moving", **active_tasks(0, 1))
+    assert response.member_epoch == 3
     assert tasks(await streams_beat(wire, "b", 3, group="moving")) == {"0": [2, 3]}
     assert tasks(await streams_beat(wire, "a", 2, group="stable")) == {"0": [0, 1, 2, 3]}
 
@@ -292,19 +292,19 @@ async def test_share_group_members_continue_after_coordinator_moved(
     assert await shared(wire, "g") == before
     await broker.local_node(first).start()
     await all_in_sync(broker)
-    answer = await share_groups.beat(wire, "a", before.members[0].member_epoch)
-    assert (answer.error_code, assigned_partitions(answer)) == (0, None)
+    response = await share_groups.beat(wire, "a", before.members[0].member_epoch)
+    assert (response.error_code, assigned_partitions(response)) == (0, None)
     await create_topic(wire, "u", 4)
-    answer = await share_groups.beat(wire, "a", answer.member_epoch, topics=["t", "u"])
-    assert not answer.error_code, "the states of the other topic are now pending"
+    response = await share_groups.beat(wire, "a", response.member_epoch, topics=["t", "u"])
+    assert not response.error_code, "the states of the other topic are now pending"
     await end(broker.local_node(await coordinator(broker, "groups", "g")), how)
     await shared(wire, "g")
     with trio.fail_after(ANSWER_SECONDS):
-        while len(assigned_partitions(answer) or ()) != 8:
+        while len(assigned_partitions(response) or ()) != 8:
             await trio.sleep(0.01)
-            again = await share_groups.beat(wire, "a", answer.member_epoch, topics=["t", "u"])
+            again = await share_groups.beat(wire, "a", response.member_epoch, topics=["t", "u"])
             if again.error_code not in RETRIED:
-                answer = again
+                response = again
     row = await shared(wire, "g")
     assert [len(each.partitions) for each in row.members[0].assignment.topic_partitions] == [4, 4]
 
@@ -316,8 +316,8 @@ async def test_share_group_lag_includes_partitions_led_by_other_nodes(
     for index in range(4):
         row = await produce(wire, topic, batch([b"x", b"y"]), partition=index)
         assert not row.error_code
-    answer = await share_groups.alter(wire, dict.fromkeys(range(4), 1))
-    assert not answer.error_code, answer
+    response = await share_groups.alter(wire, dict.fromkeys(range(4), 1))
+    assert not response.error_code, response
     leaders = {each.leader for each in broker.running().cluster.topics["t"].partitions}
     assert len(leaders) > 1
     behind = await share_groups.start_offsets(wire)
@@ -351,18 +351,18 @@ async def test_pending_join_fails_if_coordinator_moves(broker: Broker, wire: Rou
     members = [Member(wire, rebalance_timeout_ms=60_000), Member(wire)]
     await members[0].enter()
     owner = broker.local_node(await coordinator(broker, "groups", "g"))
-    answers: list[Any] = []
+    responses: list[Any] = []
     async with connected(owner.endpoint) as pending, trio.open_nursery() as nursery:
         members[1].wire = pending
 
         async def join() -> None:
-            answers.append(await members[1].join())
+            responses.append(await members[1].join())
 
         nursery.start_soon(join)
         shard = owner.node.groups.shard("g")
         await until(lambda: shard.coordinator.describe_group("g", 5).group_state != "Stable")
         await owner.stop()
-    assert [answer.error_code for answer in answers] == [ErrorCode.NOT_COORDINATOR]
+    assert [response.error_code for response in responses] == [ErrorCode.NOT_COORDINATOR]
 
 
 async def test_coordinators_delete_offsets_of_topic_deleted_while_node_was_down(

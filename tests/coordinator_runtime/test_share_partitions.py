@@ -53,8 +53,8 @@ async def filled(broker: Broker, records: int = RECORDS) -> Topic:
         await all_in_sync(broker)
         for number in range(records):
             message = produce_request(topic, batch([b"%d" % number]), acks=-1)
-            answer = await wire.ask(ApiKey.PRODUCE, 9, message)
-            assert not answer.responses[0].partition_responses[0].error_code
+            response = await wire.ask(ApiKey.PRODUCE, 9, message)
+            assert not response.responses[0].partition_responses[0].error_code
     return topic
 
 
@@ -80,10 +80,10 @@ async def test_share_fetch_to_other_node_returns_current_leader(broker: Broker) 
     first = await leader(broker, "t", 0)
     other = others(broker, first)[0]
     async with connected(other.endpoint) as wire:
-        answer = await ShareMember(wire, topic).fetch()
-        row = row_of(answer)
+        response = await ShareMember(wire, topic).fetch()
+        row = row_of(response)
         assert (row.error_code, row.current_leader.leader_id) == (NOT_LEADER, first)
-        assert [each.node_id for each in answer.node_endpoints] == [first]
+        assert [each.node_id for each in response.node_endpoints] == [first]
 
 
 async def test_pending_share_fetch_fails_if_leadership_moves(broker: Broker) -> None:
@@ -139,12 +139,12 @@ class Worker:
     async def _work(self, member: ShareMember) -> None:
         """Fetch and accept until another node leads."""
         while True:
-            answer = await member.fetch(
+            response = await member.fetch(
                 (0,) if member.epoch == 0 else (), max_records=2, max_wait_ms=50
             )
-            if answer.error_code:
+            if response.error_code:
                 return
-            for topic in answer.responses:
+            for topic in response.responses:
                 for row in topic.partitions:
                     if row.error_code:
                         await trio.sleep(0.01)

@@ -151,8 +151,8 @@ async def send_offset(writer: Writer, group: str, offset: int) -> None:
     cls = type(request(ApiKey.TXN_OFFSET_COMMIT))
     row = cls.Partition(partition_index=0, committed_offset=offset)
     ask = cls(group_id=group, topics=[cls.Topic(name="t", partitions=[row])], **who)
-    answer = await writer.wire.ask(ApiKey.TXN_OFFSET_COMMIT, 5 if writer.second else 3, ask)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await writer.wire.ask(ApiKey.TXN_OFFSET_COMMIT, 5 if writer.second else 3, ask)
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 @WAYS

@@ -101,7 +101,7 @@ async def _fill(wire: Wire, topic: Topic, index: int, stage: bytes) -> list[byte
 async def _trim(wire: Wire, offset: int) -> None:
     part = DeleteRecordsRequest.Partition(partition_index=0, offset=offset)
     topic = DeleteRecordsRequest.Topic(name="trimmed", partitions=[part])
-    answer = await wire.ask(
+    response = await wire.ask(
         ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest(topics=[topic], timeout_ms=10_000)
     )
-    assert answer.topics[0].partitions[0].error_code == 0
+    assert response.topics[0].partitions[0].error_code == 0

@@ -46,10 +46,10 @@ def leader_of(broker: Broker, name: str) -> AbstractAsyncContextManager[Wire]:
 
 
 async def seen(wire: Wire) -> list[object]:
-    answer = await metadata(wire, ["t0", "t1", "t2"])
+    response = await metadata(wire, ["t0", "t1", "t2"])
     return [
         (topic.name, topic.topic_id, [(row.partition_index, row.replica_nodes) for row in rows])
-        for topic in answer.topics
+        for topic in response.topics
         if (rows := topic.partitions)
     ]
 

@@ -236,19 +236,19 @@ class Fuzzer:
         return f"took {took:.2f} s" if took > limit else ""
 
     def _judge(self, frame: Frame, sent: bytes, cut_off: bool) -> str:
-        answers = split_frames(sent)
-        if answers is None:
+        responses = split_frames(sent)
+        if responses is None:
             return "truncated response"
-        if answers and correlation(answers[-1]) == SENTINEL_ID:
-            answers.pop()
+        if responses and correlation(responses[-1]) == SENTINEL_ID:
+            responses.pop()
             self.report.answered += 1
         elif cut_off:
             self.report.closed += 1
         else:
             self.report.pending += 1
-        if len(answers) > 1:
-            return f"{len(answers)} responses to one request"
-        return check_answer(frame.data, answers[0]) if answers else ""
+        if len(responses) > 1:
+            return f"{len(responses)} responses to one request"
+        return check_answer(frame.data, responses[0]) if responses else ""
 
 
 async def clear_limits(cluster: Cluster) -> None:

@@ -246,8 +246,8 @@ async def test_bad_batch_in_one_partition_does_not_affect_others(wire: Wire) -> 
         Ask.Partition(index=2, records=batch([b"2"])),
     ]
     ask = Ask(acks=-1, timeout_ms=1000, topic_data=[Ask.Topic(name="t", partition_data=rows)])
-    answer = await wire.ask(0, 9, ask)  # type: ignore[arg-type]
-    codes = [row.error_code for row in answer.responses[0].partition_responses]
+    response = await wire.ask(0, 9, ask)  # type: ignore[arg-type]
+    codes = [row.error_code for row in response.responses[0].partition_responses]
     assert codes == [0, CORRUPT, 0]
     for index, expected in ((0, [b"0"]), (1, []), (2, [b"2"])):
         assert values_of(await fetch(wire, topic, partitions=[index])) == expected

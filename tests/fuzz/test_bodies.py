@@ -105,13 +105,13 @@ async def test_every_malformed_length_count_and_tag_gets_valid_response_or_close
 
 def check_sent(frame: bytes, sent: bytes, what: str) -> None:
     """Check that the bytes are at most one valid response."""
-    answers = split_frames(sent)
-    assert answers is not None, what
-    if answers and correlation(answers[-1]) == SENTINEL_ID:
-        answers.pop()
-    assert len(answers) <= 1, what
-    for answer in answers:
-        assert check_answer(frame, answer) == "", what
+    responses = split_frames(sent)
+    assert responses is not None, what
+    if responses and correlation(responses[-1]) == SENTINEL_ID:
+        responses.pop()
+    assert len(responses) <= 1, what
+    for response in responses:
+        assert check_answer(frame, response) == "", what
 
 
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
@@ -225,8 +225,8 @@ async def test_fetch_with_senseless_limits_returns_first_batch(
 
 async def test_fetch_of_same_partition_twice_succeeds(wire: Wire, topic: Topic) -> None:
     ask = fetch_request(topic, partitions=[0, 0])
-    answer = await wire.ask(ApiKey.FETCH, 12, ask)
-    assert {p.error_code for t in answer.responses for p in t.partitions} == {0}
+    response = await wire.ask(ApiKey.FETCH, 12, ask)
+    assert {p.error_code for t in response.responses for p in t.partitions} == {0}
 
 
 async def test_produce_to_same_partition_twice_stores_acknowledged_rows(
@@ -234,8 +234,8 @@ async def test_produce_to_same_partition_twice_stores_acknowledged_rows(
 ) -> None:
     ask = produce_request(topic, batch([b"3"]))
     ask.topic_data *= 2
-    answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
-    offsets = [p.base_offset for t in answer.responses for p in t.partition_responses]
+    response = await wire.ask(ApiKey.PRODUCE, 9, ask)
+    offsets = [p.base_offset for t in response.responses for p in t.partition_responses]
     stored = values_of(await fetch(wire, topic))[3:]
     assert stored, "at least one of the rows must be accepted"
     # Exactly the acknowledged rows are stored.
@@ -280,8 +280,8 @@ async def test_fetch_of_client_as_follower_is_rejected(
 async def test_produce_with_100000_missing_topics_creates_none(broker: Broker, wire: Wire) -> None:
     """Each topic gets an error in its row; the broker keeps nothing."""
     rows = [ProduceRequest.Topic(name="x", partition_data=[]) for _ in range(100_000)]
-    answer = await wire.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks=1, topic_data=rows))
-    assert len(answer.responses) == 100_000
+    response = await wire.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks=1, topic_data=rows))
+    assert len(response.responses) == 100_000
     assert not broker.node.cluster.topics
 
 

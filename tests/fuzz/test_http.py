@@ -316,8 +316,8 @@ async def test_control_port_survives_random_lines(
             async with await trio.open_tcp_stream(host, int(number)) as stream:
                 await stream.send_all(line + b"\n")
                 with trio.fail_after(ANSWER_SECONDS):
-                    answer = await stream.receive_some(HEAD_BYTES)
-            assert answer == b"" or json.loads(answer)["ok"] is False
+                    response = await stream.receive_some(HEAD_BYTES)
+            assert response == b"" or json.loads(response)["ok"] is False
             check_log(caplog, line)
 
 

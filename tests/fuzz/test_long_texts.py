@@ -91,13 +91,13 @@ async def test_request_with_longest_strings_gets_response(key: ApiKey) -> None:
 
 def test_long_error_message_is_truncated_between_characters() -> None:
     for text in ("x" * 4096, "", "€" * 1365):
-        answer = UpdateFeaturesResponse(error_message=text)
+        response = UpdateFeaturesResponse(error_message=text)
         for version in (0, 1):
-            got, _ = decode(UpdateFeaturesResponse, encode_bytes(answer, version), version)
+            got, _ = decode(UpdateFeaturesResponse, encode_bytes(response, version), version)
             assert got.error_message == text
     for text in ("x" * 4097, "€" * 20_000, "ab" + "€" * 20_000, "😀" * 1_000_000):
-        answer = UpdateFeaturesResponse(error_message=text)
-        got, _ = decode(UpdateFeaturesResponse, encode_bytes(answer, 0), 0)
+        response = UpdateFeaturesResponse(error_message=text)
+        got, _ = decode(UpdateFeaturesResponse, encode_bytes(response, 0), 0)
         assert got.error_message is not None
         cut = got.error_message.removesuffix("...")
         assert text.startswith(cut)

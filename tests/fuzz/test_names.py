@@ -40,8 +40,8 @@ GOOD_NAMES = ["a", "A-b_c.9", "x" * 249, "...", "-", "_", "0"]
 async def create(wire: Wire, name: str, **fields: Any) -> Any:
     cls: Any = messages.request_class(ApiKey.CREATE_TOPICS)
     row = cls.Topic(name=name, num_partitions=1, replication_factor=1)
-    answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=[row], **fields))
-    return answer.topics[0]
+    response = await wire.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=[row], **fields))
+    return response.topics[0]
 
 
 @pytest.mark.parametrize("case", BAD_NAMES)

@@ -44,9 +44,9 @@ async def alter(
 ) -> list[int]:
     """Alter quotas and return the error code of each entity; only errors have a message."""
     ask = AlterClientQuotasRequest(entries=[*rows], validate_only=validate_only)
-    answer = await wire.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, ask)
-    assert all(bool(each.error_code) == bool(each.error_message) for each in answer.entries)
-    return [each.error_code for each in answer.entries]
+    response = await wire.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, ask)
+    assert all(bool(each.error_code) == bool(each.error_message) for each in response.entries)
+    return [each.error_code for each in response.entries]
 
 
 async def set_quota(wire: Wire, entity: Entity, **values: float | None) -> None:
@@ -69,11 +69,11 @@ async def quotas_by_entity(
     wire: Wire, *components: tuple[Any, ...], strict: bool = False
 ) -> dict[str, Any]:
     """Return quotas by entity, encoded as JSON."""
-    answer = await describe_quotas(wire, *components, strict=strict)
-    assert (answer.error_code, answer.error_message) == (0, None)
+    response = await describe_quotas(wire, *components, strict=strict)
+    assert (response.error_code, response.error_message) == (0, None)
     return {
         json.dumps({each.entity_type: each.entity_name for each in entry.entity}): {
             each.key: each.value for each in entry.values
         }
-        for entry in answer.entries
+        for entry in response.entries
     }

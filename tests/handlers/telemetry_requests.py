@@ -29,8 +29,8 @@ async def subscribe(wire: Wire, name: str, **values: str | None) -> int:
         for key, value in values.items()
     ]
     row = cls.Resource(resource_type=CLIENT_METRICS, resource_name=name, configs=configs)
-    answer = await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, cls(resources=[row]))
-    return int(answer.responses[0].error_code)
+    response = await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, cls(resources=[row]))
+    return int(response.responses[0].error_code)
 
 
 async def get_subscription(wire: Wire, instance_id: uuid.UUID = ZERO_UUID) -> Any:
@@ -45,8 +45,8 @@ async def push(wire: Wire, subscription: Any, data: bytes = DATA, **fields: Any)
         "metrics": data,
         **fields,
     }
-    answer = await wire.ask(ApiKey.PUSH_TELEMETRY, 0, request(ApiKey.PUSH_TELEMETRY, **values))
-    return int(answer.error_code)
+    response = await wire.ask(ApiKey.PUSH_TELEMETRY, 0, request(ApiKey.PUSH_TELEMETRY, **values))
+    return int(response.error_code)
 
 
 def latest(broker: Broker) -> list[tuple[Mapping[str, str], list[Metric]]]:

@@ -109,9 +109,9 @@ ADVERTISED = {key: each for key, each in SERVED.items() if key not in OF_CLIENT_
 @pytest.mark.parametrize("version", range(5))
 async def test_api_versions_lists_all_served_versions(wire: Wire, version: int) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a-b.c9", client_software_version="1")
-    answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
-    assert answer.error_code == 0
-    assert {r.api_key: (r.min_version, r.max_version) for r in answer.api_keys} == ADVERTISED
+    response = await wire.ask(ApiKey.API_VERSIONS, version, hello)
+    assert response.error_code == 0
+    assert {r.api_key: (r.min_version, r.max_version) for r in response.api_keys} == ADVERTISED
 
 
 async def test_api_versions_response_has_header_version_0(wire: Wire) -> None:
@@ -131,10 +131,10 @@ async def test_unknown_api_versions_version_gets_response_in_version_0(
     await wire.send_bytes(struct.pack(">i", len(header + body)) + header + body)
     frame = await wire.receive_frame()
     assert struct.unpack_from(">i", frame) == (77,)
-    answer, end = decode(ApiVersionsResponse, frame, 0, 4)
+    response, end = decode(ApiVersionsResponse, frame, 0, 4)
     assert end == len(frame)
-    row = answer.api_keys[0]
-    assert (answer.error_code, len(answer.api_keys)) == (ErrorCode.UNSUPPORTED_VERSION, 1)
+    row = response.api_keys[0]
+    assert (response.error_code, len(response.api_keys)) == (ErrorCode.UNSUPPORTED_VERSION, 1)
     assert (row.api_key, row.min_version, row.max_version) == (ApiKey.API_VERSIONS, 0, 4)
     assert await wire.works()
 
@@ -183,9 +183,9 @@ async def test_client_software_name_and_version_are_validated(
     hello = request(
         ApiKey.API_VERSIONS, client_software_name=name, client_software_version=software
     )
-    answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
-    assert answer.error_code == code
-    assert bool(answer.api_keys) == (code == 0)  # Kafka omits them in errors
+    response = await wire.ask(ApiKey.API_VERSIONS, version, hello)
+    assert response.error_code == code
+    assert bool(response.api_keys) == (code == 0)  # Kafka omits them in errors
     assert await wire.works()
 
 
@@ -241,10 +241,10 @@ async def test_cached_response_shows_each_change_at_once(
                 case 2:
                     await create_topic(wire, f"t{number}")
             version = random.randrange(5)
-            answer = await wire.ask(ApiKey.API_VERSIONS, version, HELLO)
+            response = await wire.ask(ApiKey.API_VERSIONS, version, HELLO)
             ctx = SimpleNamespace(version=version, node=broker.node, apis=apis)
             fresh = encode_bytes(api_versions._response(cast(Context, ctx)), version)
-            assert answer == decode(ApiVersionsResponse, fresh, version)[0]
+            assert response == decode(ApiVersionsResponse, fresh, version)[0]
             shown.add(fresh)
     assert len(shown) > 5
 

@@ -54,9 +54,9 @@ async def elect(wire: Wire, version: int, kind: int, *topics: tuple[str, list[in
 @pytest.mark.parametrize("version", range(3))
 async def test_election_is_not_needed_if_preferred_replica_leads(wire: Wire, version: int) -> None:
     await create_topic(wire, "a", 2)
-    answer = await elect(wire, version, 0, ("a", [0, 1, 2, -1]), ("b", [0]))
-    assert answer.error_code == 0
-    assert codes(answer.replica_election_results, "partition_result") == {
+    response = await elect(wire, version, 0, ("a", [0, 1, 2, -1]), ("b", [0]))
+    assert response.error_code == 0
+    assert codes(response.replica_election_results, "partition_result") == {
         ("a", 0): NOT_NEEDED,
         ("a", 1): NOT_NEEDED,
         ("a", 2): UNKNOWN,
@@ -77,9 +77,9 @@ async def test_election_of_all_partitions_lists_topics_without_unneeded_election
 
 @pytest.mark.parametrize("kind", [2, -1])
 async def test_unknown_election_type_is_rejected(wire: Wire, kind: int) -> None:
-    answer = await elect(wire, 1, kind, ("a", [0]))
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
-    rows = codes(answer.replica_election_results, "partition_result")
+    response = await elect(wire, 1, kind, ("a", [0]))
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    rows = codes(response.replica_election_results, "partition_result")
     assert rows == {("a", 0): ErrorCode.INVALID_REQUEST}
     assert (await elect(wire, 2, kind, None)).replica_election_results == []
 
@@ -88,8 +88,8 @@ async def test_election_gives_leader_to_leaderless_partition(broker: Broker, wir
     await create_topic(wire, "a")
     partition = broker.node.cluster.topics["a"].partitions[0]
     partition.leader = -1
-    answer = await elect(wire, 2, 0, None)
-    assert codes(answer.replica_election_results, "partition_result") == {("a", 0): 0}
+    response = await elect(wire, 2, 0, None)
+    assert codes(response.replica_election_results, "partition_result") == {("a", 0): 0}
     (row,) = (await metadata(wire, ["a"])).topics
     assert (row.partitions[0].leader_id, row.partitions[0].leader_epoch) == (1, 1)
 
@@ -117,9 +117,9 @@ async def test_reassignment_is_validated_on_single_node(
     cls = AlterPartitionReassignmentsRequest
     rows = [cls.Partition(partition_index=i, replicas=replicas) for i in (0, 7)]
     ask = cls(topics=[cls.Topic(name=name, partitions=rows) for name in ("a", "b")])
-    answer = await wire.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, ask)
-    assert (answer.error_code, answer.allow_replication_factor_change) == (0, True)
-    assert codes(answer.responses, "partitions") == {
+    response = await wire.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, ask)
+    assert (response.error_code, response.allow_replication_factor_change) == (0, True)
+    assert codes(response.responses, "partitions") == {
         ("a", 0): code,
         ("a", 7): UNKNOWN,
         ("b", 0): UNKNOWN,
@@ -148,8 +148,8 @@ async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> 
             },
         ),
     ):
-        answer = await wire.ask(ApiKey.API_VERSIONS, version, hello)
-        rows = answer.finalized_features
+        response = await wire.ask(ApiKey.API_VERSIONS, version, hello)
+        rows = response.finalized_features
         levels = {row.name: (row.min_version_level, row.max_version_level) for row in rows}
         assert levels == {
             "metadata.version": (30, 30),
@@ -158,12 +158,12 @@ async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> 
             "share.version": (1, 1),
             "transaction.version": (2, 2),
         }
-        found = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
+        found = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
         assert found == supported, "clients of version 3 reject features with minimum level 0"
-    before = answer.finalized_features_epoch
+    before = response.finalized_features_epoch
     await create_topic(wire, "a")
-    answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
-    assert before < answer.finalized_features_epoch == broker.node.cluster.revision
+    response = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
+    assert before < response.finalized_features_epoch == broker.node.cluster.revision
 
 
 async def test_feature_level_can_be_lowered_disabled_and_raised(broker: Broker, wire: Wire) -> None:
@@ -181,8 +181,8 @@ async def test_feature_level_can_be_lowered_disabled_and_raised(broker: Broker, 
         )
         for validate_only in (True, False):
             ask = UpdateFeaturesRequest(feature_updates=[row], validate_only=validate_only)
-            answer = await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)
-            assert answer.error_code == 0
+            response = await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)
+            assert response.error_code == 0
             if not validate_only:
                 levels["transaction.version"] = level
             shown = (await wire.ask(ApiKey.API_VERSIONS, 4, hello)).finalized_features
@@ -213,12 +213,12 @@ async def test_feature_update_is_validated(wire: Wire, version: int, case: str) 
     row = UpdateFeaturesRequest.Feature(
         feature=name, max_version_level=level, upgrade_type=kind, allow_downgrade=kind > 1
     )
-    answer = await wire.ask(
+    response = await wire.ask(
         ApiKey.UPDATE_FEATURES, version, UpdateFeaturesRequest(feature_updates=[row])
     )
-    assert answer.error_code == code
-    assert bool(answer.error_message) == bool(code)
-    rows = [(row.feature, row.error_code) for row in answer.results]
+    assert response.error_code == code
+    assert bool(response.error_message) == bool(code)
+    rows = [(row.feature, row.error_code) for row in response.results]
     assert rows == ([] if code or version == 2 else [(name, 0)])
 
 
@@ -228,8 +228,8 @@ async def test_unknown_feature_upgrade_type_is_rejected(wire: Wire, kind: int) -
         feature="metadata.version", max_version_level=30, upgrade_type=kind
     )
     ask = UpdateFeaturesRequest(feature_updates=[row])
-    answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, ask)
-    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    response = await wire.ask(ApiKey.UPDATE_FEATURES, 1, ask)
+    assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert (await wire.ask(ApiKey.UPDATE_FEATURES, 0, ask)).error_code == 0
 
 
@@ -261,9 +261,9 @@ async def test_unregistering_running_or_unknown_broker_is_rejected(
     wire: Wire, node: int, code: ErrorCode
 ) -> None:
     """This broker is running, and it is the only one."""
-    answer = await wire.ask(ApiKey.UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=node))
-    assert answer.error_code == code
-    assert answer.error_message
+    response = await wire.ask(ApiKey.UNREGISTER_BROKER, 0, UnregisterBrokerRequest(broker_id=node))
+    assert response.error_code == code
+    assert response.error_message
     assert await wire.works()
 
 
@@ -273,6 +273,6 @@ async def test_describe_cluster_rejects_other_endpoint_types(
 ) -> None:
     """The response names the endpoint type that it comes from, not the requested one."""
     ask = DescribeClusterRequest(endpoint_type=kind)
-    answer = await wire.ask(ApiKey.DESCRIBE_CLUSTER, 2, ask)
-    assert (answer.error_code, answer.endpoint_type, answer.controller_id) == (code, 1, -1)
-    assert (answer.cluster_id, answer.brokers) == ("", [])
+    response = await wire.ask(ApiKey.DESCRIBE_CLUSTER, 2, ask)
+    assert (response.error_code, response.endpoint_type, response.controller_id) == (code, 1, -1)
+    assert (response.cluster_id, response.brokers) == ("", [])

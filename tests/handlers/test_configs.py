@@ -145,10 +145,10 @@ async def test_unknown_resource_type_fails_whole_request(wire: Wire, version: in
         for kind in (TOPIC, 77)
     ]
     ask = DescribeConfigsRequest(resources=rows)
-    answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, version, ask)
-    found = [(row.resource_type, row.error_code, row.configs) for row in answer.results]
+    response = await wire.ask(ApiKey.DESCRIBE_CONFIGS, version, ask)
+    found = [(row.resource_type, row.error_code, row.configs) for row in response.results]
     assert found == [(TOPIC, 42, []), (77, 42, [])]
-    assert all(row.error_message for row in answer.results)
+    assert all(row.error_message for row in response.results)
 
 
 OWN = "listener.name.plaintext."
@@ -250,6 +250,6 @@ async def test_topic_shows_changed_broker_default_at_once(wire: Wire, broker: Br
         (row,) = (await describe(wire, 4, TOPIC, "t", ["retention.ms"])).configs
         assert row.value == value
         topic = CreateTopicsRequest.Topic(name=f"t{value}", num_partitions=1, replication_factor=1)
-        answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic]))
-        shown = {each.name: each.value for each in answer.topics[0].configs}
+        response = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic]))
+        shown = {each.name: each.value for each in response.topics[0].configs}
         assert shown["retention.ms"] == value

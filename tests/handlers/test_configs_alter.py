@@ -536,9 +536,9 @@ async def test_invalid_metrics_subscription_settings_are_rejected(
 
 async def list_resources(wire: Wire, *types: int, version: int = 1) -> list[tuple[int, str]]:
     ask = request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=list(types))
-    answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, version, ask)
-    assert answer.error_code == 0
-    return [(row.resource_type, row.resource_name) for row in answer.config_resources]
+    response = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, version, ask)
+    assert response.error_code == 0
+    return [(row.resource_type, row.resource_name) for row in response.config_resources]
 
 
 async def test_resources_with_settings_are_listed(wire: Wire) -> None:
@@ -558,8 +558,8 @@ async def test_resources_with_settings_are_listed(wire: Wire) -> None:
 @pytest.mark.parametrize("types", [[99], [TOPIC, 0], [-1]])
 async def test_listing_unknown_resource_types_is_rejected(wire: Wire, types: list[int]) -> None:
     ask = request(ApiKey.LIST_CONFIG_RESOURCES, resource_types=types)
-    answer = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
-    assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
+    response = await wire.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, ask)
+    assert (response.error_code, response.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
 
 # -- resources with names that clients choose

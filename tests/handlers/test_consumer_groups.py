@@ -44,26 +44,26 @@ def owned_partitions(topic_id: UUID, *partitions: int) -> list[Any]:
     return [ConsumerGroupHeartbeatRequest.Topic(topic_id=topic_id, partitions=list(partitions))]
 
 
-def assigned_partitions(answer: Any) -> list[int] | None:
+def assigned_partitions(response: Any) -> list[int] | None:
     """Return the assigned partitions of one topic, or None if the response has no assignment."""
-    assert not answer.error_code, answer
-    if answer.assignment is None:
+    assert not response.error_code, response
+    if response.assignment is None:
         return None
-    return [index for row in answer.assignment.topic_partitions for index in row.partitions]
+    return [index for row in response.assignment.topic_partitions for index in row.partitions]
 
 
 async def describe(wire: Wire, *groups: str, version: int = 1) -> list[Any]:
     ask = request(ApiKey.CONSUMER_GROUP_DESCRIBE, group_ids=list(groups or ("g",)))
-    answer = await wire.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, version, ask)
-    return list(answer.groups)
+    response = await wire.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, version, ask)
+    return list(response.groups)
 
 
 async def set_config(wire: Wire, kind: int, resource: str, name: str, value: str) -> int:
     cls = IncrementalAlterConfigsRequest
     row = cls.Config(name=name, config_operation=0, value=value)
     ask = cls(resources=[cls.Resource(resource_type=kind, resource_name=resource, configs=[row])])
-    answer = await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)
-    return int(answer.responses[0].error_code)
+    response = await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)
+    return int(response.responses[0].error_code)
 
 
 async def test_group_is_joined_described_left_and_deleted(wire: Wire) -> None:
@@ -94,10 +94,10 @@ async def test_group_survives_restart(tmp_path: Path) -> None:
         before = await describe(wire, "g", "patterns")
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await describe(wire, "g", "patterns") == before
-        answer = await beat(
+        response = await beat(
             wire, "a", 2, instance_id="i", topic_partitions=owned_partitions(topic.id, 0, 1, 2, 3)
         )
-        assert (answer.member_epoch, assigned_partitions(answer)) == (2, None)
+        assert (response.member_epoch, assigned_partitions(response)) == (2, None)
 
 
 async def test_assignment_follows_created_grown_and_deleted_topics(wire: Wire) -> None:
@@ -105,15 +105,15 @@ async def test_assignment_follows_created_grown_and_deleted_topics(wire: Wire) -
     await find(wire)
     assert assigned_partitions(await beat(wire, "a", 0)) == []
     await create_topic(wire, "t", 2)
-    answer = await beat(wire, "a", 2)
-    assert assigned_partitions(answer) == [0, 1]
+    response = await beat(wire, "a", 2)
+    assert assigned_partitions(response) == [0, 1]
     cls = CreatePartitionsRequest
     ask = cls(topics=[cls.Topic(name="t", count=3, assignments=None)], timeout_ms=10_000)
     await wire.ask(ApiKey.CREATE_PARTITIONS, 3, ask)
     assert assigned_partitions(await beat(wire, "a", 3)) == [0, 1, 2]
     await delete_topic(wire, "t")
-    answer = await beat(wire, "a", 4, topic_partitions=[])
-    assert (answer.member_epoch, assigned_partitions(answer)) == (5, [])
+    response = await beat(wire, "a", 4, topic_partitions=[])
+    assert (response.member_epoch, assigned_partitions(response)) == (5, [])
 
 
 async def test_changed_group_and_broker_settings_take_effect_at_once() -> None:
@@ -159,22 +159,22 @@ async def test_broker_limits_cap_stored_group_settings(tmp_path: Path) -> None:
 async def test_heartbeat_is_rejected_if_group_feature_is_disabled(wire: Wire) -> None:
     cls = UpdateFeaturesRequest
     row = cls.Feature(feature="group.version", max_version_level=0, upgrade_type=2)
-    answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
-    assert not answer.error_code, answer
+    response = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
+    assert not response.error_code, response
     await find(wire)
-    answer = await beat(wire, "a", 0)
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "group.version=1" in answer.error_message
+    response = await beat(wire, "a", 0)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "group.version=1" in response.error_message
     assert (await describe(wire))[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_large_assignment_is_computed_in_background(wire: Wire, broker: Broker) -> None:
     await create_topic(wire, "t", 2_500)
     await find(wire)
-    answer = await beat(wire, "a", 0)
-    assert (answer.member_epoch, assigned_partitions(answer)) == (1, [])
-    answer = await beat(wire, "a", 1)
-    assert (answer.member_epoch, len(assigned_partitions(answer) or ())) == (2, 2_500)
+    response = await beat(wire, "a", 0)
+    assert (response.member_epoch, assigned_partitions(response)) == (1, [])
+    response = await beat(wire, "a", 1)
+    assert (response.member_epoch, len(assigned_partitions(response) or ())) == (2, 2_500)
     assert broker.node.context.error_log.unhandled_errors == 0
 
 
@@ -187,9 +187,9 @@ async def test_empty_group_switches_protocol_with_new_members(wire: Wire) -> Non
         ApiKey.JOIN_GROUP, group_id="g", session_timeout_ms=10_000, protocol_type="consumer"
     )
     ask.protocols = [type(ask).Protocol(name="range", metadata=b"")]
-    answer = await wire.ask(ApiKey.JOIN_GROUP, 1, ask)
-    assert not answer.error_code
+    response = await wire.ask(ApiKey.JOIN_GROUP, 1, ask)
+    assert not response.error_code
     assert (await describe(wire))[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    leave = request(ApiKey.LEAVE_GROUP, group_id="g", member_id=answer.member_id)
+    leave = request(ApiKey.LEAVE_GROUP, group_id="g", member_id=response.member_id)
     await wire.ask(ApiKey.LEAVE_GROUP, 1, leave)
     assert assigned_partitions(await beat(wire, "a", 0)) == [0]

@@ -94,8 +94,8 @@ async def test_token_authenticated_client_cannot_manage_tokens() -> None:
                 assert (await create(wire)).error_code == NOT_ALLOWED
                 assert (await renew(wire, hmac)).error_code == NOT_ALLOWED
                 assert (await expire(wire, hmac)).error_code == NOT_ALLOWED
-                answer = await describe(wire)
-                assert (answer.error_code, answer.tokens) == (NOT_ALLOWED, [])
+                response = await describe(wire)
+                assert (response.error_code, response.tokens) == (NOT_ALLOWED, [])
                 await trio.sleep(1.1)  # re-authentication is allowed once per second
                 reauthentication = await show_token(wire, token.token_id, password_of(hmac))
                 assert reauthentication.error_code == 0
@@ -116,11 +116,15 @@ async def test_unauthenticated_client_cannot_manage_tokens(authority: Authority)
             encrypted(endpoints["SAFE"], authority.context()),
         ):
             async with opened as wire:
-                answer = await create(wire, owner=ALICE)
-                assert answer.error_code == NOT_ALLOWED
-                assert (answer.token_id, answer.hmac, answer.max_timestamp_ms) == ("", b"", -1)
-                for answer in (await renew(wire, hmac), await expire(wire, hmac)):
-                    assert (answer.error_code, answer.expiry_timestamp_ms) == (NOT_ALLOWED, -1)
+                response = await create(wire, owner=ALICE)
+                assert response.error_code == NOT_ALLOWED
+                assert (response.token_id, response.hmac, response.max_timestamp_ms) == (
+                    "",
+                    b"",
+                    -1,
+                )
+                for response in (await renew(wire, hmac), await expire(wire, hmac)):
+                    assert (response.error_code, response.expiry_timestamp_ms) == (NOT_ALLOWED, -1)
                 assert (await describe(wire)).error_code == NOT_ALLOWED
 
 
@@ -157,8 +161,8 @@ async def test_requests_are_rejected_without_secret_key(tmp_path: Path) -> None:
         assert not await logs_in(broker, token)
         wrong = CreateDelegationTokenRequest.Renewer(principal_type="Group", principal_name="a")
         ask = CreateDelegationTokenRequest(renewers=[wrong])
-        answer = await alice.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, ask)
-        assert answer.error_code == BAD_TYPE
+        response = await alice.ask(ApiKey.CREATE_DELEGATION_TOKEN, 3, ask)
+        assert response.error_code == BAD_TYPE
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -174,24 +178,24 @@ async def test_token_is_renewed_and_expired_by_hmac(version: int) -> None:
         hmac = bytes(token.hmac)
         time.added_ms += DAY // 2
         for wire in (alice, bob):
-            answer = await renew(wire, hmac, version=version)
-            assert answer.error_code == 0
-            assert answer.expiry_timestamp_ms > token.expiry_timestamp_ms
-        for answer in (await renew(carol, hmac), await expire(carol, hmac)):
-            assert (answer.error_code, answer.expiry_timestamp_ms) == (MISMATCH, 0)
-        answer = await expire(bob, hmac, 60_000, version)
-        assert answer.error_code == 0
-        assert 0 < answer.expiry_timestamp_ms - time.log_ms() <= 60_000
+            response = await renew(wire, hmac, version=version)
+            assert response.error_code == 0
+            assert response.expiry_timestamp_ms > token.expiry_timestamp_ms
+        for response in (await renew(carol, hmac), await expire(carol, hmac)):
+            assert (response.error_code, response.expiry_timestamp_ms) == (MISMATCH, 0)
+        response = await expire(bob, hmac, 60_000, version)
+        assert response.error_code == 0
+        assert 0 < response.expiry_timestamp_ms - time.log_ms() <= 60_000
         (row,) = (await describe(alice)).tokens
-        assert row.expiry_timestamp == answer.expiry_timestamp_ms
+        assert row.expiry_timestamp == response.expiry_timestamp_ms
         assert await logs_in(broker, token)
-        answer = await expire(alice, hmac, -1, version)
-        assert answer.error_code == 0
-        assert abs(answer.expiry_timestamp_ms - time.log_ms()) < 60_000
+        response = await expire(alice, hmac, -1, version)
+        assert response.error_code == 0
+        assert abs(response.expiry_timestamp_ms - time.log_ms()) < 60_000
         assert await ids(alice) == []
         assert not await logs_in(broker, token)
-        for answer in (await renew(alice, hmac), await expire(alice, hmac)):
-            assert answer.error_code == NOT_FOUND
+        for response in (await renew(alice, hmac), await expire(alice, hmac)):
+            assert response.error_code == NOT_FOUND
 
 
 async def test_pipelined_token_requests_take_effect_in_order() -> None:

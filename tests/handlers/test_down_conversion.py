@@ -198,8 +198,8 @@ async def test_invalid_message_fails_only_its_partition(wire: Wire) -> None:
         ProduceRequest.Partition(index=2, records=wrapper(messages([b"2"]), Codec.GZIP)),
     ]
     asked = [ProduceRequest.Topic(name="t", partition_data=rows)]
-    answer = await wire.ask(ApiKey.PRODUCE, 2, ProduceRequest(acks=-1, topic_data=asked))
-    codes = [row.error_code for row in answer.responses[0].partition_responses]
+    response = await wire.ask(ApiKey.PRODUCE, 2, ProduceRequest(acks=-1, topic_data=asked))
+    codes = [row.error_code for row in response.responses[0].partition_responses]
     assert codes == [0, ErrorCode.CORRUPT_MESSAGE, 0]
     for index, expected in ((0, [b"0"]), (1, []), (2, [b"2"])):
         assert values_of(await fetch(wire, topic, partitions=[index])) == expected
@@ -234,8 +234,8 @@ async def test_pipelined_old_and_new_produce_requests_keep_order(wire: Wire) -> 
         else:
             await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch([value])))
     for i in range(60):
-        answer = await wire.receive()
-        assert answer.responses[0].partition_responses[0].base_offset == i
+        response = await wire.receive()
+        assert response.responses[0].partition_responses[0].base_offset == i
     assert values_of(await fetch(wire, topic)) == sent
 
 
@@ -301,8 +301,8 @@ async def test_conversion_does_not_block_other_connections(
         assert (await fetch(other, topic)).high_watermark == 1
         held_work.released.set()
         for offset in (1, 2):
-            answer = await wire.receive()
-            assert answer.responses[0].partition_responses[0].base_offset == offset
+            response = await wire.receive()
+            assert response.responses[0].partition_responses[0].base_offset == offset
         assert values_of(await fetch(other, topic)) == [b"first", b"second", b"third"]
 
 
@@ -398,8 +398,8 @@ async def test_old_fetch_returns_errors_and_empty_responses(wire: Wire, version:
     assert row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     row = await fetch(wire, Topic("missing"), 0, version, max_wait_ms=NEVER)
     assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    answer = await wire.ask(ApiKey.FETCH, version, FetchRequest(max_wait_ms=NEVER, min_bytes=1))
-    assert answer.responses == []
+    response = await wire.ask(ApiKey.FETCH, version, FetchRequest(max_wait_ms=NEVER, min_bytes=1))
+    assert response.responses == []
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -408,8 +408,8 @@ async def test_append_wakes_pending_old_fetch(broker: Broker, wire: Wire, versio
     await wire.send(ApiKey.FETCH, version, fetch_request(topic, max_wait_ms=NEVER))
     async with connected(broker.endpoint) as other:
         await produce(other, topic, messages([b"a"]), 2)
-    answer = await wire.receive()
-    assert old_values(answer.responses[0].partitions[0], version) == [b"a"]
+    response = await wire.receive()
+    assert old_values(response.responses[0].partitions[0], version) == [b"a"]
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -432,8 +432,8 @@ async def test_request_limit_applies_to_version_3(wire: Wire) -> None:
         await produce(wire, topic, batch([b"x" * 1000]), partition=index)
     for limit, expected in ((0, 1), (1, 1), (2500, 2), (1 << 20, 3)):
         asked = fetch_request(topic, partitions=range(3), max_bytes=limit)
-        answer = await wire.ask(ApiKey.FETCH, 3, asked)
-        rows = answer.responses[0].partitions
+        response = await wire.ask(ApiKey.FETCH, 3, asked)
+        rows = response.responses[0].partitions
         assert [len(old_values(row, 3)) for row in rows] == [1] * expected + [0] * (3 - expected)
 
 
@@ -444,8 +444,8 @@ async def test_every_partition_returns_a_batch_below_version_3(wire: Wire) -> No
         await produce(wire, topic, batch([b"x" * 1000]), partition=index)
     for version in (0, 1, 2):
         asked = fetch_request(topic, partitions=range(3), partition_max_bytes=100)
-        answer = await wire.ask(ApiKey.FETCH, version, asked)
-        rows = answer.responses[0].partitions
+        response = await wire.ask(ApiKey.FETCH, version, asked)
+        rows = response.responses[0].partitions
         assert [len(old_values(row, version)) for row in rows] == [1, 1, 1]
 
 
@@ -459,8 +459,8 @@ async def test_uncompressed_bytes_per_old_fetch_are_bounded(
         for _ in range(10):
             await produce(wire, topic, batch([bytes(10_000)], codec=1), partition=index)
     asked = fetch_request(topic, partitions=(0, 1))
-    answer = await wire.ask(ApiKey.FETCH, 2, asked)
-    first, second = answer.responses[0].partitions
+    response = await wire.ask(ApiKey.FETCH, 2, asked)
+    first, second = response.responses[0].partitions
     assert old_offsets(first, 2) == [0, 1, 2]
     assert old_offsets(second, 2) == []
     assert old_offsets(await fetch(wire, topic, 3, 2), 2) == [3, 4, 5]

@@ -44,9 +44,9 @@ async def test_fetch_returns_records_and_offsets(start: Start, version: int) -> 
         topic = await create_topic(wire, "t", 2)
         await produce(wire, topic, batch([b"a"]))
         await produce(wire, topic, batch([b"b", b"c"], codec=1), partition=1)
-        answer = await wire.ask(ApiKey.FETCH, version, fetch_request(topic, partitions=(1, 0)))
-        assert (answer.error_code, answer.session_id, answer.throttle_time_ms) == (0, 0, 0)
-        (row,) = answer.responses
+        response = await wire.ask(ApiKey.FETCH, version, fetch_request(topic, partitions=(1, 0)))
+        assert (response.error_code, response.session_id, response.throttle_time_ms) == (0, 0, 0)
+        (row,) = response.responses
         assert row.topic_id == topic.id if version >= 13 else row.topic == "t"
         assert [p.partition_index for p in row.partitions] == [1, 0], (
             "partitions keep the order of the request"
@@ -99,8 +99,8 @@ async def three_partitions(wire: Wire, size: int = 10_000) -> tuple[Topic, int]:
 async def fetched_sizes(
     wire: Wire, topic: Topic, order: tuple[int, ...], **limits: int
 ) -> list[int]:
-    answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, partitions=order, **limits))
-    rows = answer.responses[0].partitions
+    response = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, partitions=order, **limits))
+    rows = response.responses[0].partitions
     assert [row.partition_index for row in rows] == list(order)
     for row in rows:
         position = 0
@@ -191,10 +191,10 @@ async def test_offset_below_advanced_log_start_is_out_of_range(start: Start) -> 
 async def delete_records(wire: Wire, name: str, offset: int) -> Any:
     cls = DeleteRecordsRequest
     rows = [cls.Partition(partition_index=0, offset=offset)]
-    answer = await wire.ask(
+    response = await wire.ask(
         ApiKey.DELETE_RECORDS, 2, cls(topics=[cls.Topic(name=name, partitions=rows)])
     )
-    return answer.topics[0].partitions[0]
+    return response.topics[0].partitions[0]
 
 
 async def test_log_start_inside_batch_returns_whole_batch(start: Start) -> None:
@@ -294,8 +294,8 @@ async def test_fetch_of_only_unknown_partitions_responds_immediately(wire: Wire)
 async def test_fetch_without_partitions_responds_immediately(wire: Wire) -> None:
     for version in (4, 12, 13, 18):
         ask = FetchRequest(max_wait_ms=NEVER, min_bytes=1)
-        answer = await wire.ask(ApiKey.FETCH, version, ask)
-        assert answer.responses == []
+        response = await wire.ask(ApiKey.FETCH, version, ask)
+        assert response.responses == []
 
 
 @pytest.mark.parametrize(
@@ -310,16 +310,16 @@ async def test_fetch_with_partition_error_responds_immediately(
     wire: Wire, bad: dict[str, Any]
 ) -> None:
     topic = await create_topic(wire, "t")
-    answer = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER, **bad))
-    assert any(p.error_code for t in answer.responses for p in t.partitions)
+    response = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER, **bad))
+    assert any(p.error_code for t in response.responses for p in t.partitions)
 
 
 async def test_records_of_one_partition_complete_fetch(wire: Wire) -> None:
     topic = await create_topic(wire, "t", 3)
     await produce(wire, topic, batch(), partition=2)
     ask = fetch_request(topic, partitions=(0, 1, 2), max_wait_ms=NEVER)
-    answer = await wire.ask(ApiKey.FETCH, 12, ask)
-    assert [bool(p.records) for p in answer.responses[0].partitions] == [False, False, True]
+    response = await wire.ask(ApiKey.FETCH, 12, ask)
+    assert [bool(p.records) for p in response.responses[0].partitions] == [False, False, True]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -342,9 +342,9 @@ async def test_zstd_batches_are_served_in_every_version(wire: Wire, version: int
 
 async def open_session(wire: Wire, topic: Topic, version: int = 12, **fields: Any) -> int:
     ask = fetch_request(topic, session_epoch=0, **fields)
-    answer = await wire.ask(ApiKey.FETCH, version, ask)
-    assert answer.session_id > 0
-    return int(answer.session_id)
+    response = await wire.ask(ApiKey.FETCH, version, ask)
+    assert response.session_id > 0
+    return int(response.session_id)
 
 
 def incremental_request(
@@ -366,18 +366,18 @@ async def test_incremental_response_contains_only_changed_partitions(
 ) -> None:
     topic = await create_topic(wire, "t", 3)
     session = await open_session(wire, topic, version, partitions=(0, 1, 2))
-    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 1))
-    assert (answer.session_id, answer.responses) == (session, [])
+    response = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 1))
+    assert (response.session_id, response.responses) == (session, [])
     await produce(wire, topic, batch([b"x"]), partition=1)
-    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 2))
-    (row,) = answer.responses[0].partitions
+    response = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 2))
+    (row,) = response.responses[0].partitions
     assert (row.partition_index, values_of(row)) == (1, [b"x"])
     # The partition is fetched at the offset stored in the session until the client moves it.
-    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 3))
-    assert values_of(answer.responses[0].partitions[0]) == [b"x"]
+    response = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 3))
+    assert values_of(response.responses[0].partitions[0]) == [b"x"]
     moved = fetch_request(topic, 1, partitions=(1,)).topics
-    answer = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 4, moved))
-    assert answer.responses == []
+    response = await wire.ask(ApiKey.FETCH, version, incremental_request(session, 4, moved))
+    assert response.responses == []
 
 
 async def test_incremental_fetch_reads_only_changed_partitions(
@@ -426,8 +426,8 @@ async def test_pending_fetch_rereads_only_changed_partitions(
     async with connected(broker.endpoint) as other:
         await until(lambda: len(read) == 20)
         await produce(other, topic, batch([b"x"]), partition=7)
-    answer = await wire.receive()
-    assert [values_of(row) for row in answer.responses[0].partitions].count([b"x"]) == 1
+    response = await wire.receive()
+    assert [values_of(row) for row in response.responses[0].partitions].count([b"x"]) == 1
     assert read == [*range(20), 7]
 
 
@@ -438,8 +438,8 @@ async def test_incremental_response_contains_advanced_log_start(wire: Wire) -> N
     session = await open_session(wire, topic, offset=2)
     assert (await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))).responses == []
     await delete_records(wire, "t", 1)
-    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 2))
-    assert answer.responses[0].partitions[0].log_start_offset == 1
+    response = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 2))
+    assert response.responses[0].partitions[0].log_start_offset == 1
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
@@ -452,8 +452,8 @@ async def test_wrong_session_id_or_epoch_is_rejected(wire: Wire, version: int) -
         (incremental_request(session, 2), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
         (incremental_request(session, 9), ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     ):
-        answer = await wire.ask(ApiKey.FETCH, version, message)
-        assert (answer.error_code, answer.session_id, answer.responses) == (code, 0, [])
+        response = await wire.ask(ApiKey.FETCH, version, message)
+        assert (response.error_code, response.session_id, response.responses) == (code, 0, [])
     assert (await wire.ask(ApiKey.FETCH, version, incremental_request(session, 1))).error_code == 0
 
 
@@ -461,8 +461,8 @@ async def test_session_cannot_mix_topic_names_and_ids(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     for first, second in ((12, 13), (13, 12)):
         session = await open_session(wire, topic, first)
-        answer = await wire.ask(ApiKey.FETCH, second, incremental_request(session, 1))
-        assert answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+        response = await wire.ask(ApiKey.FETCH, second, incremental_request(session, 1))
+        assert response.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 @pytest.mark.parametrize("version", [7, 12, 13])
@@ -472,10 +472,10 @@ async def test_forgotten_partition_is_not_fetched(wire: Wire, version: int) -> N
     await produce(wire, topic, batch([b"1"]), partition=1)
     session = await open_session(wire, topic, version, partitions=(0, 1))
     forgotten = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[0])
-    answer = await wire.ask(
+    response = await wire.ask(
         ApiKey.FETCH, version, incremental_request(session, 1, forgotten_topics_data=[forgotten])
     )
-    assert [p.partition_index for p in answer.responses[0].partitions] == [1]
+    assert [p.partition_index for p in response.responses[0].partitions] == [1]
 
 
 @pytest.mark.parametrize("version", [7, 12, 13])
@@ -490,8 +490,8 @@ async def test_partition_added_and_forgotten_in_one_request_is_forgotten(
     forgotten = FetchRequest.ForgottenTopic(topic="t", topic_id=topic.id, partitions=[partition])
     request = fetch_request(topic, partitions=(partition,), forgotten_topics_data=[forgotten])
     request.session_id, request.session_epoch = session, 1
-    answer = await wire.ask(ApiKey.FETCH, version, request)
-    found = [p.partition_index for each in answer.responses for p in each.partitions]
+    response = await wire.ask(ApiKey.FETCH, version, request)
+    found = [p.partition_index for each in response.responses for p in each.partitions]
     assert found == ([] if partition == 0 else [0])
 
 
@@ -499,8 +499,8 @@ async def test_failing_partition_is_in_every_incremental_response(wire: Wire) ->
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic, partitions=(0, 5))
     for epoch in (1, 2, 3):
-        answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, epoch))
-        rows = answer.responses[0].partitions
+        response = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, epoch))
+        rows = response.responses[0].partitions
         assert [(p.partition_index, p.error_code) for p in rows] == [(5, 3)]
 
 
@@ -511,15 +511,15 @@ async def test_new_session_replaces_named_session(broker: Broker, wire: Wire) ->
     second = (await wire.ask(ApiKey.FETCH, 12, ask)).session_id
     assert second not in (0, session)
     assert len(broker.node.fetch_sessions) == 1
-    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
-    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    response = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
+    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_final_epoch_closes_session(broker: Broker, wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
-    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, -1, max_bytes=1000))
-    assert (answer.error_code, answer.session_id) == (0, 0)
+    response = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, -1, max_bytes=1000))
+    assert (response.error_code, response.session_id) == (0, 0)
     assert len(broker.node.fetch_sessions) == 0
 
 
@@ -531,8 +531,8 @@ async def test_session_cache_is_bounded() -> None:
         topic = await create_topic(wire, "t")
         for _ in range(6):
             ask = fetch_request(topic, session_epoch=0)
-            answer = await wire.ask(ApiKey.FETCH, 12, ask)
-            assert answer.responses, "the request is served, perhaps without a session"
+            response = await wire.ask(ApiKey.FETCH, 12, ask)
+            assert response.responses, "the request is served, perhaps without a session"
         assert len(broker.node.fetch_sessions) == 3
 
 
@@ -540,14 +540,14 @@ async def test_session_cache_is_bounded() -> None:
 async def test_unknown_partitions_use_no_session_memory(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "t")
     ask = fetch_request(Topic("none"), partitions=tuple(range(40_000)), session_epoch=0)
-    answer = await wire.ask(ApiKey.FETCH, 12, ask)
-    assert (answer.session_id, len(answer.responses[0].partitions)) == (0, 40_000)
+    response = await wire.ask(ApiKey.FETCH, 12, ask)
+    assert (response.session_id, len(response.responses[0].partitions)) == (0, 40_000)
     assert broker.node.fetch_sessions.partitions == 0
     # A session keeps a few of them and lists them in every response.
     ask = fetch_request(Topic("none"), partitions=(0, 1), session_epoch=0)
     session = (await wire.ask(ApiKey.FETCH, 12, ask)).session_id
-    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
-    assert [row.error_code for row in answer.responses[0].partitions] == [3, 3]
+    response = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
+    assert [row.error_code for row in response.responses[0].partitions] == [3, 3]
 
 
 async def test_sessions_of_closed_connections_are_evicted_first() -> None:
@@ -564,11 +564,11 @@ async def test_session_reports_deleted_and_recreated_topic(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
     session = await open_session(wire, topic)
     await delete_topic(wire, "t")
-    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
-    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    response = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 1))
+    assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await create_topic(wire, "t")
-    answer = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 2))
-    assert answer.responses[0].partitions[0].error_code == 0
+    response = await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 2))
+    assert response.responses[0].partitions[0].error_code == 0
     assert (await wire.ask(ApiKey.FETCH, 12, incremental_request(session, 3))).responses == []
 
 
@@ -578,9 +578,9 @@ async def test_incremental_fetch_waits_for_max_wait(wire: Wire) -> None:
     ask = incremental_request(session, 1)
     ask.max_wait_ms = 300
     began_at = time.perf_counter()
-    answer = await wire.ask(ApiKey.FETCH, 12, ask)
+    response = await wire.ask(ApiKey.FETCH, 12, ask)
     assert time.perf_counter() - began_at > 0.29
-    assert answer.responses == []
+    assert response.responses == []
 
 
 # -- leader epochs

@@ -81,8 +81,8 @@ async def test_acks_all_waits_for_next_fetch_of_follower(
     assert await wire.is_silent(), "the follower has not confirmed the records"
     row = await follower.fetch(topic, 2)
     assert (row.high_watermark, row.records) == (2, b"")
-    answer = await wire.receive()
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    response = await wire.receive()
+    assert response.responses[0].partition_responses[0].error_code == 0
     assert values_of(await fetch(wire, topic)) == [b"a", b"b"]
 
 
@@ -319,8 +319,8 @@ async def test_offset_for_leader_epoch_serves_replicas(
             replica_id=2,
             topics=[OffsetForLeaderEpochRequest.Topic(topic=topic.name, partitions=[row])],
         )
-        answer = await follower.wire.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, message)
-        found = answer.topics[0].partitions[0]
+        response = await follower.wire.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, message)
+        found = response.topics[0].partitions[0]
         assert (found.error_code, found.leader_epoch, found.end_offset) == (0, *expected)
 
 
@@ -370,8 +370,8 @@ async def test_delete_records_waits_for_all_replicas(
     assert row.log_start_offset == 1, "the follower gets the new log start offset immediately"
     assert await wire.is_silent()
     await follower.begin(topic, 2, session_epoch=2, log_start_offset=1)
-    answer = (await wire.receive()).topics[0].partitions[0]
-    assert (answer.error_code, answer.low_watermark) == (0, 1)
+    response = (await wire.receive()).topics[0].partitions[0]
+    assert (response.error_code, response.low_watermark) == (0, 1)
 
 
 async def test_delete_records_times_out_if_follower_is_late(
@@ -380,12 +380,12 @@ async def test_delete_records_times_out_if_follower_is_late(
     topic = await replicated(broker, 1, 2)
     await produce(wire, topic, batch(), acks=1)
     await follower.fetch(topic, 1)
-    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records_request(topic, 1, 50))
-    row = answer.topics[0].partitions[0]
+    response = await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records_request(topic, 1, 50))
+    row = response.topics[0].partitions[0]
     assert (row.error_code, row.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     await follower.membership.end(clean=True)
-    answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records_request(topic, 1, NEVER))
-    assert answer.topics[0].partitions[0].low_watermark == 1, (
+    response = await wire.ask(ApiKey.DELETE_RECORDS, 2, delete_records_request(topic, 1, NEVER))
+    assert response.topics[0].partitions[0].low_watermark == 1, (
         "followers outside of the ISR are ignored"
     )
 
@@ -476,10 +476,10 @@ async def leader_without_registration(broker: Broker, wire: Wire, *, acks: int =
 
 async def produce_result(wire: Wire) -> tuple[ErrorCode, int, int, list[int]]:
     """Return the next Produce result: error, leader, leader epoch and the nodes with endpoints."""
-    answer = await wire.receive()
-    ((row,),) = (each.partition_responses for each in answer.responses)
+    response = await wire.receive()
+    ((row,),) = (each.partition_responses for each in response.responses)
     named = row.current_leader or ProduceResponse.Leader()
-    nodes = [each.node_id for each in answer.node_endpoints]
+    nodes = [each.node_id for each in response.node_endpoints]
     return row.error_code, named.leader_id, named.leader_epoch, nodes
 
 

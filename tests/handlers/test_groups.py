@@ -48,13 +48,13 @@ class Member:
 
     async def join(self) -> Any:
         """Join the group, and again if the broker requires the member ID that it assigned."""
-        answer = await self._send_join()
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self.id = answer.member_id
-            answer = await self._send_join()
-        if not answer.error_code:
-            self.id, self.generation = answer.member_id, answer.generation_id
-        return answer
+        response = await self._send_join()
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.id = response.member_id
+            response = await self._send_join()
+        if not response.error_code:
+            self.id, self.generation = response.member_id, response.generation_id
+        return response
 
     async def _send_join(self) -> Any:
         find = request(ApiKey.FIND_COORDINATOR, key=self.group)
@@ -81,9 +81,9 @@ class Member:
                 for each in joined.members
             ],
         )
-        answer = await self.wire.ask(ApiKey.SYNC_GROUP, min(self.version, 3), ask)
-        self.assignment = answer.assignment
-        return int(answer.error_code)
+        response = await self.wire.ask(ApiKey.SYNC_GROUP, min(self.version, 3), ask)
+        self.assignment = response.assignment
+        return int(response.error_code)
 
     async def enter(self) -> None:
         """Join and sync until both succeed."""
@@ -127,15 +127,15 @@ class Member:
             member_id=self.id,
             topics=[OffsetCommitRequest.Topic(name=topic, partitions=[row])],
         )
-        answer = await self.wire.ask(ApiKey.OFFSET_COMMIT, version, ask)
-        return int(answer.topics[0].partitions[0].error_code)
+        response = await self.wire.ask(ApiKey.OFFSET_COMMIT, version, ask)
+        return int(response.topics[0].partitions[0].error_code)
 
 
 async def committed(wire: Wire, topic: str, group: str = "g") -> int:
     rows = [OffsetFetchRequest.Topic(name=topic, partition_indexes=[0])]
     ask = OffsetFetchRequest(group_id=group, topics=rows)
-    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
-    return int(answer.topics[0].partitions[0].committed_offset)
+    response = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
+    return int(response.topics[0].partitions[0].committed_offset)
 
 
 def state(broker: Broker, group: str = "g") -> Any:
@@ -264,9 +264,9 @@ async def test_unused_member_id_expires(start: Start) -> None:
     async with start(MovableClock()) as broker, connected(broker.endpoint) as wire:
         advance = freeze_clock(broker)
         member = Member(wire, session_timeout_ms=10_000)
-        answer = await member._send_join()
-        assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        member.id = answer.member_id
+        response = await member._send_join()
+        assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        member.id = response.member_id
         advance(10_000)
         assert (await member.join()).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 

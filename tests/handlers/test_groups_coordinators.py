@@ -25,8 +25,8 @@ async def find(wire: Wire, version: int, *keys: str, kind: int = GROUP) -> list[
         key_type=kind,
         coordinator_keys=list(keys),
     )
-    answer = await wire.ask(ApiKey.FIND_COORDINATOR, version, ask)
-    return list(answer.coordinators) if version >= 4 else [answer]
+    response = await wire.ask(ApiKey.FIND_COORDINATOR, version, ask)
+    return list(response.coordinators) if version >= 4 else [response]
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -113,9 +113,9 @@ async def test_offsets_of_deleted_topic_are_removed(start: Start) -> None:
 async def test_heartbeat_before_find_coordinator_is_rejected(wire: Wire) -> None:
     """The error makes the client send FindCoordinator."""
     beat = request(ApiKey.HEARTBEAT, group_id="g", generation_id=1, member_id="m")
-    answer = await wire.ask(ApiKey.HEARTBEAT, 3, beat)
-    assert answer.error_code == ErrorCode.NOT_COORDINATOR
-    assert ErrorCode(answer.error_code).retriable
+    response = await wire.ask(ApiKey.HEARTBEAT, 3, beat)
+    assert response.error_code == ErrorCode.NOT_COORDINATOR
+    assert ErrorCode(response.error_code).retriable
 
 
 async def test_deleted_groups_lose_their_offsets(start: Start) -> None:
@@ -125,8 +125,8 @@ async def test_deleted_groups_lose_their_offsets(start: Start) -> None:
             await commit(wire, group, "t", 1)
         for version in range(3):
             ask = request(ApiKey.DELETE_GROUPS, groups_names=["a", "missing"])
-            answer = await wire.ask(ApiKey.DELETE_GROUPS, version, ask)
-            found = {row.group_id: row.error_code for row in answer.results}
+            response = await wire.ask(ApiKey.DELETE_GROUPS, version, ask)
+            found = {row.group_id: row.error_code for row in response.results}
             code = 0 if version == 0 else ErrorCode.GROUP_ID_NOT_FOUND
             assert found == {"a": code, "missing": ErrorCode.GROUP_ID_NOT_FOUND}
         assert await committed(wire, "a", "t") == -1

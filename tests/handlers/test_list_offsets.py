@@ -151,8 +151,8 @@ async def test_partition_named_twice_is_rejected(wire: Wire, version: int) -> No
     ask = ListOffsetsRequest(
         replica_id=-1, topics=[ListOffsetsRequest.Topic(name="t", partitions=rows)]
     )
-    answer = await wire.ask(ApiKey.LIST_OFFSETS, version, ask)
-    found = [(p.partition_index, p.error_code, p.offset) for p in answer.topics[0].partitions]
+    response = await wire.ask(ApiKey.LIST_OFFSETS, version, ask)
+    found = [(p.partition_index, p.error_code, p.offset) for p in response.topics[0].partitions]
     assert sorted(found) == [(0, ErrorCode.INVALID_REQUEST, -1), (1, 0, 0)]
 
 
@@ -226,9 +226,9 @@ async def epoch_end(
     cls = OffsetForLeaderEpochRequest
     row = cls.Partition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
     ask = cls(replica_id=-1, topics=[cls.Topic(topic=topic, partitions=[row])])
-    answer = await wire.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, ask)
-    assert answer.topics[0].topic == topic
-    return answer.topics[0].partitions[0]
+    response = await wire.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, version, ask)
+    assert response.topics[0].topic == topic
+    return response.topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("version", range(5))

@@ -62,9 +62,9 @@ async def client(two_dir_broker: Broker) -> AsyncIterator[Wire]:
 async def describe(wire: Wire, *topics: tuple[str, list[int]], version: int = 5) -> Any:
     cls = DescribeLogDirsRequest
     rows = [cls.Topic(topic=name, partitions=indexes) for name, indexes in topics]
-    answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, version, cls(topics=rows or None))
-    assert answer.error_code == 0
-    return answer.results
+    response = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, version, cls(topics=rows or None))
+    assert response.error_code == 0
+    return response.results
 
 
 async def replica_directories(wire: Wire) -> dict[tuple[str, int], tuple[str, int]]:
@@ -84,8 +84,8 @@ async def move(wire: Wire, path: Path | str, *topics: tuple[str, list[int]]) -> 
     cls = AlterReplicaLogDirsRequest
     rows = [cls.Topic(name=name, partitions=indexes) for name, indexes in topics]
     ask = cls(dirs=[cls.Dir(path=str(path), topics=rows)])
-    answer = await wire.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, ask)
-    return [row.error_code for topic in answer.results for row in topic.partitions]
+    response = await wire.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, ask)
+    return [row.error_code for topic in response.results for row in topic.partitions]
 
 
 async def wait_until_moved(wire: Wire, key: tuple[str, int], to: Path) -> None:
@@ -127,9 +127,9 @@ async def test_describe_log_dirs_returns_only_requested_partitions(wire: Wire) -
     (directory,) = await describe(wire, ("a", [1, 7, 1, -1]), ("none", [0]))
     found = [(t.name, [p.partition_index for p in t.partitions]) for t in directory.topics]
     assert found == [("a", [1])]
-    answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=[]))
-    assert [directory.topics for directory in answer.results] == [[]]
-    assert 0 < answer.results[0].usable_bytes <= answer.results[0].total_bytes
+    response = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=[]))
+    assert [directory.topics for directory in response.results] == [[]]
+    assert 0 < response.results[0].usable_bytes <= response.results[0].total_bytes
 
 
 async def test_sizes_of_unopened_logs_are_returned(tmp_path: Path) -> None:
@@ -305,8 +305,8 @@ async def cordon(wire: Wire, value: str) -> int:
     cls = IncrementalAlterConfigsRequest
     row = cls.Config(name="cordoned.log.dirs", config_operation=0, value=value)
     ask = cls(resources=[cls.Resource(resource_type=4, resource_name="1", configs=[row])])
-    (answer,) = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
-    return int(answer.error_code)
+    (response,) = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
+    return int(response.error_code)
 
 
 async def cordoned_flags(wire: Wire) -> list[bool]:
@@ -345,9 +345,9 @@ async def test_topic_creation_fails_if_all_directories_are_cordoned(
             lambda: not two_dir_broker.node.cluster.open_ids
         )  # the metadata contains the cordons
         row = CreateTopicsRequest.Topic(name="new", num_partitions=1, replication_factor=1)
-        answer = await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
-        assert answer.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-        assert "cordoned" in answer.topics[0].error_message
+        response = await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=[row]))
+        assert response.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert "cordoned" in response.topics[0].error_message
     for index in range(2):  # the partitions exist, although their logs are empty
         assert (await produce(client, old, batch(), partition=index)).error_code == 0
 
@@ -489,10 +489,10 @@ async def test_move_of_unknown_partition_or_directory_is_rejected(
     cls = AlterReplicaLogDirsRequest
     rows = [cls.Topic(name="t", partitions=[0, 7]), cls.Topic(name="none", partitions=[0])]
     ask = cls(dirs=[cls.Dir(path=str(directories[0]), topics=rows)])
-    answer = await client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, ask)
+    response = await client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, ask)
     found = [
         (topic.topic_name, row.partition_index, row.error_code)
-        for topic in answer.results
+        for topic in response.results
         for row in topic.partitions
     ]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -45,20 +45,20 @@ async def test_every_node_returns_all_nodes() -> None:
     async with three_nodes(broker_rack="a") as (broker, _):
         for node in broker.nodes:
             async with connected(node.endpoint) as wire:
-                answer = await metadata(wire, [NAME])
+                response = await metadata(wire, [NAME])
                 described = await wire.ask(
                     ApiKey.DESCRIBE_CLUSTER, 2, DescribeClusterRequest(endpoint_type=1)
                 )
-            found = {row.node_id: Endpoint(row.host, row.port) for row in answer.brokers}
+            found = {row.node_id: Endpoint(row.host, row.port) for row in response.brokers}
             assert found == _endpoints(broker)
-            assert {row.rack for row in answer.brokers} == {"a"}
+            assert {row.rack for row in response.brokers} == {"a"}
             assert (
-                answer.controller_id == described.controller_id == node.node.cluster.controller_id
+                response.controller_id == described.controller_id == node.node.cluster.controller_id
             )
-            assert answer.controller_id in found
+            assert response.controller_id in found
             found = {row.broker_id: Endpoint(row.host, row.port) for row in described.brokers}
             assert found == _endpoints(broker)
-            assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 3]
+            assert [row.leader_id for row in response.topics[0].partitions] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("topics", [[], None], ids=["no topics", "all topics"])
@@ -80,12 +80,12 @@ async def test_nodes_are_assigned_to_racks_round_robin() -> None:
         BrokerConfig(), data_dir=None, listeners=listeners, nodes=4, racks=["a", "b"]
     )
     async with opened as broker, connected(broker.nodes[3].endpoint) as wire:
-        answer = await metadata(wire, [])
-        assert [row.rack for row in answer.brokers] == ["a", "b", "a", "b"]
+        response = await metadata(wire, [])
+        assert [row.rack for row in response.brokers] == ["a", "b", "a", "b"]
         node = broker.node
         await create_topic(node.cluster, node.config, NewTopic(NAME, 4, 2), cause="test")
         for partition in node.cluster.topics[NAME].partitions:
-            assert {answer.brokers[each - 1].rack for each in partition.replicas} == {"a", "b"}
+            assert {response.brokers[each - 1].rack for each in partition.replicas} == {"a", "b"}
 
 
 async def test_metadata_has_endpoints_of_the_clients_listener() -> None:
@@ -95,8 +95,8 @@ async def test_metadata_has_endpoints_of_the_clients_listener() -> None:
         for name in ("INSIDE", "OUTSIDE"):
             endpoints = {each.id: each.endpoints()[name] for each in broker.nodes}
             async with connected(("127.0.0.1", endpoints[1].port)) as wire:
-                answer = await metadata(wire, [])
-            found = {row.node_id: (row.host, row.port) for row in answer.brokers}
+                response = await metadata(wire, [])
+            found = {row.node_id: (row.host, row.port) for row in response.brokers}
             assert found == {key: ("127.0.0.1", each.port) for key, each in endpoints.items()}
 
 
@@ -107,8 +107,8 @@ async def test_advertised_endpoints_are_returned_unchanged() -> None:
     ) as broker:
         port = broker.nodes[1].listeners[0].port
         async with connected(("127.0.0.1", port)) as wire:
-            answer = await metadata(wire, [])
-    assert {row.node_id: (row.host, row.port) for row in answer.brokers} == {
+            response = await metadata(wire, [])
+    assert {row.node_id: (row.host, row.port) for row in response.brokers} == {
         1: ("kafka.example", 9092),
         2: ("kafka.example", 9093),
         3: ("kafka.example", 9094),
@@ -120,14 +120,14 @@ async def test_stopped_node_is_removed_from_metadata() -> None:
         await broker.nodes[2].stop()
         partitions = broker.node.cluster.topics[NAME].partitions
         await until(lambda: partitions[2].leader == 1)
-        answer = await metadata(wire, [NAME])
-        assert [row.node_id for row in answer.brokers] == [1, 2]
-        assert [row.leader_id for row in answer.topics[0].partitions] == [1, 2, 1]
-        assert [row.offline_replicas for row in answer.topics[0].partitions] == [[3]] * 3
+        response = await metadata(wire, [NAME])
+        assert [row.node_id for row in response.brokers] == [1, 2]
+        assert [row.leader_id for row in response.topics[0].partitions] == [1, 2, 1]
+        assert [row.offline_replicas for row in response.topics[0].partitions] == [[3]] * 3
         await broker.nodes[2].start()
-        answer = await metadata(wire, [NAME])
-        assert [row.node_id for row in answer.brokers] == [1, 2, 3]
-        assert [row.offline_replicas for row in answer.topics[0].partitions] == [[]] * 3
+        response = await metadata(wire, [NAME])
+        assert [row.node_id for row in response.brokers] == [1, 2, 3]
+        assert [row.offline_replicas for row in response.topics[0].partitions] == [[]] * 3
 
 
 async def test_leaderless_partition_has_error() -> None:
@@ -142,8 +142,8 @@ async def test_leaderless_partition_has_error() -> None:
         ask = DescribeTopicPartitionsRequest(
             topics=[DescribeTopicPartitionsRequest.Topic(name=NAME)], response_partition_limit=9
         )
-        answer = await wire.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, ask)
-        (row,) = answer.topics[0].partitions
+        response = await wire.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, ask)
+        (row,) = response.topics[0].partitions
         assert (row.error_code, row.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
         assert row.offline_replicas == [2]
 
@@ -157,9 +157,9 @@ async def test_leader_without_clients_listener_is_omitted(version: int, code: st
         for connection in broker.server.connections:
             connection.peer.listener = "ELSEWHERE"
         rows = [MetadataRequest.Topic(name=NAME)]
-        answer = await wire.ask(ApiKey.METADATA, version, MetadataRequest(topics=rows))
-        assert [row.node_id for row in answer.brokers] == [1]
-        first, second, _ = answer.topics[0].partitions
+        response = await wire.ask(ApiKey.METADATA, version, MetadataRequest(topics=rows))
+        assert [row.node_id for row in response.brokers] == [1]
+        first, second, _ = response.topics[0].partitions
         assert (first.error_code, first.leader_id) == (ErrorCode.NONE, 1)
         assert (second.error_code, second.leader_id) == (ErrorCode[code], -1)
 
@@ -169,28 +169,28 @@ async def test_leader_without_clients_listener_is_omitted(version: int, code: st
 
 async def _produce(wire: Wire, topic: Topic, version: int, partition: int) -> tuple[Any, Any]:
     ask = produce_request(topic, batch(), partition=partition, acks=1)
-    answer = await wire.ask(ApiKey.PRODUCE, version, ask)
-    return answer, answer.responses[0].partition_responses[0]
+    response = await wire.ask(ApiKey.PRODUCE, version, ask)
+    return response, response.responses[0].partition_responses[0]
 
 
 @pytest.mark.parametrize("version", [10, 13])
 async def test_produce_to_wrong_node_returns_leader(version: int) -> None:
     async with three_nodes() as (broker, topic), connected(broker.endpoint) as wire:
-        answer, row = await _produce(wire, topic, version, 1)
+        response, row = await _produce(wire, topic, version, 1)
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (2, 0)
-        (where,) = answer.node_endpoints
+        (where,) = response.node_endpoints
         assert (where.node_id, where.host, where.port) == (2, *broker.nodes[1].endpoint)
-        answer, row = await _produce(wire, topic, version, 0)
+        response, row = await _produce(wire, topic, version, 0)
         assert (row.error_code, row.current_leader) == (ErrorCode.NONE, None)
-        assert answer.node_endpoints == []
+        assert response.node_endpoints == []
 
 
 async def test_old_produce_version_returns_no_leader() -> None:
     async with three_nodes() as (broker, topic), connected(broker.endpoint) as wire:
-        answer, row = await _produce(wire, topic, 9, 1)
+        response, row = await _produce(wire, topic, 9, 1)
         assert (row.error_code, row.current_leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
-        assert answer.node_endpoints == []
+        assert response.node_endpoints == []
 
 
 @pytest.mark.parametrize("version", [12, 15, 16, 18])
@@ -202,14 +202,14 @@ async def test_fetch_from_wrong_node_returns_leader(version: int) -> None:
         created = await create_topic(node.cluster, node.config, new, cause="test")
         topic = Topic("alone", created.id)
         ask = fetch_request(topic, partitions=[0, 1, 2])
-        answer = await wire.ask(ApiKey.FETCH, version, ask)
-        rows = {row.partition_index: row for each in answer.responses for row in each.partitions}
+        response = await wire.ask(ApiKey.FETCH, version, ask)
+        rows = {row.partition_index: row for each in response.responses for row in each.partitions}
         wrong = ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert [rows[index].error_code for index in (0, 1, 2)] == [0, wrong, wrong]
         if version < 16:
             assert {row.current_leader for row in rows.values()} == {None}
-            assert answer.node_endpoints == []
+            assert response.node_endpoints == []
         else:
             assert [rows[index].current_leader.leader_id for index in (1, 2)] == [2, 3]
-            found = {each.node_id: (each.host, each.port) for each in answer.node_endpoints}
+            found = {each.node_id: (each.host, each.port) for each in response.node_endpoints}
             assert found == {each.id: each.endpoint for each in broker.nodes[1:]}

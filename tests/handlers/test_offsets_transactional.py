@@ -87,8 +87,8 @@ def txn_commit_request(
 
 async def txn_commit(wire: Wire, offset: int, *, version: int = 5, **fields: Any) -> int:
     ask = txn_commit_request(offset, **fields)
-    answer = await wire.ask(ApiKey.TXN_OFFSET_COMMIT, version, ask)
-    return int(answer.topics[0].partitions[0].error_code)
+    response = await wire.ask(ApiKey.TXN_OFFSET_COMMIT, version, ask)
+    return int(response.topics[0].partitions[0].error_code)
 
 
 def append_marker(broker: Broker, *, commit: bool, group: str = "g", epoch: int = EPOCH) -> None:
@@ -103,8 +103,8 @@ async def plain_commit(wire: Wire, offset: int) -> None:
     cls = OffsetCommitRequest
     row = cls.Partition(partition_index=0, committed_offset=offset)
     ask = cls(group_id="g", topics=[cls.Topic(name="t", partitions=[row])])
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 async def fetch(wire: Wire, *, version: int = 7, stable: bool = False) -> tuple[int, int]:
@@ -112,8 +112,8 @@ async def fetch(wire: Wire, *, version: int = 7, stable: bool = False) -> tuple[
     topic = OffsetFetchRequest.Topic(name="t", partition_indexes=[0])
     ask = OffsetFetchRequest(group_id="g", topics=[topic], require_stable=stable)
     ask.groups = [OffsetFetchRequest.Group(group_id="g", topics=[topic])]
-    answer = await wire.ask(ApiKey.OFFSET_FETCH, version, ask)
-    topics = answer.groups[0].topics if version >= 8 else answer.topics
+    response = await wire.ask(ApiKey.OFFSET_FETCH, version, ask)
+    topics = response.groups[0].topics if version >= 8 else response.topics
     row = topics[0].partitions[0]
     return row.committed_offset, row.error_code
 
@@ -413,9 +413,9 @@ class TransactionalProducer:
         find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["tx"], key_type=1)
         await self.wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
         ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id="tx", transaction_timeout_ms=60_000)
-        answer = await self.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
-        assert answer.error_code == 0
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = await self.wire.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
+        assert response.error_code == 0
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
 
     async def add_group(self) -> None:
         """Send AddOffsetsToTxn, which only protocol 1 requires."""
@@ -432,8 +432,8 @@ class TransactionalProducer:
             version = 5 if self.second else 3
         ask = txn_commit_request(offset, epoch=self.epoch)
         ask.producer_id = self.producer_id
-        answer = await self.wire.ask(ApiKey.TXN_OFFSET_COMMIT, version, ask)
-        return int(answer.topics[0].partitions[0].error_code)
+        response = await self.wire.ask(ApiKey.TXN_OFFSET_COMMIT, version, ask)
+        return int(response.topics[0].partitions[0].error_code)
 
     async def end(self, *, commit: bool) -> int:
         ask = EndTxnRequest(
@@ -442,10 +442,10 @@ class TransactionalProducer:
             producer_epoch=self.epoch,
             committed=commit,
         )
-        answer = await self.wire.ask(ApiKey.END_TXN, 5 if self.second else 3, ask)
-        if self.second and not answer.error_code:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return int(answer.error_code)
+        response = await self.wire.ask(ApiKey.END_TXN, 5 if self.second else 3, ask)
+        if self.second and not response.error_code:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return int(response.error_code)
 
 
 async def create_topics(broker: Broker, wire: Wire) -> None:

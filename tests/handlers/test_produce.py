@@ -66,9 +66,9 @@ async def test_produce_to_unknown_partition_returns_error(wire: Wire, version: i
 async def test_produce_by_topic_id_is_accepted(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
     ask = produce_request(Topic("ignored", topic.id), batch())
-    answer = await wire.ask(ApiKey.PRODUCE, version, ask)
-    assert answer.responses[0].topic_id == topic.id
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    response = await wire.ask(ApiKey.PRODUCE, version, ask)
+    assert response.responses[0].topic_id == topic.id
+    assert response.responses[0].partition_responses[0].error_code == 0
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -91,9 +91,9 @@ async def test_produce_to_internal_topic_is_rejected(wire: Wire, version: int) -
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     cls = type(request(ApiKey.METADATA))
     asked = cls(topics=[cls.Topic(name="__consumer_offsets")])
-    answer = await wire.ask(ApiKey.METADATA, 12, asked)
-    topic = Topic("__consumer_offsets", answer.topics[0].topic_id)
-    assert answer.topics[0].is_internal
+    response = await wire.ask(ApiKey.METADATA, 12, asked)
+    topic = Topic("__consumer_offsets", response.topics[0].topic_id)
+    assert response.topics[0].is_internal
     row = await produce(wire, topic, batch(), version)
     assert row.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
@@ -302,10 +302,10 @@ async def test_init_producer_id_returns_unique_usable_ids(broker: Broker, wire: 
     for version in range(6):
         for _ in range(3):
             ask = request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=60_000)
-            answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, ask)
-            assert (answer.error_code, answer.producer_epoch) == (0, 0)
-            ids.add(answer.producer_id)
-            row = await produce(wire, topic, numbered(0, pid=answer.producer_id))
+            response = await wire.ask(ApiKey.INIT_PRODUCER_ID, version, ask)
+            assert (response.error_code, response.producer_epoch) == (0, 0)
+            ids.add(response.producer_id)
+            row = await produce(wire, topic, numbered(0, pid=response.producer_id))
             assert row.error_code == 0
     assert len(ids) == 18
 
@@ -340,8 +340,8 @@ async def test_request_with_many_partitions_is_acknowledged(start: Start) -> Non
             timeout_ms=10_000,
             topic_data=[ProduceRequest.Topic(name="t", partition_data=rows)],
         )
-        answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
-        done = answer.responses[0].partition_responses
+        response = await wire.ask(ApiKey.PRODUCE, 9, ask)
+        done = response.responses[0].partition_responses
         assert [(row.index, row.error_code) for row in done] == [(i, 0) for i in range(100)]
 
 

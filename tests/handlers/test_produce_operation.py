@@ -32,8 +32,8 @@ async def produce_all(wire: Wire, topic: CreatedTopic, batches: list[bytes]) -> 
     ask.topic_data[0].partition_data = [
         ProduceRequest.Partition(index=index, records=each) for index, each in enumerate(batches)
     ]
-    answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
-    return [row.error_code for row in answer.responses[0].partition_responses]
+    response = await wire.ask(ApiKey.PRODUCE, 9, ask)
+    return [row.error_code for row in response.responses[0].partition_responses]
 
 
 async def test_batch_after_leadership_loss_is_stored_in_its_own_partition(

@@ -120,8 +120,8 @@ async def test_pipelined_compressed_batches_keep_order(wire: Wire) -> None:
         else:
             sent += 1
         await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, data))
-    answers = [await wire.receive() for _ in range(60)]
-    rows = [answer.responses[0].partition_responses[0] for answer in answers]
+    responses = [await wire.receive() for _ in range(60)]
+    rows = [response.responses[0].partition_responses[0] for response in responses]
     offsets = [row.base_offset for row in rows if not row.error_code]
     assert offsets == list(range(sent))
     assert [row.error_code for row in rows[9::10]] == [ErrorCode.INVALID_RECORD] * 6
@@ -159,12 +159,12 @@ async def test_event_loop_runs_between_many_batches(
     ask.topic_data[0].partition_data = rows
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_iterations)
-        answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
+        response = await wire.ask(ApiKey.PRODUCE, 9, ask)
         nursery.cancel_scope.cancel()
     assert sum(batches_by_iteration.values()) >= count
     assert batches_by_iteration[min(batches_by_iteration)] <= most
     assert len(batches_by_iteration) > 1
-    codes = [row.error_code for row in answer.responses[0].partition_responses]
+    codes = [row.error_code for row in response.responses[0].partition_responses]
     assert codes == [ErrorCode.INVALID_RECORD if n % 10 == 5 else 0 for n in range(count)]
 
 

@@ -95,8 +95,8 @@ async def test_pipelined_recompressed_batches_keep_order(start: Start) -> None:
             value = HEAVY if number % 3 else LIGHT
             records = sequenced(7, number, [value], codec=number % 2)
             await wire.send(ApiKey.PRODUCE, 9, produce_request(T, records))
-        answers = [await wire.receive() for _ in range(40)]
-        rows = [answer.responses[0].partition_responses[0] for answer in answers]
+        responses = [await wire.receive() for _ in range(40)]
+        rows = [response.responses[0].partition_responses[0] for response in responses]
         assert [row.error_code for row in rows] == [0] * 40
         assert [row.base_offset for row in rows] == list(range(40))
 
@@ -129,10 +129,10 @@ async def test_each_partition_of_request_gets_own_result(wire: Wire) -> None:
             cls.Topic(name="unknown", partition_data=rows(batch([LIGHT]))),
         ],
     )
-    answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
+    response = await wire.ask(ApiKey.PRODUCE, 9, ask)
     assert [
         [(row.index, row.error_code) for row in topic.partition_responses]
-        for topic in answer.responses
+        for topic in response.responses
     ] == [
         [(0, 0)],
         [(0, 0), (1, ErrorCode.CORRUPT_MESSAGE), (2, 0)],
@@ -155,10 +155,10 @@ async def test_request_completes_if_one_partition_is_durable_early(
         monkeypatch.setattr(HeavyWork, "run", run_slowly)
         rows = [ProduceRequest.Partition(index=n, records=batch([HEAVY])) for n in range(2)]
         topic = ProduceRequest.Topic(name="t", partition_data=rows)
-        answer = await wire.ask(
+        response = await wire.ask(
             ApiKey.PRODUCE, 9, ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=[topic])
         )
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [0, 0]
+        assert [row.error_code for row in response.responses[0].partition_responses] == [0, 0]
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

@@ -34,9 +34,9 @@ METADATA = quorum_request(("__cluster_metadata", [0]))
 
 
 async def describe(wire: Wire, version: int = 2) -> Any:
-    answer = await wire.ask(ApiKey.DESCRIBE_QUORUM, version, METADATA)
-    assert answer.error_code == 0
-    ((row,),) = (topic.partitions for topic in answer.topics)
+    response = await wire.ask(ApiKey.DESCRIBE_QUORUM, version, METADATA)
+    assert response.error_code == 0
+    ((row,),) = (topic.partitions for topic in response.topics)
     assert row.error_code == 0
     return row
 
@@ -106,10 +106,10 @@ async def test_leader_epoch_increases_on_each_start(tmp_path: Path) -> None:
 async def test_other_partitions_than_metadata_are_unknown(
     wire: Wire, ask: DescribeQuorumRequest
 ) -> None:
-    answer = await wire.ask(ApiKey.DESCRIBE_QUORUM, 2, ask)
-    assert (answer.error_code, answer.nodes) == (0, [])
+    response = await wire.ask(ApiKey.DESCRIBE_QUORUM, 2, ask)
+    assert (response.error_code, response.nodes) == (0, [])
     requested = [(t.topic_name, p.partition_index) for t in ask.topics for p in t.partitions]
-    rows = [(t.topic_name, p) for t in answer.topics for p in t.partitions]
+    rows = [(t.topic_name, p) for t in response.topics for p in t.partitions]
     assert [(name, row.partition_index) for name, row in rows] == requested
     assert all(row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for _, row in rows)
     assert all(row.error_message for _, row in rows)
@@ -124,6 +124,6 @@ async def test_changing_voters_is_rejected(
 ) -> None:
     cluster_id = broker.node.cluster.id
     for named, code in ((None, 35), (cluster_id, 35), ("other", 104)):
-        answer = await wire.ask(key, version, request(key, cluster_id=named, voter_id=2))
-        assert answer.error_code == code
-        assert answer.error_message
+        response = await wire.ask(key, version, request(key, cluster_id=named, voter_id=2))
+        assert response.error_code == code
+        assert response.error_message

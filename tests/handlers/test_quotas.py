@@ -96,9 +96,9 @@ async def test_filter_returns_matching_quotas() -> None:
 )
 async def test_invalid_filter_is_rejected(components: list[tuple[Any, ...]], code: int) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        answer = await describe_quotas(wire, *components)
-        assert (answer.error_code, answer.entries) == (code, None)
-        assert answer.error_message
+        response = await describe_quotas(wire, *components)
+        assert (response.error_code, response.entries) == (code, None)
+        assert response.error_message
 
 
 async def test_invalid_quotas_are_rejected_without_change() -> None:

@@ -75,10 +75,10 @@ async def alter(broker: Broker, *rows: Upsertion | Deletion, node: int = 1) -> d
         upsertions=[each for each in rows if isinstance(each, Upsertion)],
     )
     async with connected(at(broker, "OPEN", node)) as wire:
-        answer = await wire.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, ask)
-    assert all(bool(each.error_code) == bool(each.error_message) for each in answer.results)
-    codes = {each.user: each.error_code for each in answer.results}
-    assert len(codes) == len(answer.results)
+        response = await wire.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, ask)
+    assert all(bool(each.error_code) == bool(each.error_message) for each in response.results)
+    codes = {each.user: each.error_code for each in response.results}
+    assert len(codes) == len(response.results)
     return codes
 
 
@@ -87,14 +87,14 @@ async def describe(broker: Broker, *names: str, node: int = 1) -> list[Any]:
     users = [DescribeUserScramCredentialsRequest.User(name=each) for each in names] or None
     ask = DescribeUserScramCredentialsRequest(users=users)
     async with connected(at(broker, "OPEN", node)) as wire:
-        answer = await wire.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, ask)
-    assert answer.error_code == 0
+        response = await wire.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, ask)
+    assert response.error_code == 0
     return [
         (
             each.user,
             each.error_code or {row.mechanism: row.iterations for row in each.credential_infos},
         )
-        for each in answer.results
+        for each in response.results
     ]
 
 
@@ -337,8 +337,8 @@ async def server_first_message(broker: Broker, name: str, node: int = 1) -> tupl
     """Return iterations, salt length and salt of the server-first message for a user."""
     async with connected(at(broker, "INSIDE", node)) as wire:
         await handshake(wire, SHA_256)
-        answer = await authenticate(wire, f"n,,n={name},r=abc".encode())
-    parts = dict(part.split("=", 1) for part in bytes(answer.auth_bytes).decode().split(","))
+        response = await authenticate(wire, f"n,,n={name},r=abc".encode())
+    parts = dict(part.split("=", 1) for part in bytes(response.auth_bytes).decode().split(","))
     return int(parts["i"]), len(base64.b64decode(parts["s"])), parts["s"]
 
 

@@ -82,13 +82,13 @@ async def test_records_are_acquired_by_one_member() -> None:
     ):
         topic = await topic_with_records(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(other, topic, "b")
-        answer = await first.fetch()
-        row = row_of(answer)
+        response = await first.fetch()
+        row = row_of(response)
         assert values_of(row) == [b"%d" % number for number in range(10)]
         assert [
             (r.first_offset, r.last_offset, r.delivery_count) for r in row.acquired_records
         ] == [(0, 9, 1)]
-        assert answer.acquisition_lock_timeout_ms == 30_000
+        assert response.acquisition_lock_timeout_ms == 30_000
         assert await second.acquire(max_wait_ms=0) == []
         assert not (await first.acknowledge_partition((0, 4, ACCEPT), (5, 9, RELEASE))).error_code
         assert await second.acquire() == [(5, 9, 2)]
@@ -309,10 +309,10 @@ async def test_partitions_are_fetched_round_robin() -> None:
         await member.begin(0, 1, 2)
         order = []
         for _ in range(3):
-            answer = await member.fetch((), max_records=10)
+            response = await member.fetch((), max_records=10)
             order += [
                 row.partition_index
-                for each in answer.responses
+                for each in response.responses
                 for row in each.partitions
                 if row.acquired_records
             ]
@@ -349,8 +349,8 @@ async def write_transaction(wire: Wire, topic: Topic, name: str, now_ms: int) ->
     ask: Any = request(ApiKey.PRODUCE, transactional_id=name, acks=-1, timeout_ms=5000)
     row = type(ask).Partition(index=0, records=data)
     ask.topic_data = [type(ask).Topic(name=topic.name, partition_data=[row])]
-    answer = await wire.ask(ApiKey.PRODUCE, 12, ask)
-    assert not answer.responses[0].partition_responses[0].error_code
+    response = await wire.ask(ApiKey.PRODUCE, 12, ask)
+    assert not response.responses[0].partition_responses[0].error_code
     return producer
 
 
@@ -427,14 +427,14 @@ async def test_share_session_epochs_are_checked() -> None:
         member = ShareMember(wire, topic)
         for epoch in (1, -1, -2):
             assert (await member.fetch(share_session_epoch=epoch)).error_code == NOT_FOUND
-            answer = await member.acknowledge({}, share_session_epoch=epoch)
-            assert answer.error_code == NOT_FOUND
+            response = await member.acknowledge({}, share_session_epoch=epoch)
+            assert response.error_code == NOT_FOUND
         assert (await member.acknowledge({})).error_code == WRONG_EPOCH
         await member.begin()
         for epoch in (2, -2):
             assert (await member.fetch(share_session_epoch=epoch)).error_code == WRONG_EPOCH
-            answer = await member.acknowledge({}, share_session_epoch=epoch)
-            assert answer.error_code == WRONG_EPOCH
+            response = await member.acknowledge({}, share_session_epoch=epoch)
+            assert response.error_code == WRONG_EPOCH
         assert not (await member.fetch((1,), max_wait_ms=0)).error_code
         assert not (await member.acknowledge({0: []})).error_code
         assert not (await member.close()).error_code
@@ -444,8 +444,8 @@ async def test_share_session_epochs_are_checked() -> None:
 async def test_first_fetch_with_acknowledgements_is_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
-        answer = await ShareMember(wire, topic).fetch((0,), {0: [(0, 0, ACCEPT)]})
-        assert answer.error_code == INVALID
+        response = await ShareMember(wire, topic).fetch((0,), {0: [(0, 0, ACCEPT)]})
+        assert response.error_code == INVALID
 
 
 async def test_session_partitions_can_be_added_and_forgotten() -> None:
@@ -455,9 +455,9 @@ async def test_session_partitions_can_be_added_and_forgotten() -> None:
             await produce(wire, topic, batch(), partition=index)
         member = ShareMember(wire, topic)
         await member.begin(0)
-        answer = await member.fetch((1,), forget=(0,))
-        assert row_of(answer, 1).acquired_records
-        assert len(answer.responses[0].partitions) == 1
+        response = await member.fetch((1,), forget=(0,))
+        assert row_of(response, 1).acquired_records
+        assert len(response.responses[0].partitions) == 1
 
 
 async def test_closed_connection_ends_session_and_releases_records() -> None:
@@ -507,8 +507,8 @@ async def test_number_of_sessions_is_bounded() -> None:
         topic = await shared_topic(broker, wire)
         first, second = ShareMember(wire, topic), ShareMember(wire, topic, "b")
         await first.begin()
-        answer = await second.fetch(max_wait_ms=1)
-        assert answer.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+        response = await second.fetch(max_wait_ms=1)
+        assert response.error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
         first.epoch = 0
         await first.begin()
         await first.close()
@@ -530,8 +530,8 @@ async def test_invalid_request_fields_are_rejected(fields: dict[str, Any]) -> No
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
         member = ShareMember(wire, topic)
-        answer = await member.fetch(**fields)
-        assert (answer.error_code, answer.responses) == (INVALID, [])
+        response = await member.fetch(**fields)
+        assert (response.error_code, response.responses) == (INVALID, [])
         named = {name: fields[name] for name in fields if name.endswith("_id")}
         if named:
             assert (await member.acknowledge({}, **named)).error_code == INVALID
@@ -540,8 +540,8 @@ async def test_invalid_request_fields_are_rejected(fields: dict[str, Any]) -> No
 async def test_unknown_acquire_mode_is_rejected() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await shared_topic(broker, wire)
-        answer = await ShareMember(wire, topic).fetch(share_acquire_mode=2)
-        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        response = await ShareMember(wire, topic).fetch(share_acquire_mode=2)
+        assert response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 # -- acknowledgements
@@ -569,8 +569,8 @@ async def test_invalid_acknowledgements_are_rejected(
         topic = await topic_with_records(broker, wire)
         member = ShareMember(wire, topic)
         await member.acquire()
-        answer = await member.acknowledge({0: acknowledgements})
-        codes = [row.error_code for each in answer.responses for row in each.partitions]
+        response = await member.acknowledge({0: acknowledgements})
+        codes = [row.error_code for each in response.responses for row in each.partitions]
         assert codes == ([code] if acknowledgements else [])
         row = row_of(
             await member.fetch((), {0: acknowledgements, 5: [(0, 0, ACCEPT)]}, max_records=0), 5
@@ -628,11 +628,11 @@ async def test_higher_state_epoch_fences_member() -> None:
         member = ShareMember(wire, topic)
         await member.acquire()
         await initialize(broker.node, topic, start=3, epoch=1)
-        answer = await member.acknowledge({0: [(0, 9, ACCEPT)]})
-        row = row_of(answer)
+        response = await member.acknowledge({0: [(0, 9, ACCEPT)]})
+        row = row_of(response)
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert row.current_leader.leader_id == broker.node.id
-        assert answer.node_endpoints[0].node_id == broker.node.id
+        assert response.node_endpoints[0].node_id == broker.node.id
         assert await member.acquire(()) == [(3, 9, 1)]
 
 

@@ -54,12 +54,12 @@ async def beat(
 
 async def join_and_wait(wire: Wire, member: str = "a", *, partitions: int, group: str = "g") -> Any:
     """Send heartbeats until the member has `partitions` partitions; return the last response."""
-    answer = await beat(wire, member, 0, group=group)
+    response = await beat(wire, member, 0, group=group)
     with trio.fail_after(ANSWER_SECONDS):
-        while len(assigned_partitions(answer) or ()) != partitions:
+        while len(assigned_partitions(response) or ()) != partitions:
             await trio.sleep(0.01)
-            answer = await beat(wire, member, answer.member_epoch, group=group, topics=["t"])
-    return answer
+            response = await beat(wire, member, response.member_epoch, group=group, topics=["t"])
+    return response
 
 
 async def describe(wire: Wire, group: str = "g") -> Any:
@@ -152,8 +152,8 @@ async def test_share_group_survives_restart(tmp_path: Path) -> None:
         assert [await describe(wire, group) for group in ("g", "empty")] == before
         assert [await start_offsets(wire, group) for group in ("g", "empty")] == offsets
         epoch = before[0].members[0].member_epoch
-        answer = await beat(wire, "a", epoch)
-        assert (answer.member_epoch, assigned_partitions(answer)) == (epoch, None)
+        response = await beat(wire, "a", epoch)
+        assert (response.member_epoch, assigned_partitions(response)) == (epoch, None)
 
 
 async def test_changed_share_group_settings_take_effect_at_once() -> None:
@@ -168,15 +168,15 @@ async def test_changed_share_group_settings_take_effect_at_once() -> None:
         assert (await beat(wire, "a", 2)).heartbeat_interval_ms == 7_000
         name = "share.session.timeout.ms"
         assert await set_config(wire, ResourceType.GROUP, "g", name, "50000") == 0
-        answer = await beat(wire, "a", 0)
+        response = await beat(wire, "a", 0)
         clock.coordinator.add(49_000)
         broker.node.groups.deadlines.clock_moved()
         assert len((await describe(wire)).members) == 1
         clock.coordinator.add(1_000)
         broker.node.groups.deadlines.clock_moved()
         assert (await describe(wire)).group_state == "Empty"
-        answer = await beat(wire, "a", answer.member_epoch)
-        assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        response = await beat(wire, "a", response.member_epoch)
+        assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 async def test_share_group_size_is_bounded() -> None:
@@ -193,12 +193,12 @@ async def test_share_group_size_is_bounded() -> None:
 async def test_share_requests_are_rejected_if_feature_is_disabled(wire: Wire) -> None:
     cls = UpdateFeaturesRequest
     row = cls.Feature(feature="share.version", max_version_level=0, upgrade_type=2)
-    answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
-    assert not answer.error_code, answer
+    response = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
+    assert not response.error_code, response
     await find(wire)
-    answer = await beat(wire, "a", 0)
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "share.version=1" in answer.error_message
+    response = await beat(wire, "a", 0)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "share.version=1" in response.error_message
     assert (await describe(wire)).error_code == ErrorCode.UNSUPPORTED_VERSION
     for failures in (await alter(wire, {0: 0}), await forget(wire, "t")):
         assert failures.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -208,8 +208,8 @@ async def test_share_requests_are_rejected_if_feature_is_disabled(wire: Wire) ->
     assert group.error_code == ErrorCode.UNSUPPORTED_VERSION
     for key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE):
         of_records = request_class(key)(group_id="g", member_id="a")
-        answer = await wire.ask(key, 1, of_records)
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        response = await wire.ask(key, 1, of_records)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 async def test_deleted_topic_removes_share_states(wire: Wire) -> None:
@@ -225,8 +225,8 @@ async def test_deleted_topic_removes_share_states(wire: Wire) -> None:
 async def test_invalid_offset_changes_are_rejected(wire: Wire) -> None:
     await create_topic(wire, "t", 2)
     await find(wire)
-    answer = await alter(wire, {0: 5, 2: 5, -1: 5})
-    rows = {row.partition_index: row.error_code for row in answer.responses[0].partitions}
+    response = await alter(wire, {0: 5, 2: 5, -1: 5})
+    rows = {row.partition_index: row.error_code for row in response.responses[0].partitions}
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert rows == {0: 0, 2: unknown, -1: unknown}
     assert await start_offsets(wire) == {("t", 0): (5, -5)}
@@ -236,8 +236,8 @@ async def test_invalid_offset_changes_are_rejected(wire: Wire) -> None:
     assert codes == {"t": 0, "u": unknown}
     (row,) = (await forget(wire, "t")).responses
     assert row.error_code == unknown, "the offset is deleted already"
-    answer = await forget(wire, "t", group="unknown")
-    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    response = await forget(wire, "t", group="unknown")
+    assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     await beat(wire, "a", 0)
     assert (await alter(wire, {0: 5})).error_code == ErrorCode.NON_EMPTY_GROUP
     assert (await forget(wire, "t")).error_code == ErrorCode.NON_EMPTY_GROUP
@@ -253,12 +253,12 @@ async def test_failed_state_initialization_is_retried(
     failures: list[int] = []
 
     async def fail_twice(rows: Any) -> Any:
-        answers = await initialize(rows)
+        responses = await initialize(rows)
         if len(failures) < 2:
             failures.append(len(rows))
-            for row in answers.values():
+            for row in responses.values():
                 row.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return answers
+        return responses
 
     monkeypatch.setattr(persister, "initialize", fail_twice)
     await join_and_wait(wire, partitions=2)

@@ -37,8 +37,8 @@ async def request_state(
     cls: Any = request_class(key)
     rows = [cls.Partition(partition=index, **fields) for index in indexes]
     topic = cls.Topic(topic_id=topic_id, partitions=rows)
-    answer = await wire.ask(key, max_version(key), request(key, group_id=group, topics=[topic]))
-    return {row.partition: row for each in answer.results for row in each.partitions}
+    response = await wire.ask(key, max_version(key), request(key, group_id=group, topics=[topic]))
+    return {row.partition: row for each in response.results for row in each.partitions}
 
 
 def max_version(key: ApiKey) -> int:
@@ -47,8 +47,8 @@ def max_version(key: ApiKey) -> int:
 
 async def find(wire: Wire, key: str, version: int = 6) -> Any:
     message = FindCoordinatorRequest(key_type=SHARE_KEY, coordinator_keys=[key])
-    answer = await wire.ask(ApiKey.FIND_COORDINATOR, version, message)
-    return answer.coordinators[0]
+    response = await wire.ask(ApiKey.FIND_COORDINATOR, version, message)
+    return response.coordinators[0]
 
 
 async def create_topics(broker: Broker, wire: Wire, partitions: int = 2) -> uuid.UUID:
@@ -138,8 +138,8 @@ async def test_last_row_of_duplicate_partition_wins() -> None:
         rows = [cls.Partition(partition=0, start_offset=offset) for offset in (1, 2, 3)]
         topic = cls.Topic(topic_id=topic_id, partitions=rows)
         message = request(INITIALIZE, group_id="queue", topics=[topic])
-        answer = await wire.ask(INITIALIZE, 0, message)
-        assert len(answer.results[0].partitions) == 1
+        response = await wire.ask(INITIALIZE, 0, message)
+        assert len(response.results[0].partitions) == 1
         assert (await request_state(wire, SUMMARY, topic_id, 0))[0].start_offset == 3
 
 

@@ -66,8 +66,8 @@ def commit_request(indexes: Any, offset: int = 7, metadata: str = "") -> OffsetC
 async def committed(wire: Wire, indexes: Any) -> dict[int, int]:
     topic = OffsetFetchRequest.Topic(name=TOPIC, partition_indexes=list(indexes))
     ask = OffsetFetchRequest(group_id="g", topics=[topic])
-    answer = await wire.ask(ApiKey.OFFSET_FETCH, 7, ask)
-    return {row.partition_index: row.committed_offset for row in answer.topics[0].partitions}
+    response = await wire.ask(ApiKey.OFFSET_FETCH, 7, ask)
+    return {row.partition_index: row.committed_offset for row in response.topics[0].partitions}
 
 
 # -- commits
@@ -83,8 +83,8 @@ async def wire() -> Any:
 
 async def test_last_row_of_duplicate_partition_wins_in_long_commit(wire: Wire) -> None:
     asked = [*range(PARTITIONS), *[0] * PARTITIONS, PARTITIONS]
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit_request(asked))
-    (topic,) = answer.topics
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit_request(asked))
+    (topic,) = response.topics
     codes = {row.partition_index: row.error_code for row in topic.partitions}
     assert list(codes) == [*range(PARTITIONS + 1)], "each partition has one row, in order"
     assert codes.pop(PARTITIONS) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -153,9 +153,9 @@ async def test_many_members_can_leave_in_one_request(wire: Wire) -> None:
     count = 2 * MEMBERS_AT_ONCE + 1
     members = [LeaveGroupRequest.Member(member_id=f"m{index}") for index in range(count)]
     ask = LeaveGroupRequest(group_id="g", members=members)
-    answer = await wire.ask(ApiKey.LEAVE_GROUP, 5, ask)
-    assert [row.member_id for row in answer.members] == [each.member_id for each in members]
-    assert {row.error_code for row in answer.members} == {ErrorCode.UNKNOWN_MEMBER_ID}
+    response = await wire.ask(ApiKey.LEAVE_GROUP, 5, ask)
+    assert [row.member_id for row in response.members] == [each.member_id for each in members]
+    assert {row.error_code for row in response.members} == {ErrorCode.UNKNOWN_MEMBER_ID}
 
 
 async def test_too_many_protocols_are_rejected(wire: Wire) -> None:
@@ -168,13 +168,13 @@ async def test_too_many_protocols_are_rejected(wire: Wire) -> None:
 
 async def test_duplicate_names_are_described_once(wire: Wire) -> None:
     groups = request(ApiKey.DESCRIBE_GROUPS, groups=["g", "h", "g"])
-    answer = await wire.ask(ApiKey.DESCRIBE_GROUPS, 5, groups)
-    assert [row.group_id for row in answer.groups] == ["g", "h"]
+    response = await wire.ask(ApiKey.DESCRIBE_GROUPS, 5, groups)
+    assert [row.group_id for row in response.groups] == ["g", "h"]
     find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["x"], key_type=1)
     await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
     ids = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=["x", "y", "x"])
-    answer = await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, ids)
-    assert [row.transactional_id for row in answer.transaction_states] == ["x", "y"]
+    response = await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, ids)
+    assert [row.transactional_id for row in response.transaction_states] == ["x", "y"]
     cls = DescribeProducersRequest
     twice = [cls.Topic(name=TOPIC, partition_indexes=[0, 1, 0]) for _ in range(2)]
     (topic,) = (await wire.ask(ApiKey.DESCRIBE_PRODUCERS, 0, cls(topics=twice))).topics
@@ -190,8 +190,8 @@ async def test_last_row_of_duplicate_partition_wins_in_delete_records(wire: Wire
     cls = DeleteRecordsRequest
     rows = [cls.Partition(partition_index=0, offset=offset) for offset in (3, 1)]
     ask = cls(topics=[cls.Topic(name="records", partitions=[row]) for row in rows], timeout_ms=1000)
-    (answer,) = (await wire.ask(ApiKey.DELETE_RECORDS, 2, ask)).topics
-    assert [row.low_watermark for row in answer.partitions] == [1]
+    (response,) = (await wire.ask(ApiKey.DELETE_RECORDS, 2, ask)).topics
+    assert [row.low_watermark for row in response.partitions] == [1]
 
 
 async def test_last_directory_of_duplicate_replica_wins(wire: Wire) -> None:
@@ -213,8 +213,8 @@ async def test_duplicate_markers_are_written_once(wire: Wire) -> None:
         transaction_result=True,
         topics=[cls.Topic(name="marked", partition_indexes=[0, 0])],
     )
-    answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[row, row]))
-    ((marked,),) = ([each.partitions for each in one.topics] for one in answer.markers)
+    response = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[row, row]))
+    ((marked,),) = ([each.partitions for each in one.topics] for one in response.markers)
     assert [each.error_code for each in marked] == [0]
     found = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic))
     assert found.responses[0].partitions[0].high_watermark == 1
@@ -233,8 +233,8 @@ async def test_last_row_of_duplicate_partition_wins_in_fetch(wire: Wire) -> None
 async def test_number_of_described_resources_is_bounded(wire: Wire) -> None:
     cls = DescribeConfigsRequest
     rows = [cls.Resource(resource_type=32, resource_name=f"g{index}") for index in range(10_001)]
-    answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, cls(resources=rows))
-    *described, last = answer.results
+    response = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, cls(resources=rows))
+    *described, last = response.results
     assert {row.error_code for row in described} == {0}
     assert {len(row.configs) for row in described} == {len(described[0].configs)}
     assert last.error_code == ErrorCode.POLICY_VIOLATION

@@ -51,16 +51,16 @@ def active_tasks(*partitions: int) -> dict[str, Any]:
     return {"active_tasks": [row] if partitions else [], "standby_tasks": [], "warmup_tasks": []}
 
 
-def tasks(answer: Any) -> dict[str, list[int]] | None:
+def tasks(response: Any) -> dict[str, list[int]] | None:
     """Return the assigned active tasks, or None if the response has no assignment."""
-    assert not answer.error_code, answer
-    if answer.active_tasks is None:
+    assert not response.error_code, response
+    if response.active_tasks is None:
         return None
-    return {row.subtopology_id: row.partitions for row in answer.active_tasks}
+    return {row.subtopology_id: row.partitions for row in response.active_tasks}
 
 
-def statuses(answer: Any) -> dict[int, str]:
-    return {each.status_code: each.status_detail for each in answer.status}
+def statuses(response: Any) -> dict[int, str]:
+    return {each.status_code: each.status_detail for each in response.status}
 
 
 async def describe_streams(wire: Wire, *groups: str) -> list[Any]:
@@ -96,15 +96,15 @@ async def test_streams_group_is_joined_described_left_and_deleted(wire: Wire) ->
 async def test_internal_topics_are_created(wire: Wire, broker: Broker) -> None:
     await create_topic(wire, "t", 3)
     await remove_delays(wire)
-    answer = await streams_beat(wire, "a", 0, topology=TOPOLOGY)
-    assert statuses(answer) == {3: "Internal topics are missing: between, log"}
+    response = await streams_beat(wire, "a", 0, topology=TOPOLOGY)
+    assert statuses(response) == {3: "Internal topics are missing: between, log"}
     topics = broker.node.cluster.topics
     assert {name: len(topics[name].partitions) for name in ("between", "log")} == {
         "between": 3,
         "log": 3,
     }
-    answer = await streams_beat(wire, "a", 2)
-    assert (statuses(answer), tasks(answer)) == ({}, {"0": [0, 1, 2], "1": [0, 1, 2]})
+    response = await streams_beat(wire, "a", 2)
+    assert (statuses(response), tasks(response)) == ({}, {"0": [0, 1, 2], "1": [0, 1, 2]})
 
 
 async def test_failed_creation_of_internal_topic_is_reported(wire: Wire) -> None:
@@ -112,13 +112,13 @@ async def test_failed_creation_of_internal_topic_is_reported(wire: Wire) -> None
     await remove_delays(wire)
     part = subtopology("0", "t", changelogs=["log"])
     part.state_changelog_topics[0].replication_factor = 9
-    answer = await streams_beat(wire, "a", 0, topology=topology(part))
-    assert "; Creation failed: log (" in statuses(answer)[3]
+    response = await streams_beat(wire, "a", 0, topology=topology(part))
+    assert "; Creation failed: log (" in statuses(response)[3]
     wrong = topology(subtopology("0", "__consumer_offsets"))
-    answer = await streams_beat(wire, "a", 0, topology=wrong)
-    assert answer.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
-    answer = await streams_beat(wire, "a", 0, topology=topology(subtopology("0", "a/b")))
-    assert answer.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+    response = await streams_beat(wire, "a", 0, topology=wrong)
+    assert response.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+    response = await streams_beat(wire, "a", 0, topology=topology(subtopology("0", "a/b")))
+    assert response.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
 async def test_new_partitions_add_tasks(wire: Wire) -> None:
@@ -140,8 +140,8 @@ async def test_streams_group_survives_restart(tmp_path: Path) -> None:
         before = await describe_streams(wire)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         assert await describe_streams(wire) == before
-        answer = await streams_beat(wire, "a", 2, **active_tasks(0, 1, 2, 3))
-        assert (answer.member_epoch, tasks(answer)) == (2, {"0": [0, 1]})
+        response = await streams_beat(wire, "a", 2, **active_tasks(0, 1, 2, 3))
+        assert (response.member_epoch, tasks(response)) == (2, {"0": [0, 1]})
         assert (await streams_beat(wire, "a", 2, **active_tasks(0, 1))).member_epoch == 3
         assert tasks(await streams_beat(wire, "b", 3)) == {"0": [2, 3]}
 
@@ -182,23 +182,23 @@ async def test_assignment_interval_delays_streams_assignment(wire: Wire) -> None
     name = "streams.initial.rebalance.delay.ms"
     assert await set_config(wire, ResourceType.GROUP, "g", name, "0") == 0
     await streams_beat(wire, "a", 0)
-    answer = await streams_beat(wire, "b", 0)
-    assert (answer.member_epoch, 5 in statuses(answer)) == (2, True)
+    response = await streams_beat(wire, "b", 0)
+    assert (response.member_epoch, 5 in statuses(response)) == (2, True)
     name = "group.streams.assignment.interval.ms"
     assert await set_config(wire, ResourceType.BROKER, "1", name, "0") == 0
-    answer = await streams_beat(wire, "b", 2)
-    assert (answer.member_epoch, statuses(answer)) == (3, {})
+    response = await streams_beat(wire, "b", 2)
+    assert (response.member_epoch, statuses(response)) == (3, {})
 
 
 async def test_streams_requests_are_rejected_if_feature_is_disabled(wire: Wire) -> None:
     cls = UpdateFeaturesRequest
     row = cls.Feature(feature="streams.version", max_version_level=0, upgrade_type=2)
-    answer = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
-    assert not answer.error_code, answer
+    response = await wire.ask(ApiKey.UPDATE_FEATURES, 1, cls(feature_updates=[row]))
+    assert not response.error_code, response
     await find(wire)
-    answer = await streams_beat(wire, "a", 0)
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert "streams.version=1" in answer.error_message
+    response = await streams_beat(wire, "a", 0)
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert "streams.version=1" in response.error_message
     assert (await describe_streams(wire))[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
@@ -209,6 +209,6 @@ async def test_large_streams_assignment_is_computed_in_background(
     await remove_delays(wire)
     assert tasks(await streams_beat(wire, "a", 0)) == {}
     await streams_beat(wire, "a", 1)
-    answer = await streams_beat(wire, "a", 1)
-    assert len((tasks(answer) or {})["0"]) == 2_500
+    response = await streams_beat(wire, "a", 1)
+    assert len((tasks(response) or {})["0"]) == 2_500
     assert broker.node.context.error_log.unhandled_errors == 0

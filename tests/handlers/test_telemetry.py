@@ -18,8 +18,8 @@ THROTTLED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 async def advertised(wire: Wire) -> set[int]:
     """Return the telemetry APIs that ApiVersions advertises."""
     hello = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-    answer = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
-    return {row.api_key for row in answer.api_keys} & OF_CLIENT_METRICS
+    response = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
+    return {row.api_key for row in response.api_keys} & OF_CLIENT_METRICS
 
 
 async def test_telemetry_apis_are_advertised_only_with_subscription() -> None:

@@ -211,8 +211,8 @@ async def delete(wire: Wire, version: int, *topics: Topic | str | uuid.UUID) -> 
     ask = DeleteTopicsRequest(
         topics=rows, topic_names=[t for t in topics if isinstance(t, str)], timeout_ms=10_000
     )
-    answer = await wire.ask(ApiKey.DELETE_TOPICS, version, ask)
-    return list(answer.responses)
+    response = await wire.ask(ApiKey.DELETE_TOPICS, version, ask)
+    return list(response.responses)
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -342,8 +342,8 @@ async def delete_records(
     cls = DeleteRecordsRequest
     rows = [cls.Partition(partition_index=partition, offset=offset)]
     ask = cls(topics=[cls.Topic(name=name, partitions=rows)], timeout_ms=10_000)
-    answer = await wire.ask(ApiKey.DELETE_RECORDS, version, ask)
-    return answer.topics[0].partitions[0]
+    response = await wire.ask(ApiKey.DELETE_RECORDS, version, ask)
+    return response.topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -58,9 +58,9 @@ async def init(wire: Wire, name: str = "tx") -> Producer:
         ApiKey.FIND_COORDINATOR, 3, request(ApiKey.FIND_COORDINATOR, key=name, key_type=1)
     )
     ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
-    answer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, ask)
-    assert not answer.error_code
-    return Producer(name, answer.producer_id, answer.producer_epoch)
+    response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, ask)
+    assert not response.error_code
+    return Producer(name, response.producer_id, response.producer_epoch)
 
 
 async def add(wire: Wire, producer: Producer, topic: Topic, *partitions: int) -> None:
@@ -72,8 +72,8 @@ async def add(wire: Wire, producer: Producer, topic: Topic, *partitions: int) ->
         v3_and_below_producer_epoch=producer.epoch,
         v3_and_below_topics=[cls.Topic(name=topic.name, partitions=list(partitions))],
     )
-    answer = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, ask)
-    (row,) = answer.results_by_topic_v3_and_below
+    response = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, ask)
+    (row,) = response.results_by_topic_v3_and_below
     assert not any(each.partition_error_code for each in row.results_by_partition)
 
 
@@ -86,11 +86,11 @@ async def end(wire: Wire, producer: Producer, version: int = 5, *, commit: bool 
         producer_epoch=producer.epoch,
         committed=commit,
     )
-    answer = await wire.ask(ApiKey.END_TXN, version, ask)
-    assert not answer.error_code
+    response = await wire.ask(ApiKey.END_TXN, version, ask)
+    assert not response.error_code
     if version < 5:
         return producer
-    return Producer(producer.name, answer.producer_id, answer.producer_epoch)
+    return Producer(producer.name, response.producer_id, response.producer_epoch)
 
 
 async def begin(wire: Wire, producer: Producer, topic: Topic, version: int) -> None:
@@ -219,8 +219,8 @@ async def test_transactional_batch_without_transactional_id_fails_request(
         ask.topic_data[0].partition_data.append(
             ProduceRequest.Partition(index=1, records=transactional_batch(producer))
         )
-        answer = await wire.ask(ApiKey.PRODUCE, version, ask)
-        rows = answer.responses[0].partition_responses
+        response = await wire.ask(ApiKey.PRODUCE, version, ask)
+        rows = response.responses[0].partition_responses
         assert [(row.index, row.error_code, row.base_offset) for row in rows] == [
             (0, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1),
             (1, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1),
@@ -243,8 +243,8 @@ async def test_partitions_of_request_are_added_in_one_record(
         for index in (1, 2, 9)
     ]
     rows[2].records = b"\0" * 80
-    answer = await wire.ask(ApiKey.PRODUCE, version, ask)
-    codes = [row.error_code for row in answer.responses[0].partition_responses]
+    response = await wire.ask(ApiKey.PRODUCE, version, ask)
+    codes = [row.error_code for row in response.responses[0].partition_responses]
     assert codes[:2] == [0, 0]
     assert codes[2] in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
     assert codes[3] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -316,8 +316,8 @@ async def test_late_marker_does_not_end_next_transaction(wire: Wire, version: in
         topics=[cls.Topic(name="t", partition_indexes=[0])],
         transaction_version=2,
     )
-    answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, version, cls(markers=[marker]))
-    ((row,),) = (each.partitions for each in answer.markers[0].topics)
+    response = await wire.ask(ApiKey.WRITE_TXN_MARKERS, version, cls(markers=[marker]))
+    ((row,),) = (each.partitions for each in response.markers[0].topics)
     assert row.error_code == (ErrorCode.INVALID_PRODUCER_EPOCH if version == 2 else 0)
     assert await last_stable_offset(wire, topic) == (0 if version == 2 else 2)
 

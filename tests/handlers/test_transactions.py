@@ -72,11 +72,11 @@ class Writer:
         ask = request(
             ApiKey.INIT_PRODUCER_ID, transactional_id=NAME, transaction_timeout_ms=timeout_ms
         )
-        answer = await self.wire.ask(ApiKey.INIT_PRODUCER_ID, 5, ask)
-        if not answer.error_code:
-            self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = await self.wire.ask(ApiKey.INIT_PRODUCER_ID, 5, ask)
+        if not response.error_code:
+            self.id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences.clear()
-        return ErrorCode(answer.error_code)
+        return ErrorCode(response.error_code)
 
     async def begin(self) -> None:
         """Initialise the producer ID; retry while an earlier transaction is being aborted."""
@@ -86,7 +86,7 @@ class Writer:
 
     async def add(self, topic: Topic, *partitions: int, version: int = 3) -> list[int]:
         cls = AddPartitionsToTxnRequest
-        answer = await self.wire.ask(
+        response = await self.wire.ask(
             ApiKey.ADD_PARTITIONS_TO_TXN,
             version,
             cls(
@@ -96,7 +96,7 @@ class Writer:
                 v3_and_below_topics=[cls.Topic(name=topic.name, partitions=list(partitions))],
             ),
         )
-        (row,) = answer.results_by_topic_v3_and_below
+        (row,) = response.results_by_topic_v3_and_below
         return [each.partition_error_code for each in row.results_by_partition]
 
     def batch(self, topic: Topic, *values: bytes, partition: int = 0) -> bytes:
@@ -132,11 +132,11 @@ class Writer:
             producer_epoch=self.epoch,
             committed=commit,
         )
-        answer = await self.wire.ask(ApiKey.END_TXN, 5 if self.second else 4, ask)
-        if not answer.error_code and self.second:
-            self.id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = await self.wire.ask(ApiKey.END_TXN, 5 if self.second else 4, ask)
+        if not response.error_code and self.second:
+            self.id, self.epoch = response.producer_id, response.producer_epoch
             self.sequences.clear()
-        return ErrorCode(answer.error_code)
+        return ErrorCode(response.error_code)
 
     async def commit(self) -> None:
         assert await self.end(commit=True) == ErrorCode.NONE
@@ -384,10 +384,10 @@ async def test_partitions_are_added_to_several_transactions(wire: Wire) -> None:
             row(NAME, 1, 9, verify_only=False),
         ]
     )
-    answer = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, ask)
+    response = await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 5, ask)
     codes = [
         [each.partition_error_code for each in result.topic_results[0].results_by_partition]
-        for result in answer.results_by_transaction
+        for result in response.results_by_transaction
     ]
     assert codes == [[0, 120], [55, 55, 3], [49], [0], [55, 3]]
     assert [(each.topic, each.partitions) for each in (await describe(wire)).topics] == [
@@ -422,9 +422,9 @@ async def test_transactions_are_listed_and_described(wire: Wire) -> None:
 
     async def listed(version: int = 2, **filters: Any) -> list[str]:
         ask = request(ApiKey.LIST_TRANSACTIONS, **filters)
-        answer = await wire.ask(ApiKey.LIST_TRANSACTIONS, version, ask)
-        assert answer.error_code == 0
-        return [each.transactional_id for each in answer.transaction_states]
+        response = await wire.ask(ApiKey.LIST_TRANSACTIONS, version, ask)
+        assert response.error_code == 0
+        return [each.transactional_id for each in response.transaction_states]
 
     for version in range(3):
         assert await listed(version) == [NAME]
@@ -437,13 +437,13 @@ async def test_transactions_are_listed_and_described(wire: Wire) -> None:
     assert await listed(transactional_id_pattern="t") == []
     assert await listed(transactional_id_pattern="") == [NAME]
     ask = request(ApiKey.LIST_TRANSACTIONS, state_filters=["ongoing", "Dead"])
-    answer = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, ask)
-    assert answer.unknown_state_filters == ["ongoing"]
+    response = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, ask)
+    assert response.unknown_state_filters == ["ongoing"]
     for pattern in ("(", "a" * 100_000, "(a{1000}){1000}"):
         ask = request(ApiKey.LIST_TRANSACTIONS, transactional_id_pattern=pattern[:30_000])
-        answer = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, ask)
-        assert answer.error_code in (0, ErrorCode.INVALID_REGULAR_EXPRESSION)
-    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        response = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, ask)
+        assert response.error_code in (0, ErrorCode.INVALID_REGULAR_EXPRESSION)
+    assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 async def test_unknown_transactional_ids_are_not_found(wire: Wire) -> None:
@@ -470,8 +470,8 @@ async def test_operator_can_abort_hanging_transaction(wire: Wire, version: int) 
             topics=[cls.Topic(name=fields.pop("topic", "t"), partition_indexes=[0])],
             **fields,
         )
-        answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, version, cls(markers=[row]))
-        ((found,),) = (each.partitions for each in answer.markers[0].topics)
+        response = await wire.ask(ApiKey.WRITE_TXN_MARKERS, version, cls(markers=[row]))
+        ((found,),) = (each.partitions for each in response.markers[0].topics)
         return ErrorCode(found.error_code)
 
     assert await mark(topic="missing") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -493,8 +493,8 @@ async def test_transactional_producers_of_partition_are_described(wire: Wire) ->
     ask = cls(topics=[cls.Topic(name="t", partition_indexes=[0])])
 
     async def state() -> tuple[int, ...]:
-        answer = await wire.ask(ApiKey.DESCRIBE_PRODUCERS, 0, ask)
-        (row,) = answer.topics[0].partitions[0].active_producers
+        response = await wire.ask(ApiKey.DESCRIBE_PRODUCERS, 0, ask)
+        (row,) = response.topics[0].partitions[0].active_producers
         return row.producer_epoch, row.last_sequence, row.current_txn_start_offset
 
     assert await state() == (0, 1, 1)
@@ -612,8 +612,8 @@ async def test_markers_in_transaction_topic_are_ignored(broker: Broker, wire: Wi
             transaction_result=commit,
             topics=[cls.Topic(name="__transaction_state", partition_indexes=[0])],
         )
-        answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[row]))
-        assert answer.markers[0].topics[0].partitions[0].error_code == 0
+        response = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[row]))
+        assert response.markers[0].topics[0].partitions[0].error_code == 0
     broker.node.transactions.reload(NAME)
     assert (await describe(wire)).transaction_state == "Empty"
 

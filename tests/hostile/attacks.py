@@ -396,8 +396,8 @@ def garbage() -> dict[str, bytes]:
 async def garbage_in_batches(target: Target) -> None:
     async with connected(target.bootstrap) as wire:
         for what, batch in garbage().items():
-            answer = await wire.ask(ApiKey.PRODUCE, 9, produce_request(GARBAGE_TOPIC, batch))
-            row = answer.responses[0].partition_responses[0]
+            response = await wire.ask(ApiKey.PRODUCE, 9, produce_request(GARBAGE_TOPIC, batch))
+            row = response.responses[0].partition_responses[0]
             if not row.error_code:
                 raise BrokerMisbehaved(f"invalid batch was acknowledged: {what}")
 
@@ -477,8 +477,8 @@ async def bombs_for_internal_topics(target: Target) -> None:
         for name in INTERNAL_TOPICS:
             for bomb in record_bombs()[:2]:
                 asked = produce_request(Topic(name), bomb)
-                answer = await wire.ask(ApiKey.PRODUCE, 9, asked)
-                code = answer.responses[0].partition_responses[0].error_code
+                response = await wire.ask(ApiKey.PRODUCE, 9, asked)
+                code = response.responses[0].partition_responses[0].error_code
                 if code not in REJECTED_TOPIC:
                     raise BrokerMisbehaved(f"records for {name}: error {code}")
 
@@ -520,9 +520,9 @@ async def bombs_of_client_metrics(target: Target) -> None:
                 compression_type=codec,
                 metrics=metrics,
             )
-            answer = await wire.ask(ApiKey.PUSH_TELEMETRY, 0, push)
-            if answer.error_code != ErrorCode.INVALID_RECORD:
-                raise BrokerMisbehaved(f"metrics in codec {codec}: error {answer.error_code}")
+            response = await wire.ask(ApiKey.PUSH_TELEMETRY, 0, push)
+            if response.error_code != ErrorCode.INVALID_RECORD:
+                raise BrokerMisbehaved(f"metrics in codec {codec}: error {response.error_code}")
 
 
 async def names_for_terminals(target: Target) -> None:
@@ -567,10 +567,10 @@ async def web_pages(target: Target) -> None:
     stream = await trio.open_tcp_stream(*target.control)
     async with stream:
         await stream.send_all(head + order)
-        answer = b""
+        response = b""
         while more := await stream.receive_some(4096):
-            answer += more
-        if b'"ok": true' in answer:
+            response += more
+        if b'"ok": true' in response:
             raise BrokerMisbehaved("the control port executed a command from a web page")
 
 

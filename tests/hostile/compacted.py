@@ -100,10 +100,10 @@ async def _size(wire: Wire) -> int:
     cls = DescribeLogDirsRequest
     partitions = [*range(PARTITIONS)]
     asked = cls(topics=[cls.Topic(topic=COMPACTED.name, partitions=partitions)])
-    answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 1, asked)
+    response = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 1, asked)
     rows = (
         row
-        for directory in answer.results
+        for directory in response.results
         for topic in directory.topics
         for row in topic.partitions
     )

@@ -148,9 +148,9 @@ async def planted_batches_for_share_consumers(
     partitions = tuple(range(len(bombs())))
     async with connected(bootstrap) as wire:
         member = ShareMember(wire, await _bombs_topic(wire), str(uuid4()), group=SHARE_GROUP)
-        answer = await member.fetch(partitions, max_wait_ms=int(1000 * hold_seconds))
-        rows = [row.error_code for each in answer.responses for row in each.partitions]
-        return {answer.error_code, *rows}
+        response = await member.fetch(partitions, max_wait_ms=int(1000 * hold_seconds))
+        rows = [row.error_code for each in response.responses for row in each.partitions]
+        return {response.error_code, *rows}
 
 
 async def _bombs_topic(wire: Wire) -> Topic:
@@ -191,8 +191,8 @@ async def _begin_group(wire: Wire, topic: Topic, group: str, period: str) -> Non
         for index in range(len(bombs()))
     ]
     asked = state(group_id=group, topics=[state.Topic(topic_id=topic.id, partitions=rows)])
-    answer = await wire.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, asked)
-    codes = {row.error_code for each in answer.results for row in each.partitions}
+    response = await wire.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, asked)
+    codes = {row.error_code for each in response.results for row in each.partitions}
     assert codes | {altered.error_code} == {0}, (codes, altered)
 
 

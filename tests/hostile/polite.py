@@ -84,8 +84,8 @@ class PoliteClient:
         try:
             for key, version, message in kinds:
                 began = time.perf_counter()
-                answer = self._ask(key, version, message)
-                self._note(key, time.perf_counter() - began, _error_in(key, answer))
+                response = self._ask(key, version, message)
+                self._note(key, time.perf_counter() - began, _error_in(key, response))
         except OSError as error:
             self.failures.append(str(error))
             self._connect()
@@ -103,14 +103,14 @@ class PoliteClient:
         for method, path, data in asked:
             try:
                 self._registry.request(method, path, data)
-                answer = self._registry.getresponse()
-                answer.read()
+                response = self._registry.getresponse()
+                response.read()
             except (OSError, HTTPException) as error:
                 self.failures.append(f"registry: {error!r}")
                 self._registry.close()
                 return True
-            if answer.status != HTTPStatus.OK:
-                self.failures.append(f"registry: {method} {path}: {answer.status}")
+            if response.status != HTTPStatus.OK:
+                self.failures.append(f"registry: {method} {path}: {response.status}")
         return True
 
     def _note(self, key: ApiKey, seconds: float, error: int) -> None:
@@ -126,10 +126,10 @@ class PoliteClient:
         return seen
 
 
-def _error_in(key: ApiKey, answer: Any) -> int:
+def _error_in(key: ApiKey, response: Any) -> int:
     if key == ApiKey.PRODUCE:
-        return int(answer.responses[0].partition_responses[0].error_code)
-    return int(answer.topics[0].error_code if key == ApiKey.METADATA else answer.error_code)
+        return int(response.responses[0].partition_responses[0].error_code)
+    return int(response.topics[0].error_code if key == ApiKey.METADATA else response.error_code)
 
 
 def main() -> None:

@@ -43,9 +43,9 @@ async def _view(http: Endpoint, query: str, hold_seconds: float, statuses: Count
     path = f"/api/v1/topics/{BOMBS.name}/live?{query}"
     places = json.dumps({str(index): 0 for index in range(len(bombs()))})
     async with asking(http) as client:
-        answer = await client.head_of(path, {"last-event-id": places})
-        statuses[answer.status] += 1
-        if answer.status == HTTPStatus.OK:
+        response = await client.head_of(path, {"last-event-id": places})
+        statuses[response.status] += 1
+        if response.status == HTTPStatus.OK:
             await _read(client, hold_seconds)
 
 

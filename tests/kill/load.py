@@ -291,8 +291,8 @@ class Load:
         row = type(ask).Partition(partition_index=place[1], committed_offset=offset)
         ask.topics = [type(ask).Topic(name=KEPT, partitions=[row])]
         self._events.append(Committing(ALONE, place, offset))
-        answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
-        if answer.topics[0].partitions[0].error_code == 0:
+        response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, ask)
+        if response.topics[0].partitions[0].error_code == 0:
             self._events.append(Committed(ALONE, place, offset))
 
 
@@ -363,8 +363,8 @@ async def _read_records(
 
 async def _find_coordinator(wire: Wire, group: str) -> None:
     ask = request(ApiKey.FIND_COORDINATOR, key=group)
-    answer = await wire.ask(ApiKey.FIND_COORDINATOR, 0, ask)
-    assert answer.error_code == 0, answer
+    response = await wire.ask(ApiKey.FIND_COORDINATOR, 0, ask)
+    assert response.error_code == 0, response
 
 
 async def fetch_commits(wire: Wire, group: str, events: list[Event]) -> int:
@@ -374,8 +374,8 @@ async def fetch_commits(wire: Wire, group: str, events: list[Event]) -> int:
     ask = request(ApiKey.OFFSET_FETCH, group_id=group)
     indexes = [index for _, index in places]
     ask.topics = [type(ask).Topic(name=KEPT, partition_indexes=indexes)]
-    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
-    for row in answer.topics[0].partitions if answer.error_code == 0 else ():
+    response = await wire.ask(ApiKey.OFFSET_FETCH, 5, ask)
+    for row in response.topics[0].partitions if response.error_code == 0 else ():
         assert row.error_code == 0, row
         events.append(Fetched(group, (KEPT, row.partition_index), row.committed_offset))
-    return int(answer.error_code)
+    return int(response.error_code)

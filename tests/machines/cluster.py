@@ -55,8 +55,8 @@ class MachineCluster(EtcdCluster):
         """Return each partition's state of the highest epoch; isolated nodes know older ones."""
         found: dict[Place, State] = {}
         for node in NODES:
-            answer = self._ask(node, partial(describe, names=self._names)) or {}
-            for place, state in answer.items():
+            response = self._ask(node, partial(describe, names=self._names)) or {}
+            for place, state in response.items():
                 known = found.get(place, state)
                 if state.epoch == known.epoch:
                     state = state._replace(in_sync=state.in_sync & known.in_sync)

@@ -47,8 +47,8 @@ class Crowd:
                 )
                 for name in names
             ]
-            answer = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=rows))
-            assert not any(row.error_code for row in answer.topics), answer
+            response = await wire.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=rows))
+            assert not any(row.error_code for row in response.topics), response
 
     async def produce(self, wire: Wire) -> None:
         """Produce one more record to each partition, with one request per topic."""
@@ -62,8 +62,10 @@ class Crowd:
                 timeout_ms=30_000,
                 topic_data=[ProduceRequest.Topic(name=name, partition_data=rows)],
             )
-            answer = await wire.ask(ApiKey.PRODUCE, 9, ask)
-            rejected = [r for t in answer.responses for r in t.partition_responses if r.error_code]
+            response = await wire.ask(ApiKey.PRODUCE, 9, ask)
+            rejected = [
+                r for t in response.responses for r in t.partition_responses if r.error_code
+            ]
             assert rejected == []
         self.records += 1
 
@@ -82,8 +84,8 @@ class Crowd:
             await wire.send(ApiKey.OFFSET_COMMIT, 7, ask)
             if len(wire.pending) >= 100 or number == self.groups - 1:
                 while wire.pending:
-                    answer = await wire.receive()
-                    assert answer.topics[0].partitions[0].error_code == 0, answer
+                    response = await wire.receive()
+                    assert response.topics[0].partitions[0].error_code == 0, response
 
     async def check(self, wire: Wire) -> None:
         """Check that every partition has its records and every group its offset."""
@@ -95,8 +97,8 @@ class Crowd:
             ask = ListOffsetsRequest(
                 replica_id=-1, topics=[ListOffsetsRequest.Topic(name=name, partitions=rows)]
             )
-            (answer,) = (await wire.ask(ApiKey.LIST_OFFSETS, 7, ask)).topics
-            assert {(row.error_code, row.offset) for row in answer.partitions} == {
+            (response,) = (await wire.ask(ApiKey.LIST_OFFSETS, 7, ask)).topics
+            assert {(row.error_code, row.offset) for row in response.partitions} == {
                 (0, self.records)
             }, name
         for number in range(self.groups):
@@ -127,16 +129,16 @@ class Crowd:
             ask = FetchRequest(
                 max_wait_ms=0, max_bytes=1 << 20, session_id=session, session_epoch=epoch
             )
-            seconds, answer = await timed(wire, ApiKey.FETCH, 12, ask)
-            assert (answer.error_code, answer.responses) == (0, [])
+            seconds, response = await timed(wire, ApiKey.FETCH, 12, ask)
+            assert (response.error_code, response.responses) == (0, [])
             took.append(seconds)
         return statistics.median(took)
 
     async def delete(self, wire: Wire) -> None:
         for names in _chunks(self.names, TOPICS_PER_REQUEST):
             ask = request(ApiKey.DELETE_TOPICS, topic_names=list(names))
-            answer = await wire.ask(ApiKey.DELETE_TOPICS, 5, ask)
-            assert not any(row.error_code for row in answer.responses), answer
+            response = await wire.ask(ApiKey.DELETE_TOPICS, 5, ask)
+            assert not any(row.error_code for row in response.responses), response
 
 
 def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
@@ -147,15 +149,15 @@ def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 async def request_coordinator(wire: Wire, group: str) -> None:
     """Look up a group's coordinator, which creates the offsets topic."""
     ask = request(ApiKey.FIND_COORDINATOR, key=group)
-    answer = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
-    assert answer.error_code == 0, answer
+    response = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
+    assert response.error_code == 0, response
 
 
 async def timed(wire: Wire, key: ApiKey, version: int, message: Any) -> tuple[float, Any]:
     """Send a request and return the seconds until the response, and the response."""
     began = time.perf_counter()
-    answer = await wire.ask(key, version, message)
-    return time.perf_counter() - began, answer
+    response = await wire.ask(key, version, message)
+    return time.perf_counter() - began, response
 
 
 async def all_metadata(wire: Wire) -> tuple[float, Any]:

@@ -109,9 +109,9 @@ class Run:
             row = await fetch(wire, topic, partitions=[next(self._cold)])
             fetched = time.perf_counter()
             assert values_of(row) == [VALUE]
-            answer = await produce(wire, topic, batch([VALUE]), partition=next(self._cold))
+            response = await produce(wire, topic, batch([VALUE]), partition=next(self._cold))
             produced = time.perf_counter()
-            assert answer.error_code == 0
+            assert response.error_code == 0
         self.add(
             f"cold fetch {(fetched - began) * 1000:.1f} ms, "
             f"cold produce {(produced - fetched) * 1000:.1f} ms"
@@ -121,9 +121,9 @@ class Run:
         async with connected(self.full.endpoint) as wire:
             took = []
             for _ in range(3):
-                seconds, answer = await all_metadata(wire)
+                seconds, response = await all_metadata(wire)
                 took.append(seconds)
-            known = sum(len(topic.partitions) for topic in answer.topics)
+            known = sum(len(topic.partitions) for topic in response.topics)
             assert known > self.crowd.partitions
         self.add(f"metadata of all {min(took) * 1000:.0f} ms")
 

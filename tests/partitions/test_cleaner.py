@@ -126,15 +126,15 @@ async def commit(wire: Wire, group: str, offset: int) -> None:
         cls.Partition(partition_index=index, committed_offset=offset + index) for index in range(4)
     ]
     topics = [cls.Topic(name="t", partitions=rows)]
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 7, cls(group_id=group, topics=topics))
-    assert {row.error_code for row in answer.topics[0].partitions} == {0}
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, cls(group_id=group, topics=topics))
+    assert {row.error_code for row in response.topics[0].partitions} == {0}
 
 
 async def committed(wire: Wire, group: str) -> list[int]:
     cls = OffsetFetchRequest
     topics = [cls.Topic(name="t", partition_indexes=list(range(4)))]
-    answer = await wire.ask(ApiKey.OFFSET_FETCH, 5, cls(group_id=group, topics=topics))
-    return [row.committed_offset for row in answer.topics[0].partitions]
+    response = await wire.ask(ApiKey.OFFSET_FETCH, 5, cls(group_id=group, topics=topics))
+    return [row.committed_offset for row in response.topics[0].partitions]
 
 
 def damage(path: Path) -> None:

@@ -72,8 +72,8 @@ async def test_log_does_not_wait_for_all_logs_of_another_client(
             await polite.send(ApiKey.PRODUCE, 9, produce_request(one, batch()))
             await until(lambda: "one" in flusher._dirty)
         for wire in (polite, wide):
-            (answer,) = (await wire.receive()).responses
-            assert {row.error_code for row in answer.partition_responses} == {0}
+            (response,) = (await wire.receive()).responses
+            assert {row.error_code for row in response.partition_responses} == {0}
         assert [len(logs) for logs in passes] == [10, 10, 10, 6]
         assert passes[0].count("one") == 1
 
@@ -96,8 +96,8 @@ async def test_acks_of_many_partitions_require_a_sync_of_each_file(
         rows = [ProduceRequest.Partition(index=n, records=batch()) for n in range(count)]
         asked = produce_request(topic, None)
         asked.topic_data[0].partition_data = rows
-        answer = await wire.ask(ApiKey.PRODUCE, 9, asked)
-        assert [row.error_code for row in answer.responses[0].partition_responses] == [0] * count
+        response = await wire.ask(ApiKey.PRODUCE, 9, asked)
+        assert [row.error_code for row in response.responses[0].partition_responses] == [0] * count
         assert synced == {f"t-{number}" for number in range(count)}
 
 

@@ -142,8 +142,8 @@ async def test_unreplicated_partition_is_readable_and_writable_again_later(
     assert leader_of(broker, "t") == 2
     async with wire_to(broker.local_node(2)) as wire:
         assert values_of(await fetch(wire, topic)) == [b"before"]
-        answer = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
-    (directory,) = answer.results
+        response = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, DescribeLogDirsRequest(topics=None))
+    (directory,) = response.results
     assert directory.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert [row.name for row in directory.topics] == ["t"]
     now = explain_partition(broker.local_node(2).node, "t", 0).now

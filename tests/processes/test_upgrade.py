@@ -97,8 +97,8 @@ class Cluster:
         async def ask() -> tuple[int, str | None]:
             async with connected(Endpoint.parse(self.nodes[1].address)) as wire:
                 asked = UpdateFeaturesRequest(feature_updates=[row])
-                answer = await wire.ask(ApiKey.UPDATE_FEATURES, 2, asked)
-                return answer.error_code, answer.error_message
+                response = await wire.ask(ApiKey.UPDATE_FEATURES, 2, asked)
+                return response.error_code, response.error_message
 
         return trio.run(ask)
 

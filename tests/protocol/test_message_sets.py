@@ -74,12 +74,12 @@ def _each(sets: Any) -> list[Any]:
 
 def old(data: bytes, magic: int, first_offset: int = 0, max_bytes: int = MIB) -> bytes:
     """Run `from_batches` with as many steps as it takes."""
-    answer = result_of(
+    response = result_of(
         from_batches(
             data, magic, first_offset=first_offset, max_bytes=max_bytes, max_content=100 * MIB
         )
     )
-    return answer.data
+    return response.data
 
 
 def result_of(steps: Iterator[MessageSet | None]) -> MessageSet:
@@ -374,9 +374,9 @@ def test_whole_batches_within_the_limit_and_at_least_one() -> None:
 def test_decompressed_content_of_a_set_is_limited() -> None:
     records = [Record(None, bytes(1000), 1)] * 10
     data = b"".join(stored(Codec.GZIP, 10 * i, records) for i in range(10))
-    answer = result_of(from_batches(data, 1, first_offset=0, max_bytes=MIB, max_content=25_000))
-    assert [each.offset for each in read_messages(answer.data, 1)] == [9, 19, 29]
-    assert 30_000 < answer.content_bytes < 32_000
+    response = result_of(from_batches(data, 1, first_offset=0, max_bytes=MIB, max_content=25_000))
+    assert [each.offset for each in read_messages(response.data, 1)] == [9, 19, 29]
+    assert 30_000 < response.content_bytes < 32_000
 
 
 def test_batch_above_the_conversion_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

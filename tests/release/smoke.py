@@ -156,8 +156,8 @@ def check_http_and_registry(directory: Path) -> None:
 
 def http_get(url: str, body: bytes | None = None, **headers: str) -> str:
     """Return the body of a successful HTTP response."""
-    with urlopen(Request(url, body, headers), timeout=SECONDS) as answer:
-        body_bytes: bytes = answer.read()
+    with urlopen(Request(url, body, headers), timeout=SECONDS) as response:
+        body_bytes: bytes = response.read()
     return body_bytes.decode()
 
 

@@ -115,8 +115,8 @@ class Cluster(Server):
 
     def look(self) -> dict[Place, State]:
         """Return all partitions from the first node that responds, or an empty dictionary."""
-        answer = self._ask_any(partial(describe, names=self._names))
-        return answer or {}
+        response = self._ask_any(partial(describe, names=self._names))
+        return response or {}
 
     def await_leader(self, place: Place) -> Address:
         """Wait until a partition's leader serves the partition, and return its address."""
@@ -175,8 +175,8 @@ class Cluster(Server):
 
     def _ask_any(self, ask: Callable[[Address], Any]) -> Any:
         """Return the result of the first node that responds, or None."""
-        answers = (self._ask(node, ask) for node in NODES)
-        return next((answer for answer in answers if answer is not None), None)
+        responses = (self._ask(node, ask) for node in NODES)
+        return next((response for response in responses if response is not None), None)
 
     def _ask(self, node: int, ask: Callable[[Address], Any]) -> Any:
         """Return the result of a function of a node's address, or None if the node is down."""
@@ -219,12 +219,12 @@ def batches(directory: Path, begin: int) -> Iterable[Batch]:
 async def describe(address: Address, names: Collection[str]) -> dict[Place, State]:
     with trio.fail_after(5):
         async with connected(address) as wire:
-            answer = await metadata(wire, names)
+            response = await metadata(wire, names)
     return {
         (topic.name, row.partition_index): State(
             row.leader_id, row.leader_epoch, frozenset(row.isr_nodes)
         )
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
     }
 
@@ -242,8 +242,8 @@ async def _elect_preferred(address: Address) -> bool:
     ask.topic_partitions = None
     with trio.fail_after(10):
         async with connected(address) as wire:
-            answer = await wire.ask(ApiKey.ELECT_LEADERS, 2, ask)
-    assert answer.error_code == 0, answer
+            response = await wire.ask(ApiKey.ELECT_LEADERS, 2, ask)
+    assert response.error_code == 0, response
     return True
 
 

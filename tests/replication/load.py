@@ -224,9 +224,9 @@ async def _read_known(address: Address, place: Place) -> list[tuple[int, int]]:
 async def _read_commits(cluster: Cluster, events: list[Event]) -> bool:
     ask = request(ApiKey.FIND_COORDINATOR, key=GROUP)
     async with connected(cluster.addresses[0]) as wire:
-        answer = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
-    if answer.error_code == 0:
-        async with connected((answer.host, answer.port)) as wire:
-            answer.error_code = await fetch_commits(wire, GROUP, events)
-    assert answer.error_code == 0 or answer.error_code in _MOVING, answer
-    return bool(answer.error_code == 0)
+        response = await wire.ask(ApiKey.FIND_COORDINATOR, 1, ask)
+    if response.error_code == 0:
+        async with connected((response.host, response.port)) as wire:
+            response.error_code = await fetch_commits(wire, GROUP, events)
+    assert response.error_code == 0 or response.error_code in _MOVING, response
+    return bool(response.error_code == 0)

@@ -68,10 +68,12 @@ class PlayedFollower:
 
     async def fetch(self, topic: Topic, offset: int, **settings: Any) -> Any:
         """Fetch one partition and return its row of the response."""
-        answer = await self.wire.ask(ApiKey.FETCH, NEWEST, self.request(topic, offset, **settings))
-        assert answer.error_code == 0, answer
-        self.session_id = answer.session_id
-        rows = [row for each in answer.responses for row in each.partitions]
+        response = await self.wire.ask(
+            ApiKey.FETCH, NEWEST, self.request(topic, offset, **settings)
+        )
+        assert response.error_code == 0, response
+        self.session_id = response.session_id
+        rows = [row for each in response.responses for row in each.partitions]
         assert len(rows) == 1, rows
         return rows[0]
 
@@ -81,10 +83,10 @@ class PlayedFollower:
 
     async def rows(self) -> list[Any]:
         """Receive the pending response and return its rows."""
-        answer = await self.wire.receive()
-        assert answer.error_code == 0, answer
-        self.session_id = answer.session_id
-        return [row for each in answer.responses for row in each.partitions]
+        response = await self.wire.receive()
+        assert response.error_code == 0, response
+        self.session_id = response.session_id
+        return [row for each in response.responses for row in each.partitions]
 
 
 @asynccontextmanager

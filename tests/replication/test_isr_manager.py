@@ -50,8 +50,8 @@ async def test_lagging_follower_leaves_the_isr_and_acks_no_longer_wait(
     topic = await replicated(broker, 1, 2)
     await wire.send(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
     await until(lambda: isr_of(broker, topic) == [1])
-    answer = await wire.receive()
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    response = await wire.receive()
+    assert response.responses[0].partition_responses[0].error_code == 0
     (line,) = (
         it for it in broker.node.partitions.history.of((topic.name, 0)) if "fell behind" in it.text
     )

@@ -59,10 +59,10 @@ async def elect_unclean(broker: Broker, node_id: int) -> None:
     cls = ElectLeadersRequest
     rows = [cls.Topic(topic="t", partitions=[0])]
     async with wire_to(broker.local_node(node_id)) as wire:
-        answer = await wire.ask(
+        response = await wire.ask(
             ApiKey.ELECT_LEADERS, 2, cls(election_type=1, topic_partitions=rows)
         )
-    assert answer.replica_election_results[0].partition_result[0].error_code == 0, answer
+    assert response.replica_election_results[0].partition_result[0].error_code == 0, response
 
 
 # -- KIP-101: truncation by leader epoch instead of high watermark
@@ -198,10 +198,10 @@ async def test_kip_320_consumer_gets_the_diverging_epoch_of_a_truncated_log(
             at = cls.Topic(
                 topic="t", partitions=[cls.Partition(partition=0, leader_epoch=lost_epoch)]
             )
-            answer = await wire.ask(
+            response = await wire.ask(
                 ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, cls(replica_id=-1, topics=[at])
             )
-        assert answer.topics[0].partitions[0].end_offset == 10
+        assert response.topics[0].partitions[0].end_offset == 10
 
 
 def stop_metadata_updates(node: Node) -> int:
@@ -292,15 +292,15 @@ async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
         links.hold(2)
         await send(broker, 1, topic, b"m2")
         await until(lambda: partition_of(broker).isr == [1])
-        asked, answers, go = [], [], trio.Event()
+        asked, responses, go = [], [], trio.Event()
         cluster = broker.local_node(1).node.cluster
         change_isr = cluster.change_isr
 
         async def late(*args: Any, **settings: Any) -> int | None:
             asked.append(args[0][0].registrations)
             await go.wait()
-            answers.append(await change_isr(*args, **settings))
-            return answers[-1]
+            responses.append(await change_isr(*args, **settings))
+            return responses[-1]
 
         monkeypatch.setattr(cluster, "change_isr", late)
         earlier = broker.local_node(2).node.partitions.epoch
@@ -312,8 +312,8 @@ async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
         await broker.local_node(2).start()
         assert log_on(broker, 2, "t").log_end_offset == 0
         go.set()
-        await until(lambda: len(answers) == 1)
-        assert answers == [None]
+        await until(lambda: len(responses) == 1)
+        assert responses == [None]
         assert partition_of(broker).isr == [1]
         links.release(2)
         await until(lambda: partition_of(broker).isr == [1, 2])

@@ -69,8 +69,8 @@ async def end_transaction(broker: Broker, topic: Topic, *, commit: bool) -> None
         producer_id=PRODUCER, producer_epoch=0, transaction_result=commit, topics=rows
     )
     async with wire_to(broker.local_node(1)) as wire:
-        answer = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[marker]))
-    ((row,),) = (each.partitions for each in answer.markers[0].topics)
+        response = await wire.ask(ApiKey.WRITE_TXN_MARKERS, 1, cls(markers=[marker]))
+    ((row,),) = (each.partitions for each in response.markers[0].topics)
     assert row.error_code == 0
 
 

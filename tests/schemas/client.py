@@ -39,9 +39,9 @@ class RegistryClient:
     async def ask(self, method: str, path: str, body: Any = None) -> Said:
         data = b"" if body is None else json.dumps(body).encode()
         async with asking(self.endpoint) as client:
-            answer = await client.ask(path, method, self._headers, data)
-        assert answer.headers["content-type"] == CONTENT_TYPE
-        return Said(answer.status, answer.json())
+            response = await client.ask(path, method, self._headers, data)
+        assert response.headers["content-type"] == CONTENT_TYPE
+        return Said(response.status, response.json())
 
     async def get(self, path: str) -> Any:
         """Return the body; raise AssertionError unless the status is 200."""

@@ -63,14 +63,14 @@ class RegistryConnection:
         data = None if body is None else json.dumps(body)
         try:
             self._http.request(method, path, data)
-            answer = self._http.getresponse()
-            told = json.loads(answer.read())
+            response = self._http.getresponse()
+            told = json.loads(response.read())
         except BaseException:
             self._http.close()
             raise
-        if answer.status >= http.client.INTERNAL_SERVER_ERROR:
-            raise ConnectionError(f"{answer.status}: {told}")
-        assert answer.status == http.client.OK, (method, path, told)
+        if response.status >= http.client.INTERNAL_SERVER_ERROR:
+            raise ConnectionError(f"{response.status}: {told}")
+        assert response.status == http.client.OK, (method, path, told)
         return told
 
     def register(self, asked: Registration) -> int:

@@ -125,10 +125,10 @@ async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> Non
         ):
             for path in ("/", "/subjects", "/nowhere"):
                 async with asking(service.endpoint_of(1)) as client:
-                    answer = await client.ask(path, headers=headers)
-                assert answer.status == 401, path
-                assert answer.json()["error_code"] == 401
-                assert answer.headers["www-authenticate"].startswith("Basic")
+                    response = await client.ask(path, headers=headers)
+                assert response.status == 401, path
+                assert response.json()["error_code"] == 401
+                assert response.headers["www-authenticate"].startswith("Basic")
         admin = RegistryClient(service.endpoint_of(1), ADMIN)
         assert await admin.register("orders-value", '"string"') == 1
         assert await admin.get("/subjects") == ["orders-value"]

@@ -64,13 +64,13 @@ async def test_long_chunks_are_sent_in_slices() -> None:
 
 
 def test_error_is_sent_with_its_code_and_headers() -> None:
-    answer = refusal(RegistryError(NO_SUCH_SCHEMA, "Schema not found"))
-    assert answer.status_code == 404
-    assert answer.body == b'{"error_code":40403,"message":"Schema not found"}'
+    response = refusal(RegistryError(NO_SUCH_SCHEMA, "Schema not found"))
+    assert response.status_code == 404
+    assert response.body == b'{"error_code":40403,"message":"Schema not found"}'
 
 
 async def test_unknown_exception_is_an_internal_error() -> None:
     request = Request({"type": "http"})
-    answer = await EXCEPTION_HANDLERS[500](request, ValueError("secret"))
-    assert answer.status_code == 500
-    assert answer.body == b'{"error_code":500,"message":"HTTP 500 Internal Server Error"}'
+    response = await EXCEPTION_HANDLERS[500](request, ValueError("secret"))
+    assert response.status_code == 500
+    assert response.body == b'{"error_code":500,"message":"HTTP 500 Internal Server Error"}'

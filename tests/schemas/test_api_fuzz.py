@@ -219,14 +219,14 @@ async def test_random_requests_get_responses_with_confluents_error_format(
         for _ in range(REQUESTS_PER_SCHEMA * pytestconfig.getoption("--schemas")):
             method, path, body = requests.next()
             async with asking(client.endpoint) as http:
-                answer = await http.ask(path, method, {"Content-Type": CONTENT_TYPE}, body)
-            asked = method, path, body, answer.status
-            statuses[answer.status] = statuses.get(answer.status, 0) + 1
-            assert answer.status < 500, asked
-            if answer.status >= 400 and method != "HEAD":
-                told = answer.json()
+                response = await http.ask(path, method, {"Content-Type": CONTENT_TYPE}, body)
+            asked = method, path, body, response.status
+            statuses[response.status] = statuses.get(response.status, 0) + 1
+            assert response.status < 500, asked
+            if response.status >= 400 and method != "HEAD":
+                told = response.json()
                 assert told.keys() == {"error_code", "message"}, asked
-                assert str(told["error_code"]).startswith(str(answer.status)), asked
+                assert str(told["error_code"]).startswith(str(response.status)), asked
                 assert isinstance(told["message"], str), asked
             assert not [each for each in caplog.records if each.levelname == "ERROR"], asked
     assert {200, 404, 422} <= statuses.keys()
@@ -236,7 +236,7 @@ async def test_random_requests_get_responses_with_confluents_error_format(
 @pytest.mark.parametrize("headers", [{"Host": "example.com:x"}, {"Origin": "http://elsewhere"}])
 async def test_http_server_errors_have_confluents_format(headers: dict[str, str]) -> None:
     async with registry() as (_, [client]), asking(client.endpoint) as http:
-        answer = await http.ask("/subjects", "GET", headers)
-        assert answer.status in (403, 421)
-        assert answer.json()["error_code"] == answer.status
-        assert answer.json()["message"]
+        response = await http.ask("/subjects", "GET", headers)
+        assert response.status in (403, 421)
+        assert response.json()["error_code"] == response.status
+        assert response.json()["message"]

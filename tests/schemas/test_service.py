@@ -25,8 +25,8 @@ ALICE = basic_auth("alice", "secret")
 def ask(url: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {**(headers or {})})
-    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-        return json.loads(answer.read())
+    with urllib.request.urlopen(request, timeout=SECONDS) as response:
+        return json.loads(response.read())
 
 
 @contextmanager

@@ -226,8 +226,8 @@ def new(
 
 
 async def grant(admin: Wire, *acls: CreateAclsRequest.Acl) -> None:
-    answer = await admin.ask(ApiKey.CREATE_ACLS, 3, CreateAclsRequest(creations=[*acls]))
-    assert not any(errors_in(answer)), answer
+    response = await admin.ask(ApiKey.CREATE_ACLS, 3, CreateAclsRequest(creations=[*acls]))
+    assert not any(errors_in(response)), response
 
 
 async def denials(wire: Wire, world: World, key: ApiKey, version: int) -> set[int]:
@@ -283,8 +283,8 @@ async def remove_all(admin: Wire) -> None:
     everything = cls.Filter(
         resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
     )
-    answer = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[everything]))
-    assert not any(errors_in(answer)), answer
+    response = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[everything]))
+    assert not any(errors_in(response)), response
 
 
 @pytest.mark.parametrize("key", sorted(HIDES), ids=lambda key: ApiKey(key).api_name)
@@ -297,13 +297,13 @@ async def test_listing_hides_items_without_permission(key: ApiKey) -> None:
             ask.include_cluster_authorized_operations = True
         for name in ("alice", "admin"):
             async with user(broker, name) as wire:
-                answer = await wire.ask(key, version, ask)
+                response = await wire.ask(key, version, ask)
             shown = {
                 ApiKey.LIST_GROUPS: lambda told: told.groups,
                 ApiKey.LIST_TRANSACTIONS: lambda told: told.transaction_states,
                 ApiKey.DESCRIBE_CLUSTER: lambda told: told.cluster_authorized_operations,
-            }[key](answer)
-            assert not answer.error_code
+            }[key](response)
+            assert not response.error_code
             assert bool(shown) is (name == "admin")
 
 
@@ -312,10 +312,10 @@ async def test_listing_shows_items_with_describe_permission(kind: AclResourceTyp
     key = ApiKey.LIST_GROUPS if kind is GROUP else ApiKey.LIST_TRANSACTIONS
 
     async def shown(wire: Wire) -> list[str]:
-        answer = await wire.ask(key, load_apis()[key].versions[-1], request(key))
+        response = await wire.ask(key, load_apis()[key].versions[-1], request(key))
         if kind is GROUP:
-            return [row.group_id for row in answer.groups]
-        return [row.transactional_id for row in answer.transaction_states]
+            return [row.group_id for row in response.groups]
+        return [row.transactional_id for row in response.transaction_states]
 
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await make_world(admin)
@@ -340,13 +340,13 @@ async def test_add_partitions_requires_write_on_transaction_and_topic(version: i
         for missing in needs:
             await remove_all(admin)
             await grant(admin, *(each for each in needs if each != missing))
-            answer = await alice.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, ask)
+            response = await alice.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, ask)
             code = DENIED[AclResourceType(missing.resource_type)]
-            assert set(errors_in(answer)) - {0} == {code}
+            assert set(errors_in(response)) - {0} == {code}
         await remove_all(admin)
         await grant(admin, *needs)
-        answer = await alice.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, ask)
-        assert set(errors_in(answer)) - {0} == {ErrorCode.NOT_COORDINATOR}
+        response = await alice.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, ask)
+        assert set(errors_in(response)) - {0} == {ErrorCode.NOT_COORDINATOR}
 
 
 async def metadata_of(wire: Wire, *names: str, **fields: Any) -> Any:
@@ -399,13 +399,13 @@ async def test_consumer_group_regex_matches_only_describable_topics() -> None:
         await find_group(admin)
         await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE, "open-1"))
         await grant(admin, new(TOPIC, DESCRIBE, "secret", DENY))
-        answer = await beat(alice, "a", 0, subscribed_topic_names=[], subscribed_topic_regex=".*")
-        assert assigned_partitions(answer) == [0]
+        response = await beat(alice, "a", 0, subscribed_topic_names=[], subscribed_topic_regex=".*")
+        assert assigned_partitions(response) == [0]
         (row,) = await describe_groups(admin)
         (member,) = row.members
         assert [each.topic_name for each in member.assignment.topic_partitions] == ["open-1"]
-        answer = await beat(alice, "a", 0, subscribed_topic_names=["open-1", "secret"])
-        assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        response = await beat(alice, "a", 0, subscribed_topic_names=["open-1", "secret"])
+        assert response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def test_streams_internal_topics_require_create() -> None:
@@ -414,8 +414,8 @@ async def test_streams_internal_topics_require_create() -> None:
         await create_topic(admin, "t")
         await find_group(admin)
         await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE), new(TOPIC, CREATE, "log"))
-        answer = await streams_beat(alice, "a", 0, topology=TOPOLOGY)
-        assert "; Unauthorized to CREATE on topics between." in statuses(answer)[3]
+        response = await streams_beat(alice, "a", 0, topology=TOPOLOGY)
+        assert "; Unauthorized to CREATE on topics between." in statuses(response)[3]
         assert "log" not in broker.node.cluster.topics
         await grant(admin, new(TOPIC, CREATE, "between"))
         await streams_beat(alice, "a", 0, topology=TOPOLOGY)
@@ -424,8 +424,8 @@ async def test_streams_internal_topics_require_create() -> None:
         (row,) = await describe_streams(alice)
         assert row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert (row.topology, row.members) == (None, [])
-        answer = await streams_beat(alice, "a", 0, topology=TOPOLOGY)
-        assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        response = await streams_beat(alice, "a", 0, topology=TOPOLOGY)
+        assert response.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 async def test_metadata_reports_authorized_operations_of_missing_topic() -> None:
@@ -496,8 +496,8 @@ async def test_alter_on_cluster_permits_write_txn_markers() -> None:
     ask = cls(markers=[cls.Marker(producer_id=1, producer_epoch=0, topics=topics)])
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         for code in (DENIED[CLUSTER], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            answer = await alice.ask(ApiKey.WRITE_TXN_MARKERS, 1, ask)
-            assert answer.markers[0].topics[0].partitions[0].error_code == code
+            response = await alice.ask(ApiKey.WRITE_TXN_MARKERS, 1, ask)
+            assert response.markers[0].topics[0].partitions[0].error_code == code
             await grant(admin, new(CLUSTER, ALTER))
 
 
@@ -506,10 +506,10 @@ async def test_denied_reassignment_returns_error_per_partition() -> None:
     rows = [cls.Partition(partition_index=index, replicas=[0]) for index in (3, 4)]
     ask = cls(topics=[cls.Topic(name="none", partitions=rows)])
     async with guarded() as broker, user(broker, "alice") as alice:
-        answer = await alice.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, ask)
-    assert answer.error_code == DENIED[CLUSTER]
-    assert [(row.name, len(row.partitions)) for row in answer.responses] == [("none", 2)]
-    assert {row.error_code for row in answer.responses[0].partitions} == {DENIED[CLUSTER]}
+        response = await alice.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, ask)
+    assert response.error_code == DENIED[CLUSTER]
+    assert [(row.name, len(row.partitions)) for row in response.responses] == [("none", 2)]
+    assert {row.error_code for row in response.responses[0].partitions} == {DENIED[CLUSTER]}
 
 
 async def test_missing_group_is_reported_before_denied_topics() -> None:
@@ -524,8 +524,8 @@ async def test_missing_group_is_reported_before_denied_topics() -> None:
         for names in (["secret"], ["open", "secret"]):
             topics = [cls.Topic(name=name, partitions=rows) for name in names]
             ask = cls(group_id="g", topics=topics)
-            answer = await alice.ask(ApiKey.OFFSET_DELETE, 0, ask)
-            assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
+            response = await alice.ask(ApiKey.OFFSET_DELETE, 0, ask)
+            assert (response.error_code, response.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
 
 
 async def test_denied_join_creates_no_member() -> None:
@@ -539,8 +539,8 @@ async def test_denied_join_creates_no_member() -> None:
         protocols=[cls.Protocol(name="range", metadata=b"")],
     )
     async with guarded() as broker, user(broker, "alice") as alice:
-        answer = await alice.ask(ApiKey.JOIN_GROUP, 5, ask)
-        assert (answer.error_code, answer.member_id) == (DENIED[GROUP], "")
+        response = await alice.ask(ApiKey.JOIN_GROUP, 5, ask)
+        assert (response.error_code, response.member_id) == (DENIED[GROUP], "")
 
 
 async def test_create_topics_returns_configs_only_with_permission() -> None:
@@ -597,21 +597,21 @@ async def test_denied_topic_does_not_affect_allowed_topics() -> None:
         await admin.ask(ApiKey.FIND_COORDINATOR, 4, find)
         ask = produce_request(Topic("open"), batch())
         ask.topic_data += produce_request(Topic("secret"), batch()).topic_data
-        answer = await alice.ask(ApiKey.PRODUCE, 9, ask)
-        codes = {row.name: row.partition_responses[0].error_code for row in answer.responses}
+        response = await alice.ask(ApiKey.PRODUCE, 9, ask)
+        codes = {row.name: row.partition_responses[0].error_code for row in response.responses}
         assert codes == {"open": 0, "secret": DENIED[TOPIC]}
         cls = type(request(ApiKey.OFFSET_COMMIT))
         rows = [
             cls.Topic(name=name, partitions=[cls.Partition(partition_index=0, committed_offset=1)])
             for name in codes
         ]
-        answer = await alice.ask(ApiKey.OFFSET_COMMIT, 8, cls(group_id="g", topics=rows))
-        assert {row.name: row.partitions[0].error_code for row in answer.topics} == codes
+        response = await alice.ask(ApiKey.OFFSET_COMMIT, 8, cls(group_id="g", topics=rows))
+        assert {row.name: row.partitions[0].error_code for row in response.topics} == codes
         for asked in (None, [*codes]):
             cls = type(request(ApiKey.OFFSET_FETCH))
             topics = asked and [cls.Topic(name=name, partition_indexes=[0]) for name in asked]
-            answer = await alice.ask(ApiKey.OFFSET_FETCH, 7, cls(group_id="g", topics=topics))
-            told = {row.name: row.partitions[0].error_code for row in answer.topics}
+            response = await alice.ask(ApiKey.OFFSET_FETCH, 7, cls(group_id="g", topics=topics))
+            told = {row.name: row.partitions[0].error_code for row in response.topics}
             assert told == (codes if asked else {"open": 0})
 
 
@@ -624,15 +624,15 @@ async def test_transactional_batch_requires_write_on_its_transactional_id() -> N
         more = sequenced(5, 0, transactional=True)
         ask.topic_data += produce_request(topic, more).topic_data
         ask.transactional_id = "tx"
-        answer = await alice.ask(ApiKey.PRODUCE, 9, ask)
-        assert set(errors_in(answer)) == {DENIED[TRANSACTIONAL_ID]}
+        response = await alice.ask(ApiKey.PRODUCE, 9, ask)
+        assert set(errors_in(response)) == {DENIED[TRANSACTIONAL_ID]}
 
 
 async def test_write_on_any_topic_permits_idempotent_producer() -> None:
     ask = request(ApiKey.INIT_PRODUCER_ID, transactional_id=None, transaction_timeout_ms=1000)
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
-        answer = await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
-        assert answer.error_code == DENIED[CLUSTER]
+        response = await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
+        assert response.error_code == DENIED[CLUSTER]
         await grant(admin, new(TOPIC, WRITE, "orders"))
         assert (await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).error_code == 0
 
@@ -673,8 +673,8 @@ async def test_acls_are_listed_and_deleted_by_filters() -> None:
             resource_type_filter=1, pattern_type_filter=1, operation=WRITE, permission_type=1
         )
         unknown = cls.Filter(resource_type_filter=0, operation=1, permission_type=1)
-        answer = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[writes, unknown]))
-        gone, refused = answer.filter_results
+        response = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[writes, unknown]))
+        gone, refused = response.filter_results
         assert [each.operation for each in gone.matching_acls] == [WRITE]
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         assert len(broker.node.cluster.acls) == 1

@@ -77,8 +77,8 @@ async def authenticate(wire: Wire, message: bytes, version: int = 2) -> Any:
 
 async def log_in(wire: Wire, password: str = "pencil") -> None:
     await handshake(wire, "PLAIN")
-    answer = await authenticate(wire, b"\0alice\0" + password.encode())
-    assert not answer.error_code, answer
+    response = await authenticate(wire, b"\0alice\0" + password.encode())
+    assert not response.error_code, response
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -175,10 +175,10 @@ async def test_failed_authentication_returns_error_and_closes() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN")
         began = trio.current_time()
-        answer = await authenticate(wire, b"\0alice\0pen")
+        response = await authenticate(wire, b"\0alice\0pen")
         assert trio.current_time() - began >= 0.05
-        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-        assert answer.error_message.startswith("Authentication failed")
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert response.error_message.startswith("Authentication failed")
         assert await wire.wait_closed() == b""
 
 
@@ -199,9 +199,9 @@ async def test_requests_after_failed_authentication_are_ignored() -> None:
 
 async def test_unknown_mechanism_is_rejected() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
-        answer = await handshake(wire, "GSSAPI")
-        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        assert answer.mechanisms == [*MECHANISMS]
+        response = await handshake(wire, "GSSAPI")
+        assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert response.mechanisms == [*MECHANISMS]
         assert await wire.wait_closed() == b""
 
 
@@ -235,9 +235,9 @@ async def test_other_request_during_authentication_returns_error_and_closes() ->
             for version in api.versions:
                 async with connected(broker.endpoint) as wire:
                     await handshake(wire, "PLAIN")
-                    answer = await wire.ask(api.key, version, request(api.key))
+                    response = await wire.ask(api.key, version, request(api.key))
                     assert await wire.wait_closed() == b""
-                told += getattr(answer, "error_code", 0) == ErrorCode.ILLEGAL_SASL_STATE
+                told += getattr(response, "error_code", 0) == ErrorCode.ILLEGAL_SASL_STATE
     assert told > 100
 
 
@@ -253,8 +253,8 @@ async def test_api_versions_can_be_retried_after_unsupported_version() -> None:
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await wire.stream.send_all(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 50, 7, -1))
         size = struct.unpack(">i", await exactly(wire, 4))[0]
-        answer = await exactly(wire, size)
-        assert struct.unpack_from(">ih", answer) == (7, ErrorCode.UNSUPPORTED_VERSION)
+        response = await exactly(wire, size)
+        assert struct.unpack_from(">ih", response) == (7, ErrorCode.UNSUPPORTED_VERSION)
         assert not (await wire.ask(ApiKey.API_VERSIONS, 3, versions())).error_code
         await log_in(wire)
         assert await wire.works()
@@ -264,8 +264,8 @@ async def test_second_authentication_without_session_lifetime_is_rejected() -> N
     async with guarded() as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         assert (await handshake(wire, "PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
-        answer = await authenticate(wire, b"\0admin\0hush")
-        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        response = await authenticate(wire, b"\0admin\0hush")
+        assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert await wire.works()
 
 
@@ -276,8 +276,8 @@ async def test_sasl_on_plaintext_listener_is_rejected() -> None:
         connected(broker.endpoint) as wire,
     ):
         assert (await handshake(wire, "PLAIN")).error_code == ErrorCode.ILLEGAL_SASL_STATE
-        answer = await authenticate(wire, b"\0alice\0pencil")
-        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        response = await authenticate(wire, b"\0alice\0pencil")
+        assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert await wire.works()
 
 

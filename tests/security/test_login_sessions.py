@@ -127,8 +127,8 @@ async def test_failed_reauthentication_closes_connection() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         assert not (await handshake(wire, "PLAIN")).error_code
-        answer = await authenticate(wire, b"\0alice\0pen")
-        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        response = await authenticate(wire, b"\0alice\0pen")
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
         assert await wire.wait_closed() == b""
 
 
@@ -137,9 +137,9 @@ async def test_reauthentication_cannot_change_principal() -> None:
         await log_in(wire)
         (connection,) = broker.server.connections
         await handshake(wire, "PLAIN")
-        answer = await authenticate(wire, b"\0admin\0hush")
-        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-        assert answer.error_message.startswith("Cannot change principals")
+        response = await authenticate(wire, b"\0admin\0hush")
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert response.error_message.startswith("Cannot change principals")
         assert await wire.wait_closed() == b""
         login = connection.peer.login
         assert login is not None
@@ -149,13 +149,13 @@ async def test_reauthentication_cannot_change_principal() -> None:
 async def test_reauthentication_cannot_change_mechanism() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
-        answer = await handshake(wire, MECHANISMS[1])
-        assert (answer.error_code, answer.mechanisms) == (0, [*MECHANISMS])
+        response = await handshake(wire, MECHANISMS[1])
+        assert (response.error_code, response.mechanisms) == (0, [*MECHANISMS])
         assert await wire.wait_closed() == b""
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
-        answer = await handshake(wire, "GSSAPI")
-        assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        response = await handshake(wire, "GSSAPI")
+        assert response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
         assert await wire.wait_closed() == b""
 
 
@@ -163,8 +163,8 @@ async def test_other_request_during_reauthentication_is_rejected() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         assert not (await handshake(wire, "PLAIN")).error_code
-        answer = await wire.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
-        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        response = await wire.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+        assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert await wire.wait_closed() == b""
 
 
@@ -184,8 +184,8 @@ async def test_reauthentication_within_a_second_is_rejected() -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         await log_in(wire)
-        answer = await handshake(wire, "PLAIN")
-        assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+        response = await handshake(wire, "PLAIN")
+        assert response.error_code == ErrorCode.ILLEGAL_SASL_STATE
         assert await wire.works()
 
 
@@ -212,12 +212,12 @@ async def test_reauthentication_uses_current_users() -> None:
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
             resources=[_broker_setting(USERS, 'PlainLoginModule required user_alice="new";')],
         )
-        answer = await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, change)
-        assert not answer.responses[0].error_code, answer
+        response = await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, change)
+        assert not response.responses[0].error_code, response
         await until(lambda: security.users is not before)
         await handshake(wire, "PLAIN")
-        answer = await authenticate(wire, GOOD)
-        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        response = await authenticate(wire, GOOD)
+        assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 def _broker_setting(name: str, value: str) -> IncrementalAlterConfigsRequest.Resource:

@@ -69,21 +69,21 @@ def trusting(authority: Authority) -> str:
 async def come_in(wire: Wire, token: str, **settings: Any) -> Any:
     """Authenticate and return the last response."""
     assert not (await handshake(wire, "OAUTHBEARER")).error_code
-    answer = await authenticate(wire, first_message(token), **settings)
-    if answer.auth_bytes:
-        assert not answer.error_code
-        assert json.loads(answer.auth_bytes) == {"status": "invalid_token"}
-        answer = await authenticate(wire, SEEN)
-    return answer
+    response = await authenticate(wire, first_message(token), **settings)
+    if response.auth_bytes:
+        assert not response.error_code
+        assert json.loads(response.auth_bytes) == {"status": "invalid_token"}
+        response = await authenticate(wire, SEEN)
+    return response
 
 
 async def gets_in(broker: Broker, token: str) -> bool:
     """Return True if a token is accepted; a rejection contains no reason."""
     async with connected(broker.endpoint) as wire:
-        answer = await come_in(wire, token)
-        if answer.error_code:
-            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            assert answer.error_message == INVALID_TOKEN
+        response = await come_in(wire, token)
+        if response.error_code:
+            assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert response.error_message == INVALID_TOKEN
             assert await wire.wait_closed() == b""
             return False
         return await wire.works()
@@ -91,9 +91,9 @@ async def gets_in(broker: Broker, token: str) -> bool:
 
 async def test_valid_token_authenticates_its_subject(keys: Path) -> None:
     async with guarded(keys.as_uri()) as broker, connected(broker.endpoint) as wire:
-        answer = await come_in(wire, token_for("alice"))
-        assert (answer.error_code, answer.auth_bytes) == (0, b"")
-        assert 290_000 < answer.session_lifetime_ms <= 300_000
+        response = await come_in(wire, token_for("alice"))
+        assert (response.error_code, response.auth_bytes) == (0, b"")
+        assert 290_000 < response.session_lifetime_ms <= 300_000
         assert (await wire.ask(ApiKey.METADATA, 1, NO_TOPICS)).brokers
         (connection,) = broker.server.connections
         login = connection.peer.login
@@ -131,15 +131,15 @@ async def test_session_lifetime_is_minimum_of_token_and_setting(keys: Path) -> N
     async with guarded(keys.as_uri(), own) as broker:
         for left, least, most in ((300, 60_000, 60_000), (30, 20_000, 30_000)):
             async with connected(broker.endpoint) as wire:
-                answer = await come_in(wire, token_for(exp=time.time() + left))
-                assert least <= answer.session_lifetime_ms <= most
+                response = await come_in(wire, token_for(exp=time.time() + left))
+                assert least <= response.session_lifetime_ms <= most
         async with connected(broker.endpoint) as wire:
             # Valid only by the clock skew; 0 would mean an unlimited lifetime.
-            answer = await come_in(wire, token_for(exp=time.time() - 5))
-            assert answer.session_lifetime_ms == 1
+            response = await come_in(wire, token_for(exp=time.time() - 5))
+            assert response.session_lifetime_ms == 1
         async with connected(broker.endpoint) as wire:
-            answer = await come_in(wire, token_for(exp=1e300))
-            assert answer.session_lifetime_ms == 60_000
+            response = await come_in(wire, token_for(exp=1e300))
+            assert response.session_lifetime_ms == 60_000
 
 
 async def test_connection_is_closed_when_token_expires(keys: Path) -> None:
@@ -164,9 +164,9 @@ async def test_reauthentication_with_other_subject_or_mechanism_is_rejected(keys
     async with guarded(keys.as_uri(), own) as broker:
         async with connected(broker.endpoint) as wire:
             await come_in(wire, token_for("alice"))
-            answer = await come_in(wire, token_for("bob"))
-            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            assert answer.error_message.startswith("Cannot change principals")
+            response = await come_in(wire, token_for("bob"))
+            assert response.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert response.error_message.startswith("Cannot change principals")
             assert await wire.wait_closed() == b""
         async with connected(broker.endpoint) as wire:
             await come_in(wire, token_for("alice"))

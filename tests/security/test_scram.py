@@ -50,9 +50,9 @@ def log_in(
     """Authenticate with kafka-python's client and return the server's last message."""
     client = ScramClient(user, password, mechanism)
     client.process_server_first_message(one.answer(client.first_message()))
-    answer = one.answer(client.final_message())
-    client.process_server_final_message(answer)
-    return answer
+    response = one.answer(client.final_message())
+    client.process_server_final_message(response)
+    return response
 
 
 def test_server_matches_rfc_7677_example() -> None:
@@ -65,11 +65,11 @@ def test_server_matches_rfc_7677_example() -> None:
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     )
     assert one.user is None
-    answer = one.answer(
+    response = one.answer(
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
-    assert answer == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert response == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert one.user == ScramUser("user")
 
 

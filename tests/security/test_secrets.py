@@ -180,10 +180,10 @@ async def use(address: str) -> bytes:
         cls = DescribeConfigsRequest
         rows = [cls.Resource(resource_type=4, resource_name=name) for name in ("1", "")]
         ask = cls(resources=rows, include_synonyms=True, include_documentation=True)
-        answer = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)
-        for result in answer.results:
+        response = await wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, ask)
+        for result in response.results:
             assert not result.error_code
-        return encode_bytes(answer, 4)
+        return encode_bytes(response, 4)
 
 
 USER = f'PlainLoginModule required username="alice" password="{SECRETS["PLAIN password"]}";'

@@ -96,8 +96,8 @@ async def test_pipelined_requests_are_answered_over_tls(authority: Authority) ->
         asks = b"".join(wire.frame(ApiKey.FETCH, 12, fetch_request(topic)) for _ in range(300))
         await wire.stream.send_all(asks)
         for _ in range(300):
-            answer = await wire.receive()
-            assert values_of(answer.responses[0].partitions[0]) == [value]
+            response = await wire.receive()
+            assert values_of(response.responses[0].partitions[0]) == [value]
 
 
 async def test_slow_reader_gets_all_responses_in_order(authority: Authority) -> None:
@@ -113,8 +113,8 @@ async def test_slow_reader_gets_all_responses_in_order(authority: Authority) -> 
             await wire.send(ApiKey.FETCH, 12, fetch_request(topic, partition_max_bytes=2**30))
         await trio.sleep(0.2)
         for _ in range(40):
-            answer = await wire.receive()
-            assert values_of(answer.responses[0].partitions[0]) == [value]
+            response = await wire.receive()
+            assert values_of(response.responses[0].partitions[0]) == [value]
 
 
 async def test_request_after_large_request_is_processed(authority: Authority) -> None:
@@ -151,8 +151,8 @@ async def test_delayed_fetch_is_answered_over_tls(authority: Authority) -> None:
         topic = await create_topic(wire, "t")
         await reader.send(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER, min_bytes=1))
         await produce(wire, topic, batch([b"late"]))
-        answer = await reader.receive()
-        assert values_of(answer.responses[0].partitions[0]) == [b"late"]
+        response = await reader.receive()
+        assert values_of(response.responses[0].partitions[0]) == [b"late"]
 
 
 async def test_own_client_verifies_certificate(authority: Authority) -> None:

@@ -339,11 +339,11 @@ def test_mutated_messages_never_authenticate(tokens: Tokens) -> None:
                     message[at : at + 8] = message[:8]
         server = OAuthServer(tokens)
         try:
-            answer = server.answer(bytes(message))
+            response = server.answer(bytes(message))
         except (AuthenticationError, ResponsePending):
             refused += 1
         else:
-            refused += answer == INVALID_TOKEN.encode()
+            refused += response == INVALID_TOKEN.encode()
             # Mutations outside of the token may be harmless.
             assert server.name is None or good[20:-9] in message
     assert refused > 15_000

@@ -118,8 +118,8 @@ async def user(broker: Broker, name: str, node: int = 1) -> AsyncIterator[Wire]:
     """Connect as a user with a password."""
     async with connected(broker.nodes[node - 1].endpoints()["INSIDE"]) as wire:
         await handshake(wire, "PLAIN")
-        answer = await authenticate(wire, f"\0{name}\0hush".encode())
-        assert not answer.error_code
+        response = await authenticate(wire, f"\0{name}\0hush".encode())
+        assert not response.error_code
         yield wire
 
 
@@ -142,8 +142,8 @@ async def show_token(
 async def bearer(broker: Broker, token: Any) -> AsyncIterator[Wire]:
     """Connect with a token."""
     async with connected(broker.nodes[0].endpoints()["INSIDE"]) as wire:
-        answer = await show_token(wire, token.token_id, password_of(bytes(token.hmac)))
-        assert not answer.error_code
+        response = await show_token(wire, token.token_id, password_of(bytes(token.hmac)))
+        assert not response.error_code
         yield wire
 
 
@@ -202,9 +202,9 @@ async def describe(wire: Wire, *owners: str, everybody: bool = True, version: in
 
 
 async def ids(wire: Wire, *owners: str, everybody: bool = True) -> list[str]:
-    answer = await describe(wire, *owners, everybody=everybody)
-    assert answer.error_code == 0
-    return [each.token_id for each in answer.tokens]
+    response = await describe(wire, *owners, everybody=everybody)
+    assert response.error_code == 0
+    return [each.token_id for each in response.tokens]
 
 
 @asynccontextmanager

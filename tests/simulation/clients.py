@@ -162,11 +162,11 @@ class Client:
     async def refresh(self) -> None:
         """Update the known leaders from a random node; ignore older leader epochs."""
         try:
-            answer = await self.request_any(MetadataRequest(topics=None))
+            response = await self.request_any(MetadataRequest(topics=None))
         except RequestFailed:
             return
-        self.topics = {topic.name: topic.topic_id for topic in answer.topics}
-        for topic in answer.topics:
+        self.topics = {topic.name: topic.topic_id for topic in response.topics}
+        for topic in response.topics:
             for row in topic.partitions:
                 place = TopicIdPartition(topic.topic_id, row.partition_index)
                 told = Leader(row.leader_id, row.leader_epoch)
@@ -278,14 +278,14 @@ class Producer:
 
     async def _identify(self) -> None:
         try:
-            answer = await self.client.request_any(InitProducerIdRequest())
+            response = await self.client.request_any(InitProducerIdRequest())
         except RequestFailed:
             await self.client.pause()
             return
-        if answer.error_code:
+        if response.error_code:
             await self.client.pause()
         else:
-            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+            self._producer_id, self._epoch = response.producer_id, response.producer_epoch
 
     async def _send(self, place: TopicIdPartition, batch: bytes) -> int:
         """Send the batch once and return its base offset. Raises RequestFailed."""
@@ -295,11 +295,11 @@ class Producer:
         self._history.attempts += 1
         row = ProduceRequest.Partition(index=place.partition, records=batch)
         topic = ProduceRequest.Topic(topic_id=place.topic_id, partition_data=[row])
-        answer = await self.client.request(
+        response = await self.client.request(
             leader.node,
             ProduceRequest(acks=self._acks, timeout_ms=PRODUCE_MS, topic_data=[topic]),
         )
-        (found,) = answer.responses[0].partition_responses
+        (found,) = response.responses[0].partition_responses
         if code_of(found):
             raise RequestFailed(code_of(found))
         return int(found.base_offset)
@@ -337,15 +337,15 @@ class Consumer:
             return
         node = client.chance.choice(sorted(led))
         try:
-            answer = await client.request(node, self._request(led[node]))
+            response = await client.request(node, self._request(led[node]))
         except RequestFailed:
             await client.pause()
             await client.refresh()
             return
         stale = [
-            self._take(row.topic_id, part) for row in answer.responses for part in row.partitions
+            self._take(row.topic_id, part) for row in response.responses for part in row.partitions
         ]
-        if answer.error_code or any(stale) or client.chance.random() < METADATA_REFRESH_SHARE:
+        if response.error_code or any(stale) or client.chance.random() < METADATA_REFRESH_SHARE:
             await client.pause()
             await client.refresh()
 
@@ -396,10 +396,10 @@ class Consumer:
             replica_id=-1, topics=[ListOffsetsRequest.Topic(name=name, partitions=[row])]
         )
         try:
-            answer = await client.request(leader.node, request)
+            response = await client.request(leader.node, request)
         except RequestFailed:
             return
-        (found,) = answer.topics[0].partitions
+        (found,) = response.topics[0].partitions
         if not code_of(found) and client.topics.get(name) == place.topic_id:
             least = max(self.positions.get(place, 0), self.latest.get(place, 0))
             must(

@@ -155,11 +155,11 @@ class PipeliningProducer:
 
     async def _identify(self) -> None:
         try:
-            answer = await self.client.request_any(InitProducerIdRequest())
+            response = await self.client.request_any(InitProducerIdRequest())
         except RequestFailed:
             return
-        if not answer.error_code:
-            self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
+        if not response.error_code:
+            self._producer_id, self._epoch = response.producer_id, response.producer_epoch
 
     async def _round(self) -> None:
         for place in self.client.places():
@@ -227,8 +227,8 @@ class PipeliningProducer:
                 while not pipeline.waiting:
                     pipeline.more = trio.Event()
                     await pipeline.more.wait()
-                answer = await pipeline.receive()
-                self._take(*pipeline.waiting.popleft(), answer)
+                response = await pipeline.receive()
+                self._take(*pipeline.waiting.popleft(), response)
         except BROKEN:
             pass
         del self._pipelines[node]
@@ -236,9 +236,9 @@ class PipeliningProducer:
             item.in_flight, lane.is_draining = False, True
         await pipeline.aclose()
 
-    def _take(self, lane: Lane, item: Item, answer: ProduceResponse) -> None:
+    def _take(self, lane: Lane, item: Item, response: ProduceResponse) -> None:
         item.in_flight = False
-        (found,) = answer.responses[0].partition_responses
+        (found,) = response.responses[0].partition_responses
         code = code_of(found)
         where = f"{self.client.name} {lane.place} {item.values[0]}"
         self._events.note(f"{where}: {code.name} at {found.base_offset}")

@@ -172,7 +172,7 @@ class SharedTruth:
             return at_least + self.random.uniform(0, self.faults.late_seconds)
         return self.random.uniform(0, self.faults.delay_seconds)
 
-    def send(self, name: str, action: Action[T], answer: _PendingResponse[T]) -> None:
+    def send(self, name: str, action: Action[T], response: _PendingResponse[T]) -> None:
         """Deliver a request to the store and its response to the client, or lose one of them."""
 
         async def arrive() -> None:
@@ -188,7 +188,7 @@ class SharedTruth:
         def back(result: T | StorageError) -> Action[None]:
             async def come_back() -> None:
                 if self.line(name).responses:
-                    answer.give(result)
+                    response.give(result)
 
             return come_back
 
@@ -356,10 +356,10 @@ class SimulatedStore:
         """Run an action in the store and return its result. Raises its error, or OutcomeUnknown."""
         if self._closed:
             raise StorageError("this client of the metadata store is closed")
-        answer: _PendingResponse[T] = _PendingResponse()
-        self._truth.send(self._name, action, answer)
+        response: _PendingResponse[T] = _PendingResponse()
+        self._truth.send(self._name, action, response)
         with trio.move_on_after(self._truth.faults.timeout_seconds):
-            return await answer.wait()
+            return await response.wait()
         raise OutcomeUnknown("the metadata store did not respond in time")
 
     def watch(self, watcher: Watcher, *, after: int) -> None:

@@ -159,10 +159,10 @@ class World:
         made = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
         while True:
             try:
-                answer = await self.admin.request_any(request)
-                if answer.topics[0].error_code in made:
+                response = await self.admin.request_any(request)
+                if response.topics[0].error_code in made:
                     return
-                self.events.note(f"admin: {answer.topics[0].error_message}")
+                self.events.note(f"admin: {response.topics[0].error_message}")
             except RequestFailed as error:
                 self.events.note(f"admin: {error}")
             await self.admin.pause()

@@ -404,8 +404,8 @@ async def finalize_protocol(bootstrap: str, level: int) -> None:
     )
     async with connected(Endpoint.parse(bootstrap.split(",")[0])) as wire:
         ask = UpdateFeaturesRequest(feature_updates=[row])
-        answer = await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)
-        assert answer.error_code == 0, answer
+        response = await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)
+        assert response.error_code == 0, response
 
 
 @contextmanager

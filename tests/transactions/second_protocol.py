@@ -107,9 +107,9 @@ class SecondProtocolProducer:
         ask = produce_request(
             Topic(topic), records, partition=partition, transactional_id=self._transactional_id
         )
-        answer = self._until_done(ApiKey.PRODUCE, PRODUCE_VERSION, ask, _produce_code)
+        response = self._until_done(ApiKey.PRODUCE, PRODUCE_VERSION, ask, _produce_code)
         self._sequences[topic, partition] += 1
-        on_delivery(None, Delivered(answer.responses[0].partition_responses[0].base_offset))
+        on_delivery(None, Delivered(response.responses[0].partition_responses[0].base_offset))
 
     def poll(self, _: float) -> None:
         """Do nothing: `produce` returns after delivery."""
@@ -154,9 +154,9 @@ class SecondProtocolProducer:
         )
         self._adopt_producer(self._until_done(ApiKey.END_TXN, END_VERSION, ask, _own_code))
 
-    def _adopt_producer(self, answer: Any) -> None:
+    def _adopt_producer(self, response: Any) -> None:
         """Adopt the producer ID and epoch of a response and reset all sequences."""
-        self._producer = (answer.producer_id, answer.producer_epoch)
+        self._producer = (response.producer_id, response.producer_epoch)
         self._sequences.clear()
 
     # -- requests
@@ -167,14 +167,14 @@ class SecondProtocolProducer:
         """Send a request until it succeeds. Raises KafkaException for non-retriable errors."""
         while True:
             try:
-                answer = self._stream(self._endpoint(key, ask)).ask(key, version, ask)
+                response = self._stream(self._endpoint(key, ask)).ask(key, version, ask)
             except (OSError, NodeUnknown):
                 self._disconnect()
                 time.sleep(RETRY_BACKOFF_SECONDS)
                 continue
-            code = code_of(answer)
+            code = code_of(response)
             if code == ErrorCode.NONE:
-                return answer
+                return response
             if code in FENCED or code in ABORTABLE:
                 reason = f"{key.name} failed with {ErrorCode(code).name}"
                 is_fatal = code in FENCED
@@ -204,17 +204,17 @@ class SecondProtocolProducer:
 
     def _find(self, kind: int, name: str) -> Endpoint:
         ask = request(ApiKey.FIND_COORDINATOR, key=name, key_type=kind)
-        answer = self._stream(next(self._bootstrap)).ask(ApiKey.FIND_COORDINATOR, 3, ask)
-        if answer.error_code:
+        response = self._stream(next(self._bootstrap)).ask(ApiKey.FIND_COORDINATOR, 3, ask)
+        if response.error_code:
             raise NodeUnknown
-        return Endpoint(answer.host, answer.port)
+        return Endpoint(response.host, response.port)
 
     def _leader(self, topic: str, partition: int) -> Endpoint:
         ask = request(ApiKey.METADATA)
         ask.topics = [type(ask).Topic(name=topic)]
-        answer = self._stream(next(self._bootstrap)).ask(ApiKey.METADATA, 9, ask)
-        leaders = {row.partition_index: row.leader_id for row in answer.topics[0].partitions}
-        for broker in answer.brokers:
+        response = self._stream(next(self._bootstrap)).ask(ApiKey.METADATA, 9, ask)
+        leaders = {row.partition_index: row.leader_id for row in response.topics[0].partitions}
+        for broker in response.brokers:
             if broker.node_id == leaders.get(partition):
                 return Endpoint(broker.host, broker.port)
         raise NodeUnknown
@@ -249,8 +249,8 @@ class Stream:
         self._asked += 1
         self._socket.sendall(frame(key, version, ask, self._client_id, self._asked))
         (size,) = struct.unpack(">i", self._receive(4))
-        _, answer = decode_response(messages.response_class(key), self._receive(size), version)
-        return answer
+        _, response = decode_response(messages.response_class(key), self._receive(size), version)
+        return response
 
     def _receive(self, size: int) -> bytes:
         data = bytearray()
@@ -273,14 +273,14 @@ def _parse_member(data: bytes) -> tuple[int, str, str]:
     return generation, group.decode(), member_id.decode()
 
 
-def _own_code(answer: Any) -> int:
-    return int(answer.error_code)
+def _own_code(response: Any) -> int:
+    return int(response.error_code)
 
 
-def _produce_code(answer: Any) -> int:
-    return int(answer.responses[0].partition_responses[0].error_code)
+def _produce_code(response: Any) -> int:
+    return int(response.responses[0].partition_responses[0].error_code)
 
 
-def _worst_code(answer: Any) -> int:
-    codes = (row.error_code for topic in answer.topics for row in topic.partitions)
+def _worst_code(response: Any) -> int:
+    codes = (row.error_code for topic in response.topics for row in topic.partitions)
     return next((int(code) for code in codes if code), 0)

@@ -157,10 +157,10 @@ class Simulation:
             life = self._broker_life
             yield
             if life == self._broker_life:
-                answer = request()
+                response = request()
                 yield
                 if life == self._broker_life:
-                    return answer
+                    return response
 
     def _recorded_request(
         self, client: Client, operation: Operation, request: Callable[[], T], **fields: Any
@@ -168,14 +168,14 @@ class Simulation:
         """Send a request and record it and its response. Raises RequestRejected."""
         self._write(client.process, operation, Phase.INVOKED, **fields)
         try:
-            answer = yield from self._request(request)
+            response = yield from self._request(request)
         except RequestRejected as error:
             self._write(client.process, operation, Phase.FAIL, error=str(error), **fields)
             raise
         if operation is Operation.SEND:
-            fields["offset"] = answer
+            fields["offset"] = response
         self._write(client.process, operation, **fields)
-        return answer
+        return response
 
     def _init(self, client: Client) -> Generator[None, None, int]:
         name = client.name

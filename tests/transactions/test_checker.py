@@ -225,8 +225,8 @@ def test_record_of_open_transaction_in_poll_is_dirty_read() -> None:
     early = early._replace(begin=0, end=1, records=((0, 1),))
     commit = step(Operation.COMMIT, Phase.INVOKED, transaction="T1")
     assert kinds(inserted(correct_history(), commit, early)) == {Kind.DIRTY_READ, Kind.PASSED}
-    answer = step(Operation.COMMIT, transaction="T1")
-    assert kinds(inserted(correct_history(), answer, early)) == set()
+    response = step(Operation.COMMIT, transaction="T1")
+    assert kinds(inserted(correct_history(), response, early)) == set()
 
 
 def test_partly_visible_transaction_is_fractured() -> None:

@@ -42,8 +42,8 @@ def feed(port: int) -> None:
     wire, wanted = BlockingWire(HOST, port, "feed"), batch([VALUE] * FED_AT_ONCE)
     due = time.monotonic()
     for _ in _until_the_end():
-        answer = wire.ask(ApiKey.PRODUCE, 9, produce_request(FED, wanted))
-        assert not answer.responses[0].partition_responses[0].error_code
+        response = wire.ask(ApiKey.PRODUCE, 9, produce_request(FED, wanted))
+        assert not response.responses[0].partition_responses[0].error_code
         due += FED_AT_ONCE / FED_PER_SECOND
         time.sleep(max(due - time.monotonic(), 0))
 

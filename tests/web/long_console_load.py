@@ -277,8 +277,8 @@ class Search:
         cursor, began = "", time.monotonic()
         while self.requests < requests_max:
             query = urlencode({**self._query, "cursor": cursor})
-            with urllib.request.urlopen(f"{self._address}?{query}") as answer:
-                found = json.load(answer)
+            with urllib.request.urlopen(f"{self._address}?{query}") as response:
+                found = json.load(response)
             assert found["records"] == []
             self.scanned += found["scanned"]
             self.requests += 1

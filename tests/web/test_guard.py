@@ -42,24 +42,24 @@ async def test_cross_origin_request_is_rejected() -> None:
             assert (await get(there, path, Host="evil.example.org")).status == 421
             assert (await get(there, path, Origin="http://evil.example.org")).status == 403
         own = f"http://{there}"
-        answer = await get(there, "/livez", Origin=own)
-        assert answer.status == 200
-        assert "access-control-allow-origin" not in answer.headers
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+        response = await get(there, "/livez", Origin=own)
+        assert response.status == 200
+        assert "access-control-allow-origin" not in response.headers
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["content-security-policy"].startswith("default-src 'self'")
 
 
 async def test_allowed_host_name_is_served() -> None:
     async with served(http_allowed_hosts="kafka.example.org") as (_, http):
-        answer = await get(http.endpoint_of(1), "/livez", Host="kafka.example.org:8080")
-        assert answer.status == 200
+        response = await get(http.endpoint_of(1), "/livez", Host="kafka.example.org:8080")
+        assert response.status == 200
 
 
 async def test_write_on_exposed_address_is_rejected() -> None:
     async with served(http_host="0.0.0.0") as (_, http):
         async with asking(http.endpoint_of(1)) as client:
-            answer = await client.ask("/livez", "POST")
-        assert (answer.status, answer.json()["error"]) == (
+            response = await client.ask("/livez", "POST")
+        assert (response.status, response.json()["error"]) == (
             403,
             "this server is read-only on non-loopback addresses",
         )

@@ -91,8 +91,8 @@ async def test_close_does_not_wait_for_requests() -> None:
 
 async def test_slow_request_gets_timeout_response() -> None:
     async with running(seconds=0.1) as (_, there):
-        answer = await get(there, "/waits")
-        assert (answer.status, "too long" in answer.text) == (503, True)
+        response = await get(there, "/waits")
+        assert (response.status, "too long" in response.text) == (503, True)
 
 
 async def test_failing_request_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:

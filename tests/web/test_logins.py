@@ -44,11 +44,11 @@ async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> Non
             {"Authorization": "Basic x"},
         ):
             for path in ("/console/", f"{API}/topics", f"{API}/session", f"{API}/overview"):
-                answer = await ask(there, path, headers)
-                assert answer.status == 401, path
-                assert answer.headers["www-authenticate"].startswith("Basic")
-        answer = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
-        assert answer.json()["user"] == "admin"
+                response = await ask(there, path, headers)
+                assert response.status == 401, path
+                assert response.headers["www-authenticate"].startswith("Basic")
+        response = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
+        assert response.json()["user"] == "admin"
         assert (await ask(there, f"{API}/overview", basic_auth("admin", "hush"))).status == 200
         assert (await ask(there, "/livez")).status == 200
 
@@ -61,8 +61,8 @@ async def test_authenticated_users_are_limited_by_acls() -> None:
         for who, status in ((alice, 403), (admin, 404)):
             headers = {**who, "X-Kbroker-Token": token}
             path = f"{API}/topics/__consumer_offsets/records"
-            answer = await client.ask(path, "POST", headers, line)
-            assert answer.status in (status, 404), answer.text
+            response = await client.ask(path, "POST", headers, line)
+            assert response.status in (status, 404), response.text
         for path in ("/activity", "/cluster", "/storage", "/explain/client/x", "/explain/group/g"):
             assert (await client.ask(API + path, headers=alice)).status == 403, path
             assert (await client.ask(API + path, headers=admin)).status == 200, path
@@ -71,9 +71,9 @@ async def test_authenticated_users_are_limited_by_acls() -> None:
 
 async def test_password_is_not_requested_on_exposed_address() -> None:
     async with secured("PLAIN", http_host="0.0.0.0") as (_, there):
-        answer = await ask(there, f"{API}/topics", basic_auth("admin", "hush"))
-        assert answer.status == 403
-        assert "passwords over unencrypted HTTP" in answer.json()["error"]
+        response = await ask(there, f"{API}/topics", basic_auth("admin", "hush"))
+        assert response.status == 403
+        assert "passwords over unencrypted HTTP" in response.json()["error"]
 
 
 async def test_failed_login_delays_only_its_client() -> None:
@@ -82,6 +82,6 @@ async def test_failed_login_delays_only_its_client() -> None:
         for _ in range(5):
             nursery.start_soon(ask, there, f"{API}/session", basic_auth("nobody", "hush"))
         await trio.testing.wait_all_tasks_blocked(0.05)
-        answer = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
-        assert answer.status == 200
+        response = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
+        assert response.status == 200
         nursery.cancel_scope.cancel()

@@ -39,9 +39,9 @@ async def test_each_node_reports_its_own_readiness() -> None:
         assert len({each.port for each in places}) == 3
         await broker.nodes[1].crash()
         await broker.nodes[2].stop()
-        answers = [await get(each, "/readyz") for each in places]
-        assert [each.status for each in answers] == [200, 503, 503]
-        said = [each.json().get("reason") for each in answers]
+        responses = [await get(each, "/readyz") for each in places]
+        assert [each.status for each in responses] == [200, 503, 503]
+        said = [each.json().get("reason") for each in responses]
         assert said == [None, "node: crashed", "node: stopping"]
         alive = [(await get(each, "/livez")).status for each in places]
         assert alive == [200] * 3, "the process is to be left alone"
@@ -54,16 +54,16 @@ async def test_read_only_log_directory_makes_node_not_ready(tmp_path: Path) -> N
     async with served(tmp_path) as (broker, http):
         (manager,) = broker.node.partitions.logs.managers
         manager.make_read_only("there is no room")
-        answer = await get(http.endpoint_of(1), "/readyz")
-        assert (answer.status, answer.json()["reason"]) == (503, "data: there is no room")
+        response = await get(http.endpoint_of(1), "/readyz")
+        assert (response.status, response.json()["reason"]) == (503, "data: there is no room")
 
 
 async def test_node_with_closed_listeners_is_not_ready() -> None:
     async with served() as (broker, http):
         broker.server.stop_accepting()
-        answer = await get(http.endpoint_of(1), "/readyz")
-        checks = answer.json()["checks"]
-        assert answer.status == 503
+        response = await get(http.endpoint_of(1), "/readyz")
+        checks = response.json()["checks"]
+        assert response.status == 503
         assert checks["listeners"] == "not accepting connections"
         assert checks["round_trip"].startswith("the broker accepts no connections at")
 
@@ -94,8 +94,8 @@ async def test_readiness_is_reported_until_stop_completes() -> None:
         assert (await get(there, "/readyz")).status == 200
         stop.set()
         await stopping.wait()
-        answer = await get(there, "/readyz")
-        assert (answer.status, answer.json()["reason"]) == (503, "node: stopping")
+        response = await get(there, "/readyz")
+        assert (response.status, response.json()["reason"]) == (503, "node: stopping")
         go_on.set()
     with pytest.raises(OSError, match="connect"):
         await get(Endpoint(*there), "/livez")

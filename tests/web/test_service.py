@@ -17,8 +17,8 @@ LIBRARIES = ("hypercorn", "starlette", "prometheus_client", "anyio", "h11", "h2"
 
 
 def status_of(url: str) -> int:
-    with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-        status: int = answer.status
+    with urllib.request.urlopen(url, timeout=SECONDS) as response:
+        status: int = response.status
         return status
 
 

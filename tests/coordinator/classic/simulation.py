@@ -276,23 +276,24 @@ class Simulation:
             return
         client.join = None
         self._calls.remove(call)
-        answer = call.response
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self._learn_id(client, answer.member_id)
-        elif answer.error_code:
+        response = call.response
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._learn_id(client, response.member_id)
+        elif response.error_code:
             must(
-                answer.error_code in BAD_NEWS
-                or answer.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID),
-                f"join answered {answer.error_code}",
+                response.error_code in BAD_NEWS
+                or response.error_code
+                in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID),
+                f"join answered {response.error_code}",
             )
-            client.forget(answer.error_code)
+            client.forget(response.error_code)
         else:
-            self._learn_id(client, answer.member_id)
-            client.generation, client.synced = answer.generation_id, False
-            client.leads = bool(answer.members) and not answer.skip_assignment
-            client.members = [row.member_id for row in answer.members]
-            if answer.members:
-                self._note_leader(client, answer)
+            self._learn_id(client, response.member_id)
+            client.generation, client.synced = response.generation_id, False
+            client.leads = bool(response.members) and not response.skip_assignment
+            client.members = [row.member_id for row in response.members]
+            if response.members:
+                self._note_leader(client, response)
             self._said.append((client.group, client.member_id, client.generation, client.instance))
             self.work["joins"] += 1
 
@@ -301,12 +302,12 @@ class Simulation:
         must(owner == client.number, f"{member_id} was returned to two clients")
         client.member_id = member_id
 
-    def _note_leader(self, client: Client, answer: JoinGroupResponse) -> None:
-        must(answer.leader == client.member_id, "a follower received the member list")
-        leaders = self._leaders[client.group, answer.generation_id]
-        if not answer.skip_assignment:
+    def _note_leader(self, client: Client, response: JoinGroupResponse) -> None:
+        must(response.leader == client.member_id, "a follower received the member list")
+        leaders = self._leaders[client.group, response.generation_id]
+        if not response.skip_assignment:
             leaders.add(client.number)
-            must(len(leaders) == 1, f"generation {answer.generation_id} was led by {leaders}")
+            must(len(leaders) == 1, f"generation {response.generation_id} was led by {leaders}")
 
     def _begin_sync(self, client: Client) -> None:
         assignments = {}
@@ -330,13 +331,13 @@ class Simulation:
             return
         client.sync = None
         self._calls.remove(call)
-        answer = call.response
-        if answer.error_code:
-            client.forget(answer.error_code)
+        response = call.response
+        if response.error_code:
+            client.forget(response.error_code)
             return
         client.synced = True
-        if answer.assignment:
-            group, generation, stamp = answer.assignment.decode().split(":")
+        if response.assignment:
+            group, generation, stamp = response.assignment.decode().split(":")
             must(group == client.group, "assignment of another group")
             must(int(generation) == client.generation, "assignment of another generation")
             syncs = self._syncs_of[group, int(generation)]

@@ -188,9 +188,9 @@ def test_leader_rejoining_stable_group_starts_rebalance() -> None:
 def test_unchanged_follower_rejoining_receives_current_generation(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2, version)
-    answer = h.join(follower, version=version).response
-    assert (answer.generation_id, answer.leader, answer.members) == (2, leader, [])
-    assert answer.protocol_name == "range"
+    response = h.join(follower, version=version).response
+    assert (response.generation_id, response.leader, response.members) == (2, leader, [])
+    assert response.protocol_name == "range"
     assert h.describe().group_state == "Stable"
 
 
@@ -383,8 +383,8 @@ def test_sync_result_depends_on_group_state(version: int) -> None:
     # A late SyncGroup of the leader does not change the stored assignment.
     assert h.sync(leader, 2, {leader: b"new"}, version=version).response.assignment == b"a0"
     h.join(leader, version=3)
-    answer = h.sync(follower, 2, version=version).response
-    assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    response = h.sync(follower, 2, version=version).response
+    assert response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert h.describe().group_state == "PreparingRebalance"
 
 
@@ -523,18 +523,18 @@ def test_restarted_static_follower_keeps_assignment_without_rebalance(version: i
     h = Harness()
     leader, old = static_group(h)
     written = len(h.log)
-    answer = h.join(instance="i1", version=version, client="again").response
-    assert answer.error_code == ErrorCode.NONE
-    assert answer.member_id not in (old, "")
-    assert (answer.generation_id, answer.leader, answer.members) == (2, leader, [])
-    assert not answer.skip_assignment
+    response = h.join(instance="i1", version=version, client="again").response
+    assert response.error_code == ErrorCode.NONE
+    assert response.member_id not in (old, "")
+    assert (response.generation_id, response.leader, response.members) == (2, leader, [])
+    assert not response.skip_assignment
     assert len(h.log) == written + 1  # the new id survives a restart
     assert h.heartbeat(leader, 2) == ErrorCode.NONE
     assert h.heartbeat(old, 2, instance="i1") == ErrorCode.FENCED_INSTANCE_ID
     assert h.heartbeat(old, 2) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert h.sync(answer.member_id, 2, instance="i1").response.assignment == b"a1"
+    assert h.sync(response.member_id, 2, instance="i1").response.assignment == b"a1"
     for shard in (h, h.restarted()):
-        assert shard.heartbeat(answer.member_id, 2, instance="i1") == ErrorCode.NONE
+        assert shard.heartbeat(response.member_id, 2, instance="i1") == ErrorCode.NONE
         assert [m.client_id for m in shard.describe().members] == ["c", "again"]
 
 
@@ -542,21 +542,21 @@ def test_restarted_static_follower_keeps_assignment_without_rebalance(version: i
 def test_restarted_static_leader_keeps_assignment_and_leadership(version: int) -> None:
     h = Harness()
     old, follower = static_group(h)
-    answer = h.join(instance="i0", version=version).response
-    assert answer.error_code == ErrorCode.NONE
-    assert answer.generation_id == 2
+    response = h.join(instance="i0", version=version).response
+    assert response.error_code == ErrorCode.NONE
+    assert response.generation_id == 2
     if version >= 9:
-        assert answer.leader == answer.member_id
-        assert answer.skip_assignment
-        assert [row.member_id for row in answer.members] == [answer.member_id, follower]
-        assert [row.group_instance_id for row in answer.members] == ["i0", "i1"]
-        assert {row.metadata for row in answer.members} == {RANGE[0][1]}
+        assert response.leader == response.member_id
+        assert response.skip_assignment
+        assert [row.member_id for row in response.members] == [response.member_id, follower]
+        assert [row.group_instance_id for row in response.members] == ["i0", "i1"]
+        assert {row.metadata for row in response.members} == {RANGE[0][1]}
     else:
-        assert answer.leader == old
-        assert answer.members == []
-    assert h.sync(answer.member_id, 2, instance="i0").response.assignment == b"a0"
+        assert response.leader == old
+        assert response.members == []
+    assert h.sync(response.member_id, 2, instance="i0").response.assignment == b"a0"
     # It is the leader: when it rejoins, the group rebalances.
-    assert h.join(answer.member_id, instance="i0").is_pending
+    assert h.join(response.member_id, instance="i0").is_pending
 
 
 def test_replaced_static_member_has_new_session() -> None:
@@ -586,9 +586,9 @@ def test_static_replacement_that_cannot_be_stored_is_undone() -> None:
     h = Harness()
     leader, old = static_group(h)
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
-    answer = h.join(instance="i1", protocols=(*RANGE, STICKY)).response
-    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert answer.member_id == ""
+    response = h.join(instance="i1", protocols=(*RANGE, STICKY)).response
+    assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert response.member_id == ""
     assert h.heartbeat(old, 2, instance="i1") == ErrorCode.NONE
     assert h.join(old, instance="i1").response.generation_id == 2  # unchanged: RANGE alone
     h.sleep(SESSION_MS - 1)
@@ -661,10 +661,10 @@ def test_static_member_may_return_to_full_group() -> None:
 def test_leave_starts_rebalance_of_remaining_members(version: int) -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    answer = h.leave((leader, None), version=version)
-    assert answer.error_code == ErrorCode.NONE
+    response = h.leave((leader, None), version=version)
+    assert response.error_code == ErrorCode.NONE
     if version >= 3:
-        assert [(m.member_id, m.error_code) for m in answer.members] == [(leader, 0)]
+        assert [(m.member_id, m.error_code) for m in response.members] == [(leader, 0)]
     assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
     again = h.join(follower).response
     assert (again.generation_id, again.leader) == (3, follower)
@@ -675,12 +675,12 @@ def test_leave_error_is_top_level_up_to_version_2(version: int) -> None:
     h = Harness()
     h.stable(1)
     for group in ("g", "unknown"):
-        answer = h.leave(("nobody", None), version=version, group=group)
+        response = h.leave(("nobody", None), version=version, group=group)
         if version >= 3:
-            assert answer.error_code == ErrorCode.NONE
-            assert [m.error_code for m in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID]
+            assert response.error_code == ErrorCode.NONE
+            assert [m.error_code for m in response.members] == [ErrorCode.UNKNOWN_MEMBER_ID]
         else:
-            assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
     empty = h.leave(("nobody", None), version=version, group="")
     assert empty.error_code == ErrorCode.INVALID_GROUP_ID
     assert h.describe().group_state == "Stable"
@@ -690,7 +690,7 @@ def test_leave_error_is_top_level_up_to_version_2(version: int) -> None:
 def test_several_members_leave_with_individual_errors(version: int) -> None:
     h = Harness()
     leader, follower = static_group(h)
-    answer = h.leave(
+    response = h.leave(
         ("", "unknown"),
         ("wrong", "i0"),
         ("nobody", None),
@@ -698,9 +698,9 @@ def test_several_members_leave_with_individual_errors(version: int) -> None:
         (follower, "i1"),
         version=version,
     )
-    assert [m.error_code for m in answer.members] == [25, 82, 25, 0, 0]
-    assert [m.member_id for m in answer.members] == ["", "wrong", "nobody", "", follower]
-    assert [m.group_instance_id for m in answer.members] == ["unknown", "i0", None, "i0", "i1"]
+    assert [m.error_code for m in response.members] == [25, 82, 25, 0, 0]
+    assert [m.member_id for m in response.members] == ["", "wrong", "nobody", "", follower]
+    assert [m.group_instance_id for m in response.members] == ["unknown", "i0", None, "i0", "i1"]
     assert h.describe().group_state == "Empty"
     assert h.heartbeat(leader, 2) == ErrorCode.UNKNOWN_MEMBER_ID
 

@@ -110,9 +110,9 @@ def test_absent_leader_is_replaced_by_joined_member() -> None:
         h.sleep(9_000)
         assert h.heartbeat(leader, 3) == ErrorCode.REBALANCE_IN_PROGRESS
     h.sleep(3_000)
-    answers = [call.response for call in calls]
-    assert [answer.leader for answer in answers] == [second, second]
-    assert [len(answer.members) for answer in answers] == [0, 2]
+    responses = [call.response for call in calls]
+    assert [response.leader for response in responses] == [second, second]
+    assert [len(response.members) for response in responses] == [0, 2]
 
 
 def test_rebalance_timeout_of_zero_does_not_busy_loop() -> None:

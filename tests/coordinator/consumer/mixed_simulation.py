@@ -166,15 +166,15 @@ class MixedSimulation(ConsumerSimulation):
         if consumer.call is None:
             self._ask(consumer)
         if consumer.call is not None and not consumer.call.is_pending:
-            answer, consumer.call = consumer.call.response, None
-            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                consumer.member_id = answer.member_id
-            elif answer.error_code:
-                consumer.again(answer.error_code)
+            response, consumer.call = consumer.call.response, None
+            if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                consumer.member_id = response.member_id
+            elif response.error_code:
+                consumer.again(response.error_code)
             elif consumer.wants == "join":
-                self._joined(consumer, answer)
+                self._joined(consumer, response)
             else:
-                self._synced(consumer, answer)
+                self._synced(consumer, response)
 
     def _ask(self, consumer: OldConsumer) -> None:
         if consumer.wants == "join":
@@ -197,17 +197,17 @@ class MixedSimulation(ConsumerSimulation):
             if code:
                 consumer.again(code)
 
-    def _joined(self, consumer: OldConsumer, answer: Any) -> None:
-        must(answer.generation_id >= consumer.generation, "generation decreased")
-        consumer.member_id, consumer.generation = answer.member_id, answer.generation_id
+    def _joined(self, consumer: OldConsumer, response: Any) -> None:
+        must(response.generation_id >= consumer.generation, "generation decreased")
+        consumer.member_id, consumer.generation = response.member_id, response.generation_id
         consumer.wants, consumer.leads = "sync", None
-        if answer.leader == answer.member_id:
-            said = {row.member_id: read_subscription(row.metadata) for row in answer.members}
+        if response.leader == response.member_id:
+            said = {row.member_id: read_subscription(row.metadata) for row in response.members}
             consumer.leads = {each: list(what.topics) for each, what in said.items() if what}
         self.work["old joined"] += 1
 
-    def _synced(self, consumer: OldConsumer, answer: Any) -> None:
-        assignment = read_assignment(answer.assignment)
+    def _synced(self, consumer: OldConsumer, response: Any) -> None:
+        assignment = read_assignment(response.assignment)
         must(assignment is not None, "assignment cannot be parsed")
         assert assignment is not None
         for row in assignment.assigned_partitions:

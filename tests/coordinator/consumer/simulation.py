@@ -174,13 +174,13 @@ class ConsumerSimulation:
         says_owned = consumer.must_say_all or self.rng.random() < 0.7
         if consumer.must_say_all:
             fields |= consumer.subscription | {"rebalance_timeout_ms": 30_000}
-        answer = self.h.beat(
+        response = self.h.beat(
             consumer.member_id,
             consumer.epoch,
             owned=self._by_name(consumer.owned) if says_owned else None,
             **fields,
         )
-        self.work[ErrorCode(answer.error_code).name] += 1
+        self.work[ErrorCode(response.error_code).name] += 1
         if self.rng.random() < 0.1:
             # The response is lost. The consumer no longer takes partitions of earlier responses:
             # its report of owned partitions has released them. (Kafka's consumer takes them
@@ -188,19 +188,19 @@ class ConsumerSimulation:
             consumer.must_say_all, consumer.told = True, set(consumer.owned)
             self.work["lost"] += 1
             return
-        if answer.error_code in FENCED:
+        if response.error_code in FENCED:
             consumer.forget()
-        elif not answer.error_code:
-            consumer.epoch, consumer.must_say_all = answer.member_epoch, False
-            must(answer.member_epoch > 0, "member epoch is 0")
-            if answer.assignment is not None:
+        elif not response.error_code:
+            consumer.epoch, consumer.must_say_all = response.member_epoch, False
+            must(response.member_epoch > 0, "member epoch is 0")
+            if response.assignment is not None:
                 consumer.told = {
                     (row.topic_id, index)
-                    for row in answer.assignment.topic_partitions
+                    for row in response.assignment.topic_partitions
                     for index in row.partitions
                 }
         else:
-            must(answer.error_code in BAD_NEWS, f"{answer}")
+            must(response.error_code in BAD_NEWS, f"{response}")
             consumer.must_say_all = True
 
     def _by_name(self, owned: set[Place]) -> dict[str, list[int]]:

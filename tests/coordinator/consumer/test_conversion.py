@@ -105,9 +105,9 @@ def test_empty_consumer_group_becomes_classic_group_with_its_offsets() -> None:
 def test_upgrade_is_rejected_by_migration_policy(policy: MigrationPolicy) -> None:
     h = harness(migration=policy)
     classic_pair(h)
-    answer = h.beat("c", 0)
-    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert "group.consumer.migration.policy" in (answer.error_message or "")
+    response = h.beat("c", 0)
+    assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "group.consumer.migration.policy" in (response.error_message or "")
     assert is_classic(h)
 
 
@@ -139,8 +139,8 @@ def test_upgrade_keeps_assignments_and_classic_members() -> None:
     h = harness()
     a, b = classic_pair(h)
     generation = generation_of(h)
-    answer = h.beat("c", 0)
-    assert (answer.member_epoch, given(h, answer)) == (generation + 1, {})
+    response = h.beat("c", 0)
+    assert (response.member_epoch, given(h, response)) == (generation + 1, {})
     shares = members(h)
     assert shares[a] == (generation, {"orders": [0, 1]})
     assert shares[b] == (generation, {"orders": [2, 3]})
@@ -249,8 +249,8 @@ def test_classic_member_joins_consumer_group() -> None:
     h = harness()
     h.beat("c", 0)
     member_id = h.new_id()
-    answer = h.join(member_id).response
-    assert answer.generation_id == 3
+    response = h.join(member_id).response
+    assert response.generation_id == 3
     assert h.sync(member_id, 3).response.assignment == write_assignment([])
     h.beat("c", 2)
     h.beat("c", 2, owned={"orders": [0, 1]})
@@ -388,9 +388,9 @@ def test_rejected_join_keeps_empty_modern_group(
     h.beat("a", 0)
     h.beat("a", -1)
     assert h.coordinator.delete_empty_modern_group(request_, h.now) is None
-    answer = h.coordinator.join(request_, ClientInfo("c", "/10.0.0.1"), h.now, 9).response
-    assert isinstance(answer, JoinGroupResponse)
-    assert answer.error_code == code
+    response = h.coordinator.join(request_, ClientInfo("c", "/10.0.0.1"), h.now, 9).response
+    assert isinstance(response, JoinGroupResponse)
+    assert response.error_code == code
     assert not is_classic(h)
     assert h.coordinator.delete_empty_modern_group(joining(), h.now) is not None
 

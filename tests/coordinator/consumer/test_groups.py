@@ -48,18 +48,18 @@ def test_invalid_heartbeat_is_rejected(name: str) -> None:
     fields, code = BAD[name]
     h = harness()
     request: dict[str, Any] = {"member_id": "a", "epoch": 0}
-    answer = h.beat(**(request | fields))
-    assert ErrorCode(answer.error_code) is code
-    assert answer.error_message
+    response = h.beat(**(request | fields))
+    assert ErrorCode(response.error_code) is code
+    assert response.error_message
     assert h.log == []
 
 
 def test_coordinator_generates_member_id_in_version_0() -> None:
     h = harness()
-    answer = h.beat("", 0, version=0)
-    assert len(answer.member_id or "") == 36
+    response = h.beat("", 0, version=0)
+    assert len(response.member_id or "") == 36
     assert h.beat("", 2, version=0).error_code == ErrorCode.INVALID_REQUEST
-    assert h.beat(answer.member_id or "", 2, version=0).error_code == 0
+    assert h.beat(response.member_id or "", 2, version=0).error_code == 0
 
 
 # -- epochs and assignments
@@ -77,8 +77,8 @@ def test_single_member_receives_all_partitions_once() -> None:
 def test_full_heartbeat_receives_full_response() -> None:
     h = harness()
     h.beat("a", 0)
-    answer = h.beat("a", 2, topics=["orders"], owned=ALL, rebalance_timeout_ms=REBALANCE_MS)
-    assert given(h, answer) == ALL
+    response = h.beat("a", 2, topics=["orders"], owned=ALL, rebalance_timeout_ms=REBALANCE_MS)
+    assert given(h, response) == ALL
 
 
 def test_wrong_epoch_or_member_id_is_rejected() -> None:
@@ -115,8 +115,8 @@ def test_partitions_of_leaving_member_are_reassigned() -> None:
     h.beat("a", 0)
     h.beat("b", 0)
     assert h.beat("a", -1).member_epoch == -1
-    answer = h.beat("b", 3)
-    assert (answer.member_epoch, given(h, answer)) == (4, ALL)
+    response = h.beat("b", 3)
+    assert (response.member_epoch, given(h, response)) == (4, ALL)
     assert h.beat("b", -1).error_code == 0
     assert h.describe_consumer().group_state == "Empty"
 
@@ -171,15 +171,15 @@ def test_recreated_topic_is_assigned_again() -> None:
     h.beat("a", 0, topics=["audit"])
     h.delete_topic("audit")
     h.create_topic("audit", 1)
-    answer = h.beat("a", 2, owned={})
-    assert answer.member_epoch == 3
-    assert given(h, answer) == {"audit": [0]}
+    response = h.beat("a", 2, owned={})
+    assert response.member_epoch == 3
+    assert given(h, response) == {"audit": [0]}
 
 
 def test_regular_expression_matches_existing_and_new_topics() -> None:
     h = harness()
-    answer = h.beat("a", 0, subscribed_topic_regex="or.*|au..t")
-    assert given(h, answer) == {"orders": [0, 1, 2, 3], "audit": [0]}
+    response = h.beat("a", 0, subscribed_topic_regex="or.*|au..t")
+    assert given(h, response) == {"orders": [0, 1, 2, 3], "audit": [0]}
     h.create_topic("orc", 1)
     assert h.beat("a", 2).member_epoch == 2, "changes of topics come in bursts"
     h.sleep(1_000)
@@ -191,8 +191,8 @@ def test_regular_expression_matches_existing_and_new_topics() -> None:
 
 def test_regular_expression_matches_only_topics_that_client_may_describe() -> None:
     h = harness()
-    answer = h.beat("a", 0, subscribed_topic_regex=".*", may_describe="audit".__eq__)
-    assert given(h, answer) == {"audit": [0]}
+    response = h.beat("a", 0, subscribed_topic_regex=".*", may_describe="audit".__eq__)
+    assert given(h, response) == {"audit": [0]}
 
 
 def test_unused_regular_expression_is_deleted() -> None:
@@ -202,9 +202,9 @@ def test_unused_regular_expression_is_deleted() -> None:
     h.beat("b", -1)
     (group,) = h.coordinator._state.groups_of(ConsumerGroup)
     assert set(group.resolved) == {"or.*"}
-    answer = h.beat("a", group.members["a"].epoch, subscribed_topic_regex="", topics=["audit"])
+    response = h.beat("a", group.members["a"].epoch, subscribed_topic_regex="", topics=["audit"])
     assert set(group.resolved) == set()
-    assert given(h, answer) == {}
+    assert given(h, response) == {}
 
 
 @pytest.mark.parametrize("topics", [0, 2_100])
@@ -221,8 +221,8 @@ def test_changing_to_pattern_without_matches_releases_partitions(
     epoch = h.beat("a", group.members["a"].epoch).member_epoch
     h.beat("a", epoch, owned={"orders": [0, 1]})
     h.beat("a", group.members["a"].epoch, subscribed_topic_regex="nothing")
-    answer = h.beat("a", group.members["a"].epoch, owned={})
-    assert answer.error_code == 0
+    response = h.beat("a", group.members["a"].epoch, owned={})
+    assert response.error_code == 0
     for _ in range(2):
         h.beat("b", group.members["b"].epoch)
     assert {len(parts) for parts in group.members["b"].assigned.values()} == {4}

@@ -57,7 +57,7 @@ class Group:
 
     def beat(self, member_id: str) -> None:
         member, epoch = self.members[member_id], self.epochs[member_id]
-        answer = self.harness.beat(
+        response = self.harness.beat(
             member.id,
             epoch,
             subscribed_topic_regex=member.pattern if epoch == 0 else None,
@@ -65,18 +65,18 @@ class Group:
             may_describe=member.rights,
             owned=self.owned[member_id],
         )
-        if answer.error_code:
+        if response.error_code:
             return
-        self.epochs[member_id] = answer.member_epoch
-        if answer.assignment is not None:
-            self.owned[member_id] = self._named(answer)
+        self.epochs[member_id] = response.member_epoch
+        if response.assignment is not None:
+            self.owned[member_id] = self._named(response)
 
-    def _named(self, answer: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]]:
-        assert answer.assignment is not None
+    def _named(self, response: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]]:
+        assert response.assignment is not None
         names = self.harness.topics.name_of
         return {
             names(each.topic_id) or "": sorted(each.partitions)
-            for each in answer.assignment.topic_partitions
+            for each in response.assignment.topic_partitions
         }
 
     def round(self) -> None:

@@ -26,8 +26,8 @@ def test_members_joining_within_assignment_interval_are_assigned_together() -> N
     h = harness(assignment_interval_ms=1_000)
     h.beat("a", 0)
     h.ms += 200
-    answer = h.beat("b", 0)
-    assert (answer.member_epoch, given(h, answer)) == (2, {})
+    response = h.beat("b", 0)
+    assert (response.member_epoch, given(h, response)) == (2, {})
     assert h.describe_consumer().group_state == "Assigning"
     h.beat("c", 0)
     h.ms += 800
@@ -62,10 +62,10 @@ def test_member_that_revokes_in_time_is_kept() -> None:
 def test_member_with_new_subscription_revokes_immediately() -> None:
     h = harness(assignment_interval_ms=60_000)
     h.beat("a", 0)
-    answer = h.beat("a", 2, topics=["audit"], owned=ALL)
-    assert (answer.member_epoch, given(h, answer)) == (2, {})
+    response = h.beat("a", 2, topics=["audit"], owned=ALL)
+    assert (response.member_epoch, given(h, response)) == (2, {})
     h.beat("a", 2, owned={})
     for _ in range(2):
         h.sleep(30_000)
-        answer = h.beat("a", 2)
-    assert given(h, answer) == {"audit": [0]}
+        response = h.beat("a", 2)
+    assert given(h, response) == {"audit": [0]}

@@ -22,8 +22,8 @@ def test_pattern_over_many_topics_is_resolved_in_background() -> None:
     h = harness()
     for number in range(2_100):
         h.topics.create(f"t{number}", 1)
-    answer = h.beat("a", 0, subscribed_topic_regex="t1.?")
-    assert (answer.member_epoch, given(h, answer)) == (1, {})
+    response = h.beat("a", 0, subscribed_topic_regex="t1.?")
+    assert (response.member_epoch, given(h, response)) == (1, {})
     found = given(h, h.beat("a", 1))
     assert found == {f"t{each}": [0] for each in (1, *range(10, 20))}
 
@@ -31,10 +31,10 @@ def test_pattern_over_many_topics_is_resolved_in_background() -> None:
 def test_many_partitions_are_assigned_in_background() -> None:
     h = harness()
     h.create_topic("large", 2_500)
-    answer = h.beat("a", 0, topics=["large"])
-    assert (answer.member_epoch, given(h, answer)) == (1, {})
-    answer = h.beat("a", 1)
-    assert (answer.member_epoch, given(h, answer)) == (2, {"large": list(range(2_500))})
+    response = h.beat("a", 0, topics=["large"])
+    assert (response.member_epoch, given(h, response)) == (1, {})
+    response = h.beat("a", 1)
+    assert (response.member_epoch, given(h, response)) == (2, {"large": list(range(2_500))})
     assert given(h, h.beat("b", 0, topics=["large"])) == {}
     assert len((given(h, h.beat("a", 2)) or {})["large"]) == 1_250
     h.beat("a", 2, owned={})

@@ -20,14 +20,14 @@ def harness(**settings: Any) -> Harness:
     return Harness(share=replace(AT_ONCE, **settings))
 
 
-def given(h: Harness, answer: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+def given(h: Harness, response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
     """Return the assignment of a response, or None if it contains none."""
-    assert not answer.error_code, answer
-    if answer.assignment is None:
+    assert not response.error_code, response
+    if response.assignment is None:
         return None
     return {
         h.topics.name_of(row.topic_id) or "?": row.partitions
-        for row in answer.assignment.topic_partitions
+        for row in response.assignment.topic_partitions
     }
 
 

@@ -109,19 +109,19 @@ class ShareSimulation:
 
     def _beat(self, reader: Reader) -> None:
         topics = reader.topics if reader.must_say_all else None
-        answer = self.h.share_beat(reader.member_id, reader.epoch, topics)
-        self.work[ErrorCode(answer.error_code).name] += 1
+        response = self.h.share_beat(reader.member_id, reader.epoch, topics)
+        self.work[ErrorCode(response.error_code).name] += 1
         if self.rng.random() < 0.1:
             self.work["lost"] += 1
             reader.must_say_all = True
-        elif answer.error_code in FENCED:
+        elif response.error_code in FENCED:
             reader.epoch, reader.must_say_all = 0, True
-        elif not answer.error_code:
-            reader.epoch, reader.must_say_all = answer.member_epoch, False
-            must(answer.member_epoch > 0, "member epoch is 0")
+        elif not response.error_code:
+            reader.epoch, reader.must_say_all = response.member_epoch, False
+            must(response.member_epoch > 0, "member epoch is 0")
         else:
             allowed = (*BAD_NEWS, ErrorCode.GROUP_MAX_SIZE_REACHED)
-            must(answer.error_code in allowed, f"{answer}")
+            must(response.error_code in allowed, f"{response}")
             reader.must_say_all = True
 
     def leave(self) -> None:

@@ -159,8 +159,8 @@ def test_older_state_epoch_is_fenced() -> None:
 
 def test_uninitialized_state_cannot_be_read_or_written() -> None:
     log = Log()
-    for answer in (log.read(), log.write((0, 0, 2, 1))):
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+    for response in (log.read(), log.write((0, 0, 2, 1))):
+        assert response.error_code == ErrorCode.INVALID_REQUEST
     nothing = log.summary()
     assert (nothing.error_code, nothing.start_offset) == (ErrorCode.NONE, -1)
     assert log.delete().error_code == ErrorCode.NONE
@@ -184,8 +184,8 @@ def test_deleted_state_is_removed() -> None:
 def test_unknown_partition_is_rejected(partition: int, code: ErrorCode) -> None:
     log = Log()
     log.share = log.share._replace(partition=partition)
-    for answer in (log.initialize(), log.summary(), log.delete()):
-        assert answer.error_code == code
+    for response in (log.initialize(), log.summary(), log.delete()):
+        assert response.error_code == code
 
 
 def test_states_of_deleted_topics_are_deleted() -> None:

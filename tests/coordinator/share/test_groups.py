@@ -29,9 +29,9 @@ def test_invalid_heartbeat_is_rejected(name: str) -> None:
     fields, code = BAD[name]
     h = harness()
     values: dict[str, Any] = {"member_id": "a", "epoch": 0}
-    answer = h.share_beat(**(values | fields))
-    assert ErrorCode(answer.error_code) is code
-    assert answer.error_message
+    response = h.share_beat(**(values | fields))
+    assert ErrorCode(response.error_code) is code
+    assert response.error_message
     assert h.log == []
 
 
@@ -48,8 +48,8 @@ def test_member_gets_partitions_after_initialization() -> None:
     assert (again.member_epoch, given(h, again)) == (2, None)
     (made,) = h.make_states()
     assert made.epoch == 2
-    answer = h.share_beat("a", 2)
-    assert (answer.member_epoch, given(h, answer)) == (3, ALL)
+    response = h.share_beat("a", 2)
+    assert (response.member_epoch, given(h, response)) == (3, ALL)
     assert given(h, h.share_beat("a", 3)) is None
     assert asked(h) == {}
 
@@ -83,8 +83,8 @@ def test_silent_member_is_removed() -> None:
     h.share_beat("a", 3)
     (event,) = h.sleep(1)
     assert event.cause == "member b missed heartbeats"
-    answer = h.share_beat("a", 4)
-    assert given(h, answer) == ALL
+    response = h.share_beat("a", 4)
+    assert given(h, response) == ALL
     h.coordinator.end_session("g", "a", h.now)
     h.sleep(0)
     assert h.describe_share().group_state == "Empty"
@@ -164,8 +164,8 @@ def test_group_has_one_type() -> None:
     assert h.commit({("orders", 0): 1}) == [ErrorCode.GROUP_ID_NOT_FOUND]
     assert h.commit_in_transaction({("orders", 0): 1}) == [ErrorCode.GROUP_ID_NOT_FOUND]
     assert h.fetch({"orders": [0]})["orders", 0][0] == -1
-    answer = h.delete_offsets({"orders": [0]})
-    assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    response = h.delete_offsets({"orders": [0]})
+    assert response.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert h.describe_consumer().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert "not a classic group" in (h.describe().error_message or "")
     h.beat("c", 0, group="consumers")

@@ -21,8 +21,8 @@ def test_large_topic_is_initialized_in_parts() -> None:
     h.share_beat("a", 3)
     row = h.describe_share().members[0]
     for _ in range(3):
-        answer = h.share_beat("a", h.describe_share().members[0].member_epoch)
-    assert not answer.error_code
+        response = h.share_beat("a", h.describe_share().members[0].member_epoch)
+    assert not response.error_code
     row = h.describe_share().members[0]
     assert len(row.assignment.topic_partitions[0].partitions) == PARTITIONS_AT_ONCE + 500
 

@@ -11,18 +11,18 @@ from ..harness import Harness
 QUICK = StreamsGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_ms=0)
 
 
-def active(answer: Any) -> dict[str, list[int]] | None:
+def active(response: Any) -> dict[str, list[int]] | None:
     """Return the active tasks of a response, or None if it contains none."""
-    assert not answer.error_code, answer
-    if answer.active_tasks is None:
+    assert not response.error_code, response
+    if response.active_tasks is None:
         return None
-    return {row.subtopology_id: row.partitions for row in answer.active_tasks}
+    return {row.subtopology_id: row.partitions for row in response.active_tasks}
 
 
 def state(h: Harness) -> str:
     return str(h.describe_streams().group_state)
 
 
-def told(answer: Any) -> list[int]:
+def told(response: Any) -> list[int]:
     """Return the status codes of a response."""
-    return [each.status_code for each in answer.status]
+    return [each.status_code for each in response.status]

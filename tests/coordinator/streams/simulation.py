@@ -122,8 +122,8 @@ class StreamsSimulation:
             fields = {"topology": TOPOLOGY, "process_id": worker.process_id}
         elif self.rng.random() < 0.8:
             fields = {"owned": _rows(worker.active), "standby": _rows(worker.standby)}
-        answer = self.h.streams_beat(worker.member_id, worker.epoch, **fields)
-        self.work[ErrorCode(answer.error_code).name] += 1
+        response = self.h.streams_beat(worker.member_id, worker.epoch, **fields)
+        self.work[ErrorCode(response.error_code).name] += 1
         if self.h.missing and self.rng.random() < 0.8:
             self.h.make_missing()
             self.work["made"] += 1
@@ -132,15 +132,15 @@ class StreamsSimulation:
             worker.told = set(worker.active), set(worker.standby)
             self.work["lost"] += 1
             return
-        if answer.error_code in (*FENCED, ErrorCode.INVALID_REQUEST):
+        if response.error_code in (*FENCED, ErrorCode.INVALID_REQUEST):
             worker.forget()  # invalid request: it contains tasks that no longer exist
-        elif answer.error_code:
-            must(answer.error_code in BAD_NEWS, f"{answer}")
+        elif response.error_code:
+            must(response.error_code in BAD_NEWS, f"{response}")
         else:
-            must(answer.member_epoch > 0, "member epoch is 0")
-            worker.epoch = answer.member_epoch
-            if answer.active_tasks is not None:
-                worker.told = _tasks(answer.active_tasks), _tasks(answer.standby_tasks or [])
+            must(response.member_epoch > 0, "member epoch is 0")
+            worker.epoch = response.member_epoch
+            if response.active_tasks is not None:
+                worker.told = _tasks(response.active_tasks), _tasks(response.standby_tasks or [])
 
     def leave(self) -> None:
         worker = self._some()

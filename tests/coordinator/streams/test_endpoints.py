@@ -10,17 +10,19 @@ from ..harness import Harness
 def test_response_contains_partitions_by_endpoint(h: Harness) -> None:
     cls = StreamsGroupHeartbeatRequest.Endpoint
     h.streams_beat("a", 0, user_endpoint=cls(host="one", port=1))
-    answer = h.streams_beat("b", 0, user_endpoint=cls(host="two", port=2))
-    assert answer.endpoint_information_epoch == 1
-    rows = answer.partitions_by_user_endpoint or []
+    response = h.streams_beat("b", 0, user_endpoint=cls(host="two", port=2))
+    assert response.endpoint_information_epoch == 1
+    rows = response.partitions_by_user_endpoint or []
     assert [(row.user_endpoint.host, len(row.active_partitions)) for row in rows] == [
         ("one", 1),
         ("two", 0),
     ]
     assert rows[0].active_partitions[0].partitions == [0, 1, 2, 3]
-    answer = h.streams_beat("b", 3, endpoint_information_epoch=1)
-    assert answer.partitions_by_user_endpoint is None
-    answer = h.streams_beat("a", 2, endpoint_information_epoch=1)
-    assert answer.endpoint_information_epoch == 2, "the tasks of the member have changed"
-    (row, _) = sorted(answer.partitions_by_user_endpoint or (), key=lambda r: r.user_endpoint.port)
+    response = h.streams_beat("b", 3, endpoint_information_epoch=1)
+    assert response.partitions_by_user_endpoint is None
+    response = h.streams_beat("a", 2, endpoint_information_epoch=1)
+    assert response.endpoint_information_epoch == 2, "the tasks of the member have changed"
+    (row, _) = sorted(
+        response.partitions_by_user_endpoint or (), key=lambda r: r.user_endpoint.port
+    )
     assert row.active_partitions[0].partitions == [0, 1]

@@ -15,14 +15,14 @@ from .groups import active, state, told
 NONE: dict[str, Any] = {"owned": {}}
 
 
-def details(answer: Any) -> list[str]:
-    return [each.status_detail for each in answer.status]
+def details(response: Any) -> list[str]:
+    return [each.status_detail for each in response.status]
 
 
 def test_member_joins_stays_and_leaves(h: Harness) -> None:
-    answer = h.streams_beat("a", 0)
-    assert (answer.member_epoch, active(answer)) == (2, {"0": [0, 1, 2, 3]})
-    assert (answer.heartbeat_interval_ms, told(answer)) == (5_000, [])
+    response = h.streams_beat("a", 0)
+    assert (response.member_epoch, active(response)) == (2, {"0": [0, 1, 2, 3]})
+    assert (response.heartbeat_interval_ms, told(response)) == (5_000, [])
     assert active(h.streams_beat("a", 2)) is None
     assert state(h) == "Stable"
     assert h.streams_beat("a", -1).member_epoch == -1
@@ -42,14 +42,14 @@ def test_internal_topics_are_requested_before_tasks_are_assigned(h: Harness) -> 
         subtopology("0", "orders", sinks=["between"]),
         subtopology("1", repartition={"between": 0}, changelogs=["log"]),
     )
-    answer = h.streams_beat("a", 0, topology=said)
-    assert (told(answer), active(answer), state(h)) == ([3], {}, "NotReady")
+    response = h.streams_beat("a", 0, topology=said)
+    assert (told(response), active(response), state(h)) == ([3], {}, "NotReady")
     assert h.missing == {"between": 4, "log": 4}
     assert details(h.streams_beat("a", 2)) == ["Internal topics are missing: between, log"]
     h.make_missing()
-    answer = h.streams_beat("a", 2)
-    assert (told(answer), answer.member_epoch) == ([], 3)
-    assert active(answer) == {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}
+    response = h.streams_beat("a", 2)
+    assert (told(response), response.member_epoch) == ([], 3)
+    assert active(response) == {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}
     described = h.describe_streams().topology
     assert described is not None
     rows = described.subtopologies or []
@@ -58,18 +58,18 @@ def test_internal_topics_are_requested_before_tasks_are_assigned(h: Harness) -> 
 
 def test_created_grown_and_deleted_topics_change_tasks(h: Harness) -> None:
     said = topology(subtopology("0", "later"))
-    answer = h.streams_beat("a", 0, topology=said)
-    assert (told(answer), active(answer)) == ([1], {})
+    response = h.streams_beat("a", 0, topology=said)
+    assert (told(response), active(response)) == ([1], {})
     h.create_topic("later", 2)
     assert active(h.streams_beat("a", 2)) == {"0": [0, 1]}
     h.create_topic("later", 3)
-    answer = h.streams_beat("a", 3)
-    assert (answer.member_epoch, active(answer)) == (4, {"0": [0, 1, 2]})
+    response = h.streams_beat("a", 3)
+    assert (response.member_epoch, active(response)) == (4, {"0": [0, 1, 2]})
     h.delete_topic("later")
     assert told(h.streams_beat("a", 4)) == [1]
     assert state(h) == "NotReady"
-    answer = h.streams_beat("a", 4, owned={})
-    assert (answer.member_epoch, active(h.streams_beat("a", 5))) == (5, None)
+    response = h.streams_beat("a", 4, owned={})
+    assert (response.member_epoch, active(h.streams_beat("a", 5))) == (5, None)
 
 
 def test_silent_member_is_removed(h: Harness) -> None:
@@ -86,8 +86,8 @@ def test_shutdown_request_is_sent_to_all_members(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
     assert told(h.streams_beat("a", 2, shutdown_application=True)) == [4]
-    answer = h.streams_beat("b", 3, shutdown_application=True)
-    assert "member a encountered" in details(answer)[0]
+    response = h.streams_beat("b", 3, shutdown_application=True)
+    assert "member a encountered" in details(response)[0]
     for name in "ab":
         h.streams_beat(name, -1)
     assert told(h.streams_beat("c", 0)) == []
@@ -96,11 +96,11 @@ def test_shutdown_request_is_sent_to_all_members(h: Harness) -> None:
 def test_first_topology_determines_group(h: Harness) -> None:
     here = topology(subtopology("0", "orders"), epoch=3)
     h.streams_beat("a", 0, topology=here)
-    answer = h.streams_beat("b", 0, topology=topology(subtopology("0", "audit"), epoch=2))
-    assert told(answer) == [0]
+    response = h.streams_beat("b", 0, topology=topology(subtopology("0", "audit"), epoch=2))
+    assert told(response) == [0]
     for other in (topology(subtopology("0", "audit"), epoch=3), topology(epoch=4)):
-        answer = h.streams_beat("c", 0, topology=other)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        response = h.streams_beat("c", 0, topology=other)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
     assert [row.member_id for row in h.describe_streams().members] == ["a", "b"]
 
 
@@ -124,16 +124,16 @@ def test_full_group_rejects_new_members(h: Harness) -> None:
     ],
 )
 def test_invalid_heartbeat_is_rejected(h: Harness, said: dict[str, Any]) -> None:
-    answer = h.streams_beat("a", 0, **said)
-    assert (answer.error_code, answer.status) == (ErrorCode.INVALID_REQUEST, [])
+    response = h.streams_beat("a", 0, **said)
+    assert (response.error_code, response.status) == (ErrorCode.INVALID_REQUEST, [])
     assert not h.log
 
 
 def test_unknown_tasks_are_rejected(h: Harness) -> None:
     h.streams_beat("a", 0)
     for owned in ({"0": [4]}, {"0": [-1]}, {"9": [0]}):
-        answer = h.streams_beat("a", 2, owned=owned)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        response = h.streams_beat("a", 2, owned=owned)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_empty_group_becomes_classic_group_and_back(h: Harness) -> None:

@@ -22,10 +22,10 @@ UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE
 
 def test_tasks_move_to_new_member_after_revocation(h: Harness) -> None:
     h.streams_beat("a", 0)
-    answer = h.streams_beat("b", 0)
-    assert (answer.member_epoch, active(answer)) == (3, {})
-    answer = h.streams_beat("a", 2)
-    assert (answer.member_epoch, active(answer)) == (2, {"0": [0, 1]})
+    response = h.streams_beat("b", 0)
+    assert (response.member_epoch, active(response)) == (3, {})
+    response = h.streams_beat("a", 2)
+    assert (response.member_epoch, active(response)) == (2, {"0": [0, 1]})
     assert active(h.streams_beat("b", 3)) is None, "the tasks are not free yet"
     assert active(h.streams_beat("a", 2, owned={"0": [0, 1, 2, 3]})) is None
     assert h.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
@@ -57,8 +57,8 @@ def test_previous_epoch_is_accepted_after_lost_response(h: Harness) -> None:
     )
     assert h.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
     for epoch in (1, 4):
-        answer = h.streams_beat("a", epoch, owned={})
-        assert answer.error_code == ErrorCode.FENCED_MEMBER_EPOCH
+        response = h.streams_beat("a", epoch, owned={})
+        assert response.error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_tasks_are_resent_to_member_that_may_have_missed_them(h: Harness) -> None:

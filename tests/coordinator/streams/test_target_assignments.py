@@ -12,24 +12,24 @@ from .groups import active, state, told
 STATEFUL = topology(subtopology("0", "orders", changelogs=["log"]))
 
 
-def standby(answer: Any) -> dict[str, list[int]]:
-    return {row.subtopology_id: row.partitions for row in answer.standby_tasks}
+def standby(response: Any) -> dict[str, list[int]]:
+    return {row.subtopology_id: row.partitions for row in response.standby_tasks}
 
 
 def test_new_group_waits_for_initial_rebalance_delay() -> None:
     h = Harness(streams=StreamsGroupSettings())
-    answer = h.streams_beat("a", 0)
-    assert (answer.member_epoch, active(answer), told(answer)) == (1, {}, [5])
+    response = h.streams_beat("a", 0)
+    assert (response.member_epoch, active(response), told(response)) == (1, {}, [5])
     h.sleep(2_000)
-    answer = h.streams_beat("b", 0)
-    assert (answer.member_epoch, told(answer)) == (1, [5])
+    response = h.streams_beat("b", 0)
+    assert (response.member_epoch, told(response)) == (1, [5])
     h.sleep(999)
     assert told(h.streams_beat("a", 1)) == [5]
     h.sleep(1)
     for name in "ab":
-        answer = h.streams_beat(name, 1)
-        assert (answer.member_epoch, told(answer)) == (3, [])
-        assert len((active(answer) or {})["0"]) == 2
+        response = h.streams_beat(name, 1)
+        assert (response.member_epoch, told(response)) == (3, [])
+        assert len((active(response) or {})["0"]) == 2
     for name in "ab":
         h.streams_beat(name, -1)
     assert told(h.streams_beat("c", 0)) == [5], "an empty group waits for the delay again"
@@ -38,8 +38,8 @@ def test_new_group_waits_for_initial_rebalance_delay() -> None:
 def test_targets_respect_assignment_interval() -> None:
     h = Harness()
     h.streams_beat("a", 0)
-    answer = h.streams_beat("b", 0)
-    assert (answer.member_epoch, told(answer), state(h)) == (2, [5], "Assigning")
+    response = h.streams_beat("b", 0)
+    assert (response.member_epoch, told(response), state(h)) == (2, [5], "Assigning")
     h.sleep(1_000)
     assert h.streams_beat("b", 2).member_epoch == 3
 
@@ -49,20 +49,20 @@ def test_standby_tasks_are_assigned_to_other_processes(h: Harness) -> None:
     h.streams = StreamsGroupSettings(
         initial_rebalance_delay_ms=0, assignment_interval_ms=0, standby_replicas=1
     )
-    answer = h.streams_beat("a", 0, topology=STATEFUL)
-    assert (active(answer), standby(answer)) == ({"0": [0, 1, 2, 3]}, {})
+    response = h.streams_beat("a", 0, topology=STATEFUL)
+    assert (active(response), standby(response)) == ({"0": [0, 1, 2, 3]}, {})
     h.streams_beat("b", 0, topology=STATEFUL)
     h.streams_beat("a", 2)
-    answer = h.streams_beat("a", 2, owned={"0": [0, 1]})
-    assert (answer.member_epoch, active(answer)) == (3, None), "the process still has the tasks"
+    response = h.streams_beat("a", 2, owned={"0": [0, 1]})
+    assert (response.member_epoch, active(response)) == (3, None), "the process still has the tasks"
     assert standby(h.streams_beat("a", 3)) == {"0": [2, 3]}
-    answer = h.streams_beat("b", 3)
-    assert (active(answer), standby(answer)) == ({"0": [2, 3]}, {"0": [0, 1]})
+    response = h.streams_beat("b", 3)
+    assert (active(response), standby(response)) == ({"0": [2, 3]}, {"0": [0, 1]})
     h.streams_beat("b", -1)
-    answer = h.streams_beat("a", 3, owned={"0": [0, 1]}, standby={"0": [2, 3]})
-    assert answer.member_epoch == 3, "standbys are revoked before the tasks become active"
-    answer = h.streams_beat("a", 3, owned={"0": [0, 1]})
-    assert active(h.streams_beat("a", answer.member_epoch)) == {"0": [0, 1, 2, 3]}
+    response = h.streams_beat("a", 3, owned={"0": [0, 1]}, standby={"0": [2, 3]})
+    assert response.member_epoch == 3, "standbys are revoked before the tasks become active"
+    response = h.streams_beat("a", 3, owned={"0": [0, 1]})
+    assert active(h.streams_beat("a", response.member_epoch)) == {"0": [0, 1, 2, 3]}
 
 
 def test_changed_standby_replicas_trigger_new_assignment(h: Harness) -> None:
@@ -76,15 +76,15 @@ def test_changed_standby_replicas_trigger_new_assignment(h: Harness) -> None:
     h.streams = StreamsGroupSettings(
         initial_rebalance_delay_ms=0, assignment_interval_ms=0, standby_replicas=1
     )
-    answer = h.streams_beat("a", 3)
-    assert (answer.member_epoch, standby(answer)) == (4, {"0": [2, 3]})
+    response = h.streams_beat("a", 3)
+    assert (response.member_epoch, standby(response)) == (4, {"0": [2, 3]})
 
 
 def test_many_tasks_are_assigned_in_background(h: Harness) -> None:
     h.create_topic("wide", 2_500)
     said = topology(subtopology("0", "wide"))
-    answer = h.streams_beat("a", 0, topology=said)
-    assert (answer.member_epoch, active(answer)) == (1, {})
+    response = h.streams_beat("a", 0, topology=said)
+    assert (response.member_epoch, active(response)) == (1, {})
     h.streams_beat("a", 1)
-    answer = h.streams_beat("a", 1)
-    assert (answer.member_epoch, len((active(answer) or {})["0"])) == (2, 2_500)
+    response = h.streams_beat("a", 1)
+    assert (response.member_epoch, len((active(response) or {})["0"])) == (2, 2_500)

@@ -82,11 +82,11 @@ class Log:
             producer_id=producer_id,
             producer_epoch=epoch,
         )
-        answer = self.keep(
+        response = self.keep(
             self.coordinator.init_producer_id(request, self.new_id, self.now, "/127.0.0.1")
         )
-        assert isinstance(answer, InitProducerIdResponse)
-        return answer
+        assert isinstance(response, InitProducerIdResponse)
+        return response
 
     def add(self, *partitions: tuple[str, int], producer_id: int = 101, epoch: int = 0) -> object:
         return self.keep(
@@ -99,7 +99,7 @@ class Log:
         self, *, commit: bool = True, producer_id: int = 101, epoch: int = 0, complete: bool = True
     ) -> EndTxnResponse:
         self.new_id += 1
-        answer = self.keep(
+        response = self.keep(
             self.coordinator.end(
                 "t",
                 producer_id,
@@ -110,10 +110,10 @@ class Log:
                 second_protocol=self.second,
             )
         )
-        assert isinstance(answer, EndTxnResponse)
+        assert isinstance(response, EndTxnResponse)
         if complete:
             self.complete()
-        return answer
+        return response
 
     def complete(self) -> list[str]:
         prepared = self.coordinator.take_prepared()
@@ -140,8 +140,8 @@ class Log:
         self.coordinator.replay(record)
 
 
-def told(answer: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, int]:
-    return answer.error_code, answer.producer_id, answer.producer_epoch
+def told(response: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, int]:
+    return response.error_code, response.producer_id, response.producer_epoch
 
 
 # -- InitProducerId
@@ -167,8 +167,8 @@ def test_init_producer_id_bumps_epoch() -> None:
     ],
 )
 def test_init_producer_id_validates_request(request_: dict[str, object], code: ErrorCode) -> None:
-    answer = Log().init(**request_)  # type: ignore[arg-type]
-    assert told(answer) == ((code, -1, -1) if code else (0, 101, 0))
+    response = Log().init(**request_)  # type: ignore[arg-type]
+    assert told(response) == ((code, -1, -1) if code else (0, 101, 0))
 
 
 def test_init_producer_id_updates_timeout() -> None:
@@ -389,12 +389,12 @@ def test_end_txn_results_of_second_protocol(
         log.end(commit=state == "CompleteCommit")
     now = log.transaction.epoch
     assert (log.state, now) == (state, 1)
-    answer = log.end(commit=commit, epoch=now - 1 if again else now)
+    response = log.end(commit=commit, epoch=now - 1 if again else now)
     if code:
-        assert told(answer) == (code, -1, -1)
+        assert told(response) == (code, -1, -1)
     else:
-        assert told(answer) == (0, 101, now if again else now + 1)
-        assert log.transaction.epoch == answer.producer_epoch
+        assert told(response) == (0, 101, now if again else now + 1)
+        assert log.transaction.epoch == response.producer_epoch
     for epoch in (now - 2, now + 2):
         assert told(log.end(commit=commit, epoch=epoch)) == (FENCED, -1, -1)
 
@@ -628,5 +628,5 @@ def test_raise_epoch_above_last_epoch_requires_new_producer_id() -> None:
     log.init()
     log.keep(log.coordinator.raise_epoch("t", LAST_EPOCH_GIVEN + 1, NOW))
     assert log.coordinator.transactions["t"].epoch == LAST_EPOCH_GIVEN + 1
-    answer = log.init()
-    assert (answer.producer_id, answer.producer_epoch) == (log.new_id, 0)
+    response = log.init()
+    assert (response.producer_id, response.producer_epoch) == (log.new_id, 0)

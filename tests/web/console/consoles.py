@@ -39,9 +39,9 @@ class Console:
 
     async def get(self, path: str, **query: object) -> Any:
         """Return the body of a successful response."""
-        answer = await self.ask(path, **query)
-        assert answer.status == 200, answer.text
-        return answer.json()
+        response = await self.ask(path, **query)
+        assert response.status == 200, response.text
+        return response.json()
 
     async def ask(self, path: str, **query: object) -> Answer:
         named = {name.rstrip("_"): value for name, value in query.items()}

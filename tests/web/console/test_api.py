@@ -75,10 +75,10 @@ async def test_hostile_names_and_headers_are_returned_as_data() -> None:
         await it.topic(
             "t", Record(evil.encode(), evil.encode(), 1, [("\udcff" + evil, b"\xff")], -1)
         )
-        answer = await it.ask("/topics/t/messages")
-        assert answer.body.isascii()
-        assert answer.headers["content-type"] == "application/json"
-        (row,) = answer.json()["records"]
+        response = await it.ask("/topics/t/messages")
+        assert response.body.isascii()
+        assert response.headers["content-type"] == "application/json"
+        (row,) = response.json()["records"]
         assert row["value"] == evil
         await commit_offsets(it.cluster, evil, {("t", 0): 1})
         details = await it.get(f"/groups/{quote(evil, safe='')}/details")
@@ -110,9 +110,9 @@ async def test_hostile_names_and_headers_are_returned_as_data() -> None:
 async def test_malformed_request_is_rejected_with_reason(path: str) -> None:
     async with console() as it:
         await it.topic("t", record(b"v"))
-        answer = await it.http.ask(API + path)
-        assert 400 <= answer.status < 500, answer.text
-        assert answer.json()["error"]
+        response = await it.http.ask(API + path)
+        assert 400 <= response.status < 500, response.text
+        assert response.json()["error"]
 
 
 async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> None:

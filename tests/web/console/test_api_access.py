@@ -196,8 +196,8 @@ async def commit(cluster: ClusterClient) -> None:
     partition = OffsetCommitRequest.Partition(partition_index=0, committed_offset=0)
     topic = OffsetCommitRequest.Topic(name="t", partitions=[partition])
     request = OffsetCommitRequest(group_id="g", topics=[topic])
-    answer = await connection.ask(request, oldest=2, newest=9)
-    assert not answer.topics[0].partitions[0].error_code
+    response = await connection.ask(request, oldest=2, newest=9)
+    assert not response.topics[0].partitions[0].error_code
 
 
 async def test_each_route_needs_a_permission_or_filters_its_rows() -> None:

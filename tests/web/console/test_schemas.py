@@ -184,8 +184,8 @@ async def test_long_decoded_value_is_truncated_and_loaded_on_demand() -> None:
         assert (await it.console.get(f"{path}/value", decoded=1)) == [1] * 9_000
         assert (await it.console.ask(f"{path}/key", decoded=1)).status == 404
         await it.console.topic("u", record(b"plain"))
-        answer = await it.console.ask("/topics/u/records/0/0/value", decoded=1)
-        assert (answer.status, answer.json()["error"]) == (404, "it has no schema")
+        response = await it.console.ask("/topics/u/records/0/0/value", decoded=1)
+        assert (response.status, response.json()["error"]) == (404, "it has no schema")
 
 
 async def test_live_view_decodes_records_by_schema() -> None:

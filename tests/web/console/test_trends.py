@@ -111,8 +111,8 @@ def test_each_process_lists_all_groups_and_the_other_nodes(tmp_path: Path) -> No
 
 
 def ask(http: str, path: str) -> Any:
-    with urllib.request.urlopen(f"{http}/api/v1/{path}") as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(f"{http}/api/v1/{path}") as response:
+        return json.load(response)
 
 
 def told_lags(http: str) -> dict[str, int | None]:

@@ -30,8 +30,8 @@ class Page:
         self.token = self.get("/session")["token"]
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self._url + path, timeout=SECONDS) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(self._url + path, timeout=SECONDS) as response:
+            return json.load(response)
 
     def post(self, path: str, **words: object) -> int:
         """Return the status of the response."""
@@ -39,8 +39,8 @@ class Page:
         body = json.dumps(words).encode()
         request = urllib.request.Request(self._url + path, body, headers)
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                return int(answer.status)
+            with urllib.request.urlopen(request, timeout=SECONDS) as response:
+                return int(response.status)
         except urllib.error.HTTPError as refused:
             told: dict[str, str] = json.load(refused)
             return refused.code if told["error"] else 0

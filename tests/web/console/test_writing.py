@@ -26,12 +26,12 @@ async def test_write_without_token_or_from_other_origin_is_rejected() -> None:
         path, line = f"{API}/topics/t/records", b'{"value": "x"}\n'
         assert (await it.http.ask(path, "POST", {}, line)).status == 403
         assert (await it.http.ask(path, "POST", {"X-Kbroker-Token": "x"}, line)).status == 403
-        answer = await it.post("/topics/t/records", line, **{"Sec-Fetch-Site": "cross-site"})
-        assert answer.status == 403
-        answer = await it.http.ask(f"{API}/topics", headers={"Sec-Fetch-Site": "cross-site"})
-        assert answer.status == 403
-        answer = await it.post("/topics/t/records", line, Origin="http://evil.example.org")
-        assert answer.status == 403
+        response = await it.post("/topics/t/records", line, **{"Sec-Fetch-Site": "cross-site"})
+        assert response.status == 403
+        response = await it.http.ask(f"{API}/topics", headers={"Sec-Fetch-Site": "cross-site"})
+        assert response.status == 403
+        response = await it.post("/topics/t/records", line, Origin="http://evil.example.org")
+        assert response.status == 403
         assert len((await it.get("/topics/t/messages"))["records"]) == 1
 
 
@@ -40,5 +40,5 @@ async def test_console_on_exposed_address_writes_only_if_allowed(allowed: bool) 
     async with console(http_host="0.0.0.0", http_console_write=str(allowed).lower()) as it:
         await it.topic("t")
         assert (await it.get("/session"))["may_write"] is allowed
-        answer = await it.post("/topics/t/records", b'{"value": "x"}\n')
-        assert answer.status == (200 if allowed else 403)
+        response = await it.post("/topics/t/records", b'{"value": "x"}\n')
+        assert response.status == (200 if allowed else 403)

@@ -27,8 +27,8 @@ async def commit(wire: Wire, group: str, topic: str, partition: int, offset: int
     rows = [OffsetCommitRequest.Topic(name=topic, partitions=[row])]
     await wire.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(key=group))
     ask = OffsetCommitRequest(group_id=group, topics=rows)
-    answer = await wire.ask(ApiKey.OFFSET_COMMIT, 8, ask)
-    assert answer.topics[0].partitions[0].error_code == 0, answer
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 8, ask)
+    assert response.topics[0].partitions[0].error_code == 0, response
 
 
 async def create(broker: Broker, name: str, partitions: int = 1, replicas: int = 1) -> Topic:
@@ -37,13 +37,13 @@ async def create(broker: Broker, name: str, partitions: int = 1, replicas: int =
     return Topic(topic.name, topic.id)
 
 
-def samples_of(answer: Answer) -> Samples:
+def samples_of(response: Answer) -> Samples:
     """Return all samples by name and labels, and check that each is unique."""
-    assert answer.status == 200
-    is_open = answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert response.status == 200
+    is_open = response.headers["content-type"].startswith("application/openmetrics-text")
     parse: Callable[[str], Iterator[object]] = parse_open_metrics if is_open else parse_text  # type: ignore[assignment]
     found: Samples = {}
-    for family in parse(answer.text):
+    for family in parse(response.text):
         for sample in family.samples:  # type: ignore[attr-defined]
             key = sample.name, frozenset(sample.labels.items())
             assert key not in found, key

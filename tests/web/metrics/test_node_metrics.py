@@ -166,10 +166,10 @@ async def test_both_exposition_formats_have_equal_values() -> None:
 )
 async def test_accept_header_selects_exposition_format(accept: str, content_type: str) -> None:
     async with served() as (_, http):
-        answer = await get(http.endpoint_of(1), "/metrics", Accept=accept)
-        assert answer.headers["content-type"].startswith(content_type)
-        assert int(answer.headers["content-length"]) == len(answer.body)
-        assert answer.body.endswith(b"# EOF\n") is ("openmetrics" in content_type)
+        response = await get(http.endpoint_of(1), "/metrics", Accept=accept)
+        assert response.headers["content-type"].startswith(content_type)
+        assert int(response.headers["content-length"]) == len(response.body)
+        assert response.body.endswith(b"# EOF\n") is ("openmetrics" in content_type)
 
 
 async def test_sum_over_all_nodes_counts_each_partition_once() -> None:
@@ -259,24 +259,24 @@ async def test_scrape_of_ten_thousand_partitions_does_not_block_event_loop() -> 
         await produce(wire, topics[0], batch([b"a"]))
         there = http.endpoint_of(1)
         with longest_step() as step:
-            answer = await get(there, "/metrics")
+            response = await get(there, "/metrics")
         assert step.seconds < STEP_SECONDS_MAX / 2, step
-        metrics = Scrape(samples_of(answer))
+        metrics = Scrape(samples_of(response))
         assert metrics("kafka_server_replicamanager_leadercount") == 10_000
 
 
 async def test_concurrent_scrapes_share_one_result() -> None:
     async with served() as (broker, http):
         await create(broker, "orders", 100)
-        answers: list[Answer] = []
+        responses: list[Answer] = []
 
         async def ask() -> None:
-            answers.append(await get(http.endpoint_of(1), "/metrics"))
+            responses.append(await get(http.endpoint_of(1), "/metrics"))
 
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(ask)
-        assert len({each.body for each in answers}) == 1
+        assert len({each.body for each in responses}) == 1
 
 
 def test_times_are_exposed_as_histograms() -> None:

@@ -188,8 +188,8 @@ def _apt(*command: str, at: Path | None = None) -> str:
         check=False,
     )
     if done.returncode != 0:
-        said = "\n".join(done.stdout.splitlines()[-15:])
-        raise AptFailed(f"{said}\n{command[0]} failed: see above.")
+        output = "\n".join(done.stdout.splitlines()[-15:])
+        raise AptFailed(f"{output}\n{command[0]} failed: see above.")
     return done.stdout
 
 
@@ -276,8 +276,8 @@ def is_of_this_python(directory: Path) -> bool:
     if not python.exists():
         return not python.is_symlink()  # a link to a deleted Python
     asked = [str(python), "-c", "import sys; print(sys.base_prefix, sys.version)"]
-    said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    return said.strip() == f"{sys.base_prefix} {sys.version}"
+    output = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return output.strip() == f"{sys.base_prefix} {sys.version}"
 
 
 def has_ensurepip() -> bool:
@@ -300,14 +300,14 @@ def problem_of_java(_tools: Path, *, newest: int | None, compiler: bool) -> str:
     if program is None:
         return "Java is missing"
     where = f"JAVA_HOME={home}: unset it, or name another one; its Java" if home else program
-    found = re.search(r'version "(\d+)', _say(program, "-version"))
+    found = re.search(r'version "(\d+)', _output_of(program, "-version"))
     if found is None:
         return f"{where} does not start"
     version = int(found[1])
     if version < OLDEST_JAVA or (newest and version > newest):
         wanted = f"{OLDEST_JAVA} to {newest}" if newest else f"{OLDEST_JAVA} or newer"
         return f"{where} is of version {version}, wanted is {wanted}"
-    if compiler and "jdk.compiler" not in _say(program, "--list-modules"):
+    if compiler and "jdk.compiler" not in _output_of(program, "--list-modules"):
         return f"{where} has no compiler"
     return ""
 
@@ -316,7 +316,7 @@ def problem_of_program(_tools: Path, *, name: str, title: str) -> str:
     return "" if shutil.which(name) else f"{title} is missing"
 
 
-def _say(*command: str) -> str:
+def _output_of(*command: str) -> str:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False

@@ -134,7 +134,7 @@ def test_ci_snippets_contain_documented_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "expected"),
     [
         ("```console\n$ echo one two\none three\n```\n", "one two"),
         ("```console\n$ no-such-command\n```\n", "not found"),
@@ -142,9 +142,9 @@ def test_ci_snippets_contain_documented_command(tmp_path: Path) -> None:
         ("```python\nprint('begun')\nraise SystemExit(1)\n```\n", "begun"),
     ],
 )
-def test_page_checker_reports_wrong_page(block: str, said: str, tmp_path: Path) -> None:
+def test_page_checker_reports_wrong_page(block: str, expected: str, tmp_path: Path) -> None:
     (wrong,) = run_page(f"{block}```sh\ntrue\n```\n", tmp_path)
-    assert said in wrong.partition("\n")[2]
+    assert expected in wrong.partition("\n")[2]
     assert "never" not in wrong.partition("failed:")[2]
 
 

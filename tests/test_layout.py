@@ -102,8 +102,8 @@ def test_every_module_directory_is_listed_package() -> None:
 
 def test_parameter_types_support_oldest_click() -> None:
     """click's ParamType is not generic before 8.4; kbroker.cli.units has one that is."""
-    said = [each for each in sources() if "click.ParamType[" in each.read_text()]
-    assert said == []
+    found = [each for each in sources() if "click.ParamType[" in each.read_text()]
+    assert found == []
 
 
 def test_package_links_resolve_to_areas() -> None:

@@ -175,9 +175,9 @@ def test_java_version_is_checked(
     )
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    said = prerequisites.problem_of_java(tools, newest=newest, compiler=True)
-    assert bool(said) is bool(problem)
-    assert problem in said
+    found_problem = prerequisites.problem_of_java(tools, newest=newest, compiler=True)
+    assert bool(found_problem) is bool(problem)
+    assert problem in found_problem
 
 
 def test_unsuitable_java_home_is_reported(
@@ -196,8 +196,8 @@ def test_unsuitable_java_home_is_reported(
     assert prerequisites.main(["demo"], tools) == 0
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert prerequisites.main(["demo"], tools) == 1
-    said = "JAVA_HOME=/nowhere: unset it, or name another one; its Java does not start.\n"
-    assert capsys.readouterr().out == said
+    message = "JAVA_HOME=/nowhere: unset it, or name another one; its Java does not start.\n"
+    assert capsys.readouterr().out == message
     assert not machine.calls.exists()
 
 

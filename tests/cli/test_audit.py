@@ -26,10 +26,10 @@ async def fill(cli: Cli, topic: str, lines: str = LINES) -> None:
 
 async def test_audit_of_complete_topic_reports_clean(cli: Cli, read_json: ReadJson) -> None:
     await fill(cli, "t")
-    said = (await cli("audit", "t", "--unique-by", "field:id")).stdout
-    assert said.startswith("PARTITION  RECORDS  FIRST-OFFSET")
-    assert "20 records, 20 different keys, 0 duplicate records" in said
-    assert said.endswith("clean\n")
+    output = (await cli("audit", "t", "--unique-by", "field:id")).stdout
+    assert output.startswith("PARTITION  RECORDS  FIRST-OFFSET")
+    assert "20 records, 20 different keys, 0 duplicate records" in output
+    assert output.endswith("clean\n")
     found = await read_json("audit", "t", "-p", "1")
     assert (found["clean"], found["findings"], len(found["partitions"])) == (True, [], 1)
     line = json.loads((await cli("audit", "t", "--json")).stdout)
@@ -39,11 +39,11 @@ async def test_audit_of_complete_topic_reports_clean(cli: Cli, read_json: ReadJs
 async def test_audit_with_findings_exits_with_status_1(cli: Cli, read_json: ReadJson) -> None:
     await fill(cli, "t")
     await fill(cli, "u", "".join(LINES.splitlines(keepends=True)[:-2]))
-    said = (
+    output = (
         await cli("audit", "t", "--against", "u", "--match-by", "key", "--list", "1", status=1)
     ).stdout
-    assert "found: 2 missing\nmissing: t-" in said
-    assert said.endswith("(not all of them are listed)\n")
+    assert "found: 2 missing\nmissing: t-" in output
+    assert output.endswith("(not all of them are listed)\n")
     found = await read_json("audit", "t", "--against", "u", status=1)
     assert found["counts"] == {"missing": 2}
     assert {finding["key"] for finding in found["findings"]} == {"k18", "k19"}
@@ -57,8 +57,8 @@ async def test_audit_compares_with_topic_of_another_cluster(cli: Cli) -> None:
     async with started() as other:
         there = "--against-bootstrap", other.bootstrap_servers
         await cli("topic", "create", "t", "--partitions", "2", "-b", other.bootstrap_servers)
-        said = (await cli("audit", "t", "--against", "t", *there, status=1)).stdout
-        assert "20 missing" in said
+        output = (await cli("audit", "t", "--against", "t", *there, status=1)).stdout
+        assert "20 missing" in output
         await cli("topic", "produce", "t", "--json", "-b", other.bootstrap_servers, stdin=LINES)
         await cli("audit", "t", "--against", "t", *there, "--match-by", "record")
 
@@ -69,9 +69,9 @@ async def test_audit_that_fails_exits_with_status_3(cli: Cli, tmp_path: Path) ->
         port = probe.getsockname()[1]
     assert "refuses" in (await cli("audit", "t", "-b", f"127.0.0.1:{port}", status=3)).stderr
     await cli("topic", "create", "t")
-    said = (await cli("audit", "t", "--against-lake", str(tmp_path), status=3)).stderr
+    output = (await cli("audit", "t", "--against-lake", str(tmp_path), status=3)).stderr
     has_pyarrow = importlib.util.find_spec("pyarrow") is not None
-    assert ("has no files of topic 't'" if has_pyarrow else "kbroker[spark]") in said
+    assert ("has no files of topic 't'" if has_pyarrow else "kbroker[spark]") in output
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,12 @@ async def test_cluster_health_reports_damaged_partition(cli: Cli, tmp_path: Path
     segment.write_bytes(data)
     (tmp_path / ".kafka_cleanshutdown").unlink()
     async with started(tmp_path) as broker:
-        said = await cli("cluster", "health", "-b", broker.bootstrap_servers, status=1)
-        assert "t-1" in said.stdout
-        assert "KAFKA_STORAGE_ERROR" in said.stdout
-        assert "kbroker log repair" in said.stdout
+        output = await cli("cluster", "health", "-b", broker.bootstrap_servers, status=1)
+        assert "t-1" in output.stdout
+        assert "KAFKA_STORAGE_ERROR" in output.stdout
+        assert "kbroker log repair" in output.stdout
         assert not re.search(
-            r"\bt-0", said.stdout
+            r"\bt-0", output.stdout
         )  # the directory of this test may be below pytest-0
         read = ("topic", "consume", "t", "--from-beginning", "-p", "1", "-n", "1")
         refused = await cli(*read, "-b", broker.bootstrap_servers, status=1)
@@ -63,8 +63,8 @@ async def test_cluster_health_reports_unwritable_metadata_store(
 ) -> None:
     problem = StoreProblem("etcd is full", "make room; then disarm the alarm")
     monkeypatch.setattr(Cluster, "store_problem", problem)
-    said = await cli("cluster", "health", "-o", "json", status=1)
-    (row,) = json.loads(said.stdout)
+    output = await cli("cluster", "health", "-o", "json", status=1)
+    (row,) = json.loads(output.stdout)
     assert row == {
         "what": "metadata",
         "where": str(broker.node.id),
@@ -116,8 +116,8 @@ async def test_cluster_health_reports_read_only_directory(cli: Cli) -> None:
         files.refuse(f"{DATA}/node-2")
         await try_send(broker, 2, alone, b"x")
         await until_leader(broker, "shared", {1, 3})
-        said = (await cli("cluster", "health", *address, "-o", "wide", status=1)).stdout
-        rows = {" ".join(line.split()[:2]): line for line in said.splitlines()}
+        output = (await cli("cluster", "health", *address, "-o", "wide", status=1)).stdout
+        rows = {" ".join(line.split()[:2]): line for line in output.splitlines()}
         assert "read-only" in rows["directory 2:/data/node-2"]
         assert "read-only: 2:/data/node-2" in rows["partition alone-0"]
         assert "kbroker topic trim" in rows["partition alone-0"]
@@ -150,8 +150,8 @@ async def test_nearly_full_disk_is_reported_by_health_and_log(
             await until(lambda looks=looks: files.looks > looks + 1)  # type: ignore[misc]
             assert caplog.text.count("is nearly full") == lines, used
         assert "/data is nearly full: 93 % are used" in caplog.text
-        said = (await cli("cluster", "health", *address, "-o", "wide")).stdout
-        assert "nearly full: 93% of the disk is used" in said
+        output = (await cli("cluster", "health", *address, "-o", "wide")).stdout
+        assert "nearly full: 93% of the disk is used" in output
         (row,) = await read_json("cluster", "health", *address)
         assert row["severity"] == "warning"
 

@@ -49,11 +49,11 @@ async def test_node_can_be_drained_rebalanced_and_unregistered(cli: Cli) -> None
         held = [each for nodes in placed(broker) for each in nodes]
         assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
         assert (await cli("cluster", "rebalance", *where)).stdout == "no moves needed\n"
-        said = await cli("cluster", "unregister", "3", *where, status=1)
-        assert "broker 3 is running; stop it first" in said.stderr
+        output = await cli("cluster", "unregister", "3", *where, status=1)
+        assert "broker 3 is running; stop it first" in output.stderr
         await broker.local_node(3).stop()
-        said = await cli("cluster", "unregister", "3", *where, status=1)
-        assert "kbroker cluster drain 3" in said.stderr
+        output = await cli("cluster", "unregister", "3", *where, status=1)
+        assert "kbroker cluster drain 3" in output.stderr
         await cli("cluster", "drain", "3", *where)
         await cli("cluster", "unregister", "3", *where)
         assert broker.running().cluster.node_ids == [1, 2]
@@ -65,9 +65,9 @@ async def test_rebalance_skips_drained_node(cli: Cli) -> None:
         await make(broker, "orders", 6, 2)
         await make(broker, "alone", 3, 1)
         await cli("cluster", "drain", "4", *where)
-        said = await cli("cluster", "rebalance", "--replicas", "2", *where)
-        assert "broker 4 is drained and gets no partitions" in said.stderr
-        assert "`kbroker cluster drain 4 --undo`" in said.stderr
+        output = await cli("cluster", "rebalance", "--replicas", "2", *where)
+        assert "broker 4 is drained and gets no partitions" in output.stderr
+        assert "`kbroker cluster drain 4 --undo`" in output.stderr
         assert not any(4 in nodes for nodes in placed(broker))
         await cli("cluster", "drain", "3", *where)
         assert all(sorted(nodes) == [1, 2] for nodes in placed(broker)), "nothing went to 4"
@@ -84,19 +84,21 @@ async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> N
         await make(broker, "orders", 2, 3)
         await make(broker, "users", 3, 2)
         before = list(placed(broker))
-        said = await cli("cluster", "drain", "3", *where, status=1)
-        assert "too few other brokers for all replicas of orders; start one more, or" in said.stderr
+        output = await cli("cluster", "drain", "3", *where, status=1)
+        assert (
+            "too few other brokers for all replicas of orders; start one more, or" in output.stderr
+        )
         assert list(placed(broker)) == before
         await make(broker, "later", 3, 1)
         assert any(nodes == [3] for nodes in placed(broker)), "it takes partitions as before"
         shown = await cli("cluster", "drain", "3", "--dry-run", *where)
         assert "2 partitions lose one replica: orders" in shown.stderr
-        said = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *where)
-        assert "2 partitions lose one replica: orders\n" in said.stderr
+        output = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *where)
+        assert "2 partitions lose one replica: orders\n" in output.stderr
         assert {each for nodes in placed(broker) for each in nodes} == {1, 2}
         await cli("cluster", "drain", "2", "--allow-fewer-replicas", *where)
-        said = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *where, status=1)
-        assert "no other broker can take the partitions of later, orders, users" in said.stderr
+        output = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *where, status=1)
+        assert "no other broker can take the partitions of later, orders, users" in output.stderr
         assert list(placed(broker)) == [[1]] * 8
 
 
@@ -127,7 +129,7 @@ async def test_cluster_health_reports_missing_replicas(cli: Cli) -> None:
         await broker.local_node(lone).crash()
         cluster = broker.running().cluster
         await until(lambda: lone not in cluster.nodes and -1 in leaders(broker))
-        said = (await cli("cluster", "health", *where, status=1)).stdout
-        assert f"under-replicated: not in sync on {lone}; ISR below min.insync.replicas" in said
-        assert f"start broker {lone}" in said
-        assert "alone-0" in said
+        output = (await cli("cluster", "health", *where, status=1)).stdout
+        assert f"under-replicated: not in sync on {lone}; ISR below min.insync.replicas" in output
+        assert f"start broker {lone}" in output
+        assert "alone-0" in output

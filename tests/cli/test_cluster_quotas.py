@@ -21,8 +21,8 @@ async def test_quota_can_be_set_listed_and_removed(
 ) -> None:
     assert await read_json(*QUOTAS, "list", *at) == []
     words = ("producer_byte_rate=1048576", "request_percentage=12.5")
-    said = await cli(*QUOTAS, "set", "--user", "alice", *words, *at)
-    assert said.stdout.splitlines() == [
+    output = await cli(*QUOTAS, "set", "--user", "alice", *words, *at)
+    assert output.stdout.splitlines() == [
         "user=alice: producer_byte_rate is 1048576",
         "user=alice: request_percentage is 12.5",
     ]
@@ -53,7 +53,7 @@ async def test_quota_can_be_set_listed_and_removed(
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "expected"),
     [
         (["set", "producer_byte_rate=1"], 2, "--user, --client-id, both of them, or --ip"),
         (["remove"], 2, "--user, --client-id, both of them, or --ip"),
@@ -65,7 +65,7 @@ async def test_quota_can_be_set_listed_and_removed(
     ],
 )
 async def test_invalid_quota_is_rejected(
-    at: tuple[str, str], cli: Cli, words: list[str], status: int, said: str
+    at: tuple[str, str], cli: Cli, words: list[str], status: int, expected: str
 ) -> None:
     refused = await cli(*QUOTAS, *words, *at, status=status)
-    assert said in " ".join(refused.stderr.split())
+    assert expected in " ".join(refused.stderr.split())

@@ -14,16 +14,16 @@ NODE = ("--node", "1")
 
 async def settings(cli: Cli, *whose: str) -> dict[str, Any]:
     """Return the settings that are set dynamically, with their sources."""
-    said = (await cli("config", "show", *whose, "--diff", "--json")).stdout
-    rows = [json.loads(line) for line in said.splitlines()]
+    output = (await cli("config", "show", *whose, "--diff", "--json")).stdout
+    rows = [json.loads(line) for line in output.splitlines()]
     return {row["name"]: (row["value"], row["source"]) for row in rows if row["source"] != "static"}
 
 
 async def test_setting_of_one_broker_overrides_cluster_default(cli: Cli) -> None:
-    said = await cli("config", "set", "log.retention.ms=5000", "num.io.threads=9", "--default")
-    assert said.stdout == "all brokers: changed\n"
-    said = await cli("config", "set", "log.retention.ms=7000", *NODE)
-    assert said.stdout == "broker 1: changed\n"
+    output = await cli("config", "set", "log.retention.ms=5000", "num.io.threads=9", "--default")
+    assert output.stdout == "all brokers: changed\n"
+    output = await cli("config", "set", "log.retention.ms=7000", *NODE)
+    assert output.stdout == "broker 1: changed\n"
     of_all = {"log.retention.ms": ("5000", "all brokers"), "num.io.threads": ("9", "all brokers")}
     assert await settings(cli, "--default") == of_all
     own = {"log.retention.ms": ("7000", "this broker"), "num.io.threads": ("9", "all brokers")}
@@ -35,8 +35,8 @@ async def test_setting_of_one_broker_overrides_cluster_default(cli: Cli) -> None
 
 
 async def test_config_set_dry_run_changes_nothing(cli: Cli) -> None:
-    said = await cli("config", "set", "log.retention.ms=5000", *NODE, "--dry-run")
-    assert said.stdout == "broker 1: the settings are valid\n"
+    output = await cli("config", "set", "log.retention.ms=5000", *NODE, "--dry-run")
+    assert output.stdout == "broker 1: the settings are valid\n"
     assert await settings(cli, *NODE) == {}
     bad = await cli("config", "set", "log.retention.ms=soon", *NODE, "--dry-run", status=1)
     assert "soon" in bad.stderr
@@ -47,22 +47,22 @@ async def test_config_set_dry_run_changes_nothing(cli: Cli) -> None:
 async def test_change_of_read_only_setting_is_rejected(
     cli: Cli, whose: tuple[str, ...], change: tuple[str, ...]
 ) -> None:
-    said = await cli("config", *change, *whose, status=1)
-    assert "node.id is read-only: a broker reads it at its start" in said.stderr
-    assert "see `kbroker config explain node.id`" in said.stderr
+    output = await cli("config", *change, *whose, status=1)
+    assert "node.id is read-only: a broker reads it at its start" in output.stderr
+    assert "see `kbroker config explain node.id`" in output.stderr
 
 
 async def test_unknown_broker_setting_suggests_similar_name(cli: Cli) -> None:
-    said = await cli("config", "set", "log.retention.m=5", *NODE, status=1)
-    assert "did you mean 'log.retention.ms'?" in said.stderr
+    output = await cli("config", "set", "log.retention.m=5", *NODE, status=1)
+    assert "did you mean 'log.retention.ms'?" in output.stderr
 
 
 @pytest.mark.parametrize("whose", [(), ("--node", "1", "--default")])
 async def test_config_set_requires_node_or_default(cli: Cli, whose: tuple[str, ...]) -> None:
-    said = await cli("config", "set", "log.retention.ms=5", *whose, status=2)
-    assert "--node ID for one broker, or --default" in said.stderr
+    output = await cli("config", "set", "log.retention.ms=5", *whose, status=2)
+    assert "--node ID for one broker, or --default" in output.stderr
 
 
 async def test_config_set_of_missing_broker_fails(cli: Cli) -> None:
-    said = await cli("config", "set", "log.retention.ms=5", "--node", "7", status=1)
-    assert "broker 7 does not exist (valid: 1)" in said.stderr
+    output = await cli("config", "set", "log.retention.ms=5", "--node", "7", status=1)
+    assert "broker 7 does not exist (valid: 1)" in output.stderr

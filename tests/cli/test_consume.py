@@ -14,8 +14,8 @@ from .records import lines_of, values_in
 async def test_consume_with_timeout_exits_with_status_4(cli: Cli) -> None:
     await cli("topic", "create", "t")
     await cli("topic", "produce", "t", "early")
-    said = await cli("topic", "consume", "t", "--timeout", "200ms", status=4)
-    assert "timed out after 0 records" in said.stderr
+    output = await cli("topic", "consume", "t", "--timeout", "200ms", status=4)
+    assert "timed out after 0 records" in output.stderr
     read = await cli(
         "topic", "consume", "t", "--from-beginning", "-n2", "--timeout", "300ms", status=4
     )

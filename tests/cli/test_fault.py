@@ -11,6 +11,8 @@ from kbroker.testing.fault_words import EFFECTS, WORDS
 def test_fault_arm_has_option_for_every_fault_argument() -> None:
     options = {option.name for option in arm.params}
     assert set(WORDS) - {"at"} <= options
-    told = next(option for option in arm.params if option.name == "effect")
-    assert isinstance(told, click.Option)
-    assert [name for name in EFFECTS if name not in (told.help or "") and name != "pass"] == []
+    effect_option = next(option for option in arm.params if option.name == "effect")
+    assert isinstance(effect_option, click.Option)
+    assert [
+        name for name in EFFECTS if name not in (effect_option.help or "") and name != "pass"
+    ] == []

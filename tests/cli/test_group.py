@@ -153,8 +153,8 @@ async def test_group_delete_removes_offsets_and_groups(
 
 async def test_unknown_group_suggests_similar_name(cli: Cli, topic: str) -> None:
     await cli("group", "seek", "readers", "--to", "end", "-t", topic)
-    said = (await cli("group", "describe", "raeders", status=1)).stderr
-    assert "did you mean 'readers'?" in said
+    output = (await cli("group", "describe", "raeders", status=1)).stderr
+    assert "did you mean 'readers'?" in output
     nothing = await cli("group", "seek", "fresh", "--to", "end", status=1)
     assert "--topic" in nothing.stderr
 

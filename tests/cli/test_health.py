@@ -52,10 +52,10 @@ def asked(address: str, *flags: str) -> tuple[int, str, float]:
 def test_health_of_closed_port_exits_with_status_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    status, said, _ = asked(address)
+    status, output, _ = asked(address)
     assert status == 1
-    assert address in said
-    assert "kbroker serve" in said
+    assert address in output
+    assert "kbroker serve" in output
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_health_of_other_server_exits_with_status_1(response: bytes) -> None:
         client.close()
 
     with answering(send) as address:
-        status, said, _ = asked(address)
+        status, output, _ = asked(address)
     assert status == 1
-    assert "does not respond" in said
+    assert "does not respond" in output
 
 
 def test_health_of_silent_port_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,11 +82,11 @@ def test_health_of_silent_port_times_out(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("kbroker.client.check_round_trip", short)
     kept: list[socket.socket] = []
     with answering(kept.append) as address:
-        status, said, seconds = asked(address)
+        status, output, seconds = asked(address)
     for client in kept:
         client.close()
     assert status == 1
-    assert "within 0.5 seconds" in said
+    assert "within 0.5 seconds" in output
     assert 0.4 < seconds < 60
 
 
@@ -117,6 +117,6 @@ def test_health_wait_succeeds_when_server_starts() -> None:
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":9092", "host:port", "host:99999"])
 def test_health_of_invalid_address_exits_with_status_1(address: str) -> None:
     """Containers reserve status 2, so an invalid address exits with 1."""
-    status, said, _ = asked(address)
+    status, output, _ = asked(address)
     assert status == 1
-    assert "HOST:PORT" in said
+    assert "HOST:PORT" in output

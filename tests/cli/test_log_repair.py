@@ -94,9 +94,9 @@ async def test_damage_found_by_scrubber_is_reported_to_clients_and_log(
             row = await list_offset(wire, topic, timestamp)
             assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await produce(wire, topic, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    told = [line.message for line in caplog.records if "log repair" in line.message]
-    assert len(told) == 1
-    assert "partition t-0" in told[0]
+    messages = [line.message for line in caplog.records if "log repair" in line.message]
+    assert len(messages) == 1
+    assert "partition t-0" in messages[0]
 
 
 @pytest.mark.parametrize("number", [0, BATCHES // 2, BATCHES - 1])

@@ -12,9 +12,11 @@ from .records import lines_of, values_in
 
 async def test_produce_writes_one_record_per_line(cli: Cli) -> None:
     await cli("topic", "create", "t")
-    said = (await cli("topic", "produce", "t", "-k", "k", "-H", "a:1:2", stdin="x\n\nlast")).stdout
-    assert said.splitlines()[0].startswith("Produced to partition 0 at offset 0 with timestamp ")
-    assert len(said.splitlines()) == 3
+    output = (
+        await cli("topic", "produce", "t", "-k", "k", "-H", "a:1:2", stdin="x\n\nlast")
+    ).stdout
+    assert output.splitlines()[0].startswith("Produced to partition 0 at offset 0 with timestamp ")
+    assert len(output.splitlines()) == 3
     rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
     assert [(row["key"], row["value"], row["offset"]) for row in rows] == [
         ("k", "x", 0),
@@ -69,10 +71,10 @@ async def test_produce_json_accepts_partial_lines(cli: Cli) -> None:
 )
 async def test_produce_json_reports_number_of_invalid_line(cli: Cli, line: str, words: str) -> None:
     await cli("topic", "create", "t")
-    said = await cli(
+    output = await cli(
         "topic", "produce", "t", "--json", stdin=f'{{"value": "a"}}\n{line}\n', status=1
     )
-    assert words in said.stderr
+    assert words in output.stderr
 
 
 async def test_produce_partitions_keys_like_java_producer(cli: Cli) -> None:
@@ -94,12 +96,12 @@ async def test_produce_reads_lines_across_chunks_up_to_limit(
     await cli("topic", "create", "t")
     await cli("topic", "produce", "t", stdin="0123456789\n\nab\n0123\n01234")
     assert await values_in(cli, "t") == ["0123456789", "", "ab", "0123", "01234"]
-    said = await cli("topic", "produce", "t", stdin="x" * 40, status=1)
-    assert "is longer than" in said.stderr
+    output = await cli("topic", "produce", "t", stdin="x" * 40, status=1)
+    assert "is longer than" in output.stderr
 
 
 async def test_produce_of_too_large_record_names_topic_setting(cli: Cli) -> None:
     await cli("topic", "create", "t", "-c", "max.message.bytes=1000")
-    said = await cli("topic", "produce", "t", "x" * 2000, status=1)
-    assert "MESSAGE_TOO_LARGE" in said.stderr
-    assert "--set max.message.bytes" in said.stderr
+    output = await cli("topic", "produce", "t", "x" * 2000, status=1)
+    assert "MESSAGE_TOO_LARGE" in output.stderr
+    assert "--set max.message.bytes" in output.stderr

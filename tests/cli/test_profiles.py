@@ -15,8 +15,8 @@ from ..commands import invoke
 def test_profile_create_reads_client_properties(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=h:1\nmetadata.max.age.ms=5\nclient.id=me\nacks=all\n")
-    said = invoke("profile", "create", "own", "--file", str(file), "-X", "client.id=you").stdout
-    assert said.splitlines() == [
+    output = invoke("profile", "create", "own", "--file", str(file), "-X", "client.id=you").stdout
+    assert output.splitlines() == [
         "not stored, because commands do not use it: metadata.max.age.ms, acks",
         "profile own is selected",
     ]
@@ -34,10 +34,10 @@ def test_profile_list_hides_secrets() -> None:
     assert len(secrets) == 7
     given = [f"{name}=value-of-{name}" for name in SETTINGS]
     invoke("profile", "create", "all", *(word for each in given for word in ("-X", each)))
-    said = invoke("profile", "list").stdout
+    output = invoke("profile", "list").stdout
     for name in SETTINGS:
         shown = "[hidden]" if name in secrets else f"value-of-{name}"
-        assert f"{name}={shown}" in said.split()
+        assert f"{name}={shown}" in output.split()
 
 
 def test_profiles_can_be_created_listed_and_selected() -> None:
@@ -62,9 +62,9 @@ def test_profile_create_reports_unwritable_file(
     (tmp_path / "directory").mkdir()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
     monkeypatch.setattr("kbroker.cli.profile.read_profiles", lambda: ("", {}))
-    said = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
-    assert f"{tmp_path / place}: cannot write it" in said
-    assert f"name another file with {FILE_VARIABLE}" in said
+    output = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
+    assert f"{tmp_path / place}: cannot write it" in output
+    assert f"name another file with {FILE_VARIABLE}" in output
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["directory", "file"]
     monkeypatch.undo()
     monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))

@@ -137,8 +137,8 @@ async def test_user_add_reads_password_from_file(broker: Broker, cli: Cli, tmp_p
 
 @pytest.mark.parametrize("text", ["", "\n", "one\ntwo\n"])
 async def test_user_add_rejects_invalid_password(text: str, cli: Cli) -> None:
-    said = await cli("security", "user", "add", "bob", *LOGIN, stdin=text, status=2)
-    assert "exactly one non-empty line" in said.stderr
+    output = await cli("security", "user", "add", "bob", *LOGIN, stdin=text, status=2)
+    assert "exactly one non-empty line" in output.stderr
 
 
 async def test_user_commands_reject_invalid_arguments(cli: Cli) -> None:
@@ -146,13 +146,13 @@ async def test_user_commands_reject_invalid_arguments(cli: Cli) -> None:
     assert "user 'nobody' does not exist" in nobody.stderr
     assert "`kbroker security user list`" in nobody.stderr
     few = ("--iterations", "4095")
-    said = await cli("security", "user", "add", "bob", *few, *LOGIN, stdin="brush", status=2)
-    assert "4096<=x<=16384" in said.stderr
-    said = await cli("security", "user", "add", "", *LOGIN, stdin="brush", status=1)
-    assert "User name must not be empty" in said.stderr
+    output = await cli("security", "user", "add", "bob", *few, *LOGIN, stdin="brush", status=2)
+    assert "4096<=x<=16384" in output.stderr
+    output = await cli("security", "user", "add", "", *LOGIN, stdin="brush", status=1)
+    assert "User name must not be empty" in output.stderr
     for option in ("--password", "--password=brush"):
-        said = await cli("security", "user", "add", "bob", option, *LOGIN, status=2)
-        assert "No such option" in said.stderr
+        output = await cli("security", "user", "add", "bob", option, *LOGIN, status=2)
+        assert "No such option" in output.stderr
 
 
 async def test_user_add_does_not_echo_password_on_terminal(broker: Broker) -> None:

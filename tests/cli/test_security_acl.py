@@ -88,8 +88,8 @@ async def test_acl_can_be_added_listed_and_removed(
     assert listed[1].split() == ["User:bob", "allow", "read", "topic", "orders", "literal", "*"]
     lines = (await cli("security", "acl", "list", "--deny", "--json", *LOGIN)).stdout.splitlines()
     assert [json.loads(line)["principal"] for line in lines] == ["User:*", "User:*"]
-    said = await cli("security", "acl", "remove", *BOB, *READ, *LOGIN, status=2)
-    assert "1 ACLs match; pass --yes" in said.stderr
+    output = await cli("security", "acl", "remove", *BOB, *READ, *LOGIN, status=2)
+    assert "1 ACLs match; pass --yes" in output.stderr
     gone = await read_json("security", "acl", "remove", *BOB, *READ, "--yes", *LOGIN)
     assert [row["operation"] for row in gone] == ["read"]
     assert len(broker.node.cluster.acls) == 3
@@ -120,7 +120,7 @@ async def test_acl_list_matches_patterns_and_remove_matches_literally(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["add", *READ, "--topic", "t"], "add --principal NAME"),
         (["add", *BOB, *READ], "no operation"),
@@ -137,16 +137,18 @@ async def test_acl_list_matches_patterns_and_remove_matches_literally(
         (["explain", *BOB, "--operation", "all", "--topic", "t"], "not an operation of a request"),
     ],
 )
-async def test_acl_commands_reject_invalid_options(words: list[str], said: str, cli: Cli) -> None:
-    assert said in (await cli("security", "acl", *words, *LOGIN, status=2)).stderr
+async def test_acl_commands_reject_invalid_options(
+    words: list[str], expected: str, cli: Cli
+) -> None:
+    assert expected in (await cli("security", "acl", *words, *LOGIN, status=2)).stderr
 
 
 async def test_denied_acl_command_suggests_next_action(broker: Broker, cli: Cli) -> None:
-    said = await cli("security", "acl", "list", *login("bob"), status=1)
-    assert "User:bob may not DESCRIBE cluster" in said.stderr
-    assert "`kbroker security acl explain`" in said.stderr
-    said = await cli("security", "acl", "add", *BOB, *READ, "--topic", "", *LOGIN, status=1)
-    assert "should not be empty" in said.stderr
+    output = await cli("security", "acl", "list", *login("bob"), status=1)
+    assert "User:bob may not DESCRIBE cluster" in output.stderr
+    assert "`kbroker security acl explain`" in output.stderr
+    output = await cli("security", "acl", "add", *BOB, *READ, "--topic", "", *LOGIN, status=1)
+    assert "should not be empty" in output.stderr
     assert not len(broker.node.cluster.acls)
 
 
@@ -160,8 +162,8 @@ async def test_producer_and_consumer_shortcuts_grant_required_operations(
     async with user(broker, "admin") as admin, user(broker, "bob") as bob:
         topic = await create_topic(admin, "orders")
         for work, count in ((produces, 4), (consumes, 4)):
-            said = await cli("security", "acl", "explain", *BOB, *work, *LOGIN)
-            lines = said.stdout.splitlines()
+            output = await cli("security", "acl", "explain", *BOB, *work, *LOGIN)
+            lines = output.stdout.splitlines()
             assert sum(line.startswith("denied: ") for line in lines) == count
         assert (await produce(bob, topic, batch())).error_code == DENIED[TOPIC]
         await cli("security", "acl", "add", *BOB, *produces, "--idempotent", *LOGIN)
@@ -174,12 +176,12 @@ async def test_producer_and_consumer_shortcuts_grant_required_operations(
         find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
         (row,) = (await bob.ask(ApiKey.FIND_COORDINATOR, 4, find)).coordinators
         assert row.error_code == 0
-        said = await cli(
+        output = await cli(
             *("security", "acl", "explain", *BOB, *produces, *group, "--consumer", "--idempotent"),
             *LOGIN,
         )
-        assert "denied" not in said.stdout
-        assert len(said.stdout.splitlines()) == 8
+        assert "denied" not in output.stdout
+        assert len(output.stdout.splitlines()) == 8
 
 
 @pytest.mark.parametrize(
@@ -265,10 +267,10 @@ async def test_acl_explain_names_rule_and_commands(
     assert (row["allowed"], row["rule"]) == (allowed, rule)
     assert row["commands"] == [f"kbroker security acl {each}" for each in commands]
     for command in row["commands"]:
-        told = shlex.split(command)[1:]
-        if told[2] == "remove":
-            told.append("--yes")
-        await cli(*told, *LOGIN)
+        arguments = shlex.split(command)[1:]
+        if arguments[2] == "remove":
+            arguments.append("--yes")
+        await cli(*arguments, *LOGIN)
     (row,) = await read_json(*why)
     assert row["allowed"]
 
@@ -281,8 +283,8 @@ async def test_acl_explain_reports_unknown_rules(cli: Cli) -> None:
     )
     words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
     assert "Other ACLs apply to --host ::1." in (await cli(*words, *LOGIN)).stdout
-    told = (await cli(*words, *login("bob"))).stdout
-    assert "does not expose its super.users and allow.everyone.if.no.acl.found" in told
+    output = (await cli(*words, *login("bob"))).stdout
+    assert "does not expose its super.users and allow.everyone.if.no.acl.found" in output
 
 
 async def test_acl_explain_reports_allow_everyone_setting(
@@ -291,8 +293,8 @@ async def test_acl_explain_reports_allow_everyone_setting(
     async with guarded("allow.everyone.if.no.acl.found=true") as broker:
         monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap_servers)
         words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
-        said = (await cli(*words, *LOGIN)).stdout
-        assert "and allow.everyone.if.no.acl.found is true" in said
+        output = (await cli(*words, *LOGIN)).stdout
+        assert "and allow.everyone.if.no.acl.found is true" in output
 
 
 def test_commands_of_acl_explain_grant_permission() -> None:
@@ -305,10 +307,10 @@ def test_commands_of_acl_explain_grant_permission() -> None:
         permission = Permission(
             AclOperation(rng.randrange(3, 16)), Resource(TOPIC, rng.choice(NAMES[:-1]))
         )
-        told = check_permission(book(*known), rules, client(), permission)
-        assert told.allowed is decide(book(*known), rules, client(), *permission).allowed
-        assert bool(told.changes) is not told.allowed
-        for change in told.changes:
+        verdict = check_permission(book(*known), rules, client(), permission)
+        assert verdict.allowed is decide(book(*known), rules, client(), *permission).allowed
+        assert bool(verdict.changes) is not verdict.allowed
+        for change in verdict.changes:
             assert not decide(book(*known), rules, client(), *permission).allowed
             if change.verb == "add":
                 known.append(change.acl)

@@ -30,10 +30,10 @@ def free_address() -> str:
 
 def test_command_reports_closed_port() -> None:
     address = free_address()
-    said = invoke("topic", "list", "-b", address, status=1).stderr
-    assert f"{address} refuses the connection" in said
-    assert "kbroker serve" in said
-    assert "--bootstrap" in said
+    output = invoke("topic", "list", "-b", address, status=1).stderr
+    assert f"{address} refuses the connection" in output
+    assert "kbroker serve" in output
+    assert "--bootstrap" in output
 
 
 def test_command_reports_port_of_other_server() -> None:
@@ -49,9 +49,9 @@ def test_command_reports_port_of_other_server() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        said = invoke("topic", "list", "-b", f"127.0.0.1:{port}", status=1).stderr
+        output = invoke("topic", "list", "-b", f"127.0.0.1:{port}", status=1).stderr
         thread.join()
-    assert "not a Kafka broker" in said
+    assert "not a Kafka broker" in output
 
 
 def test_command_reports_broker_that_stops_responding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,10 +71,10 @@ def test_command_reports_broker_that_stops_responding(monkeypatch: pytest.Monkey
         thread = threading.Thread(target=answer)
         thread.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        said = invoke("topic", "list", "-b", address, status=4).stderr
+        output = invoke("topic", "list", "-b", address, status=4).stderr
         thread.join()
         kept[0].close()
-    assert "no response to Metadata within 0.2 s" in said
+    assert "no response to Metadata within 0.2 s" in output
 
 
 def only_waits(connection: Connection) -> bool:
@@ -83,7 +83,7 @@ def only_waits(connection: Connection) -> bool:
 
 
 async def test_consume_continues_after_broker_restart(cli: Cli, tmp_path: Path) -> None:
-    said: list[str] = []
+    outputs: list[str] = []
     async with trio.open_nursery() as nursery:
         async with started(tmp_path) as broker:
             address = broker.endpoint
@@ -91,7 +91,7 @@ async def test_consume_continues_after_broker_restart(cli: Cli, tmp_path: Path) 
 
             async def consume() -> None:
                 read = ("topic", "consume", "t", "-b", str(address), "-n", "1", "-f", "%v")
-                said.append((await cli(*read)).stdout)
+                outputs.append((await cli(*read)).stdout)
 
             nursery.start_soon(consume)
             await until(lambda: any(map(only_waits, broker.server.connections)))
@@ -101,26 +101,26 @@ async def test_consume_continues_after_broker_restart(cli: Cli, tmp_path: Path) 
             connected(address) as wire,
         ):
             await produce(wire, Topic("t"), batch([b"back"]))
-            await until(lambda: said)
-    assert said == ["back"]
+            await until(lambda: outputs)
+    assert outputs == ["back"]
 
 
 async def test_command_reports_broker_that_stays_down(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbroker.client.consumer.AWAY_SECONDS", 0.3)
-    said: list[str] = []
+    outputs: list[str] = []
     async with trio.open_nursery() as nursery, started() as broker:
         address = str(broker.endpoint)
         await cli("topic", "create", "t", "-b", address)
 
         async def consume() -> None:
-            said.append((await cli("topic", "consume", "t", "-b", address, status=1)).stderr)
+            outputs.append((await cli("topic", "consume", "t", "-b", address, status=1)).stderr)
 
         nursery.start_soon(consume)
         await until(lambda: len(broker.server.connections) > 1)
         await trio.sleep(0.2)
-    assert "refuses the connection" in said[0]
+    assert "refuses the connection" in outputs[0]
 
 
 async def test_command_reports_unreachable_advertised_address(
@@ -129,9 +129,9 @@ async def test_command_reports_unreachable_advertised_address(
     lost = Endpoint("127.0.0.1", int(free_address().split(":")[1]))
     listener = Listener("PLAINTEXT", "127.0.0.1", 0, lost)
     async with open_broker(BrokerConfig(), data_dir=None, listeners=[listener]) as other:
-        said = (await cli("topic", "create", "t", "-b", other.bootstrap_servers, status=1)).stderr
-    assert f"broker 1 advertises {lost}" in said
-    assert "--advertise" in said
+        output = (await cli("topic", "create", "t", "-b", other.bootstrap_servers, status=1)).stderr
+    assert f"broker 1 advertises {lost}" in output
+    assert "--advertise" in output
 
 
 async def test_brokers_setting_accepts_name_bootstrap_servers(cli: Cli, broker: Broker) -> None:
@@ -142,8 +142,8 @@ def test_foreign_token_callback_class_is_rejected() -> None:
     words = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
     words.append("sasl.login.callback.handler.class=com.example.Tokens")
     options = [word for each in words for word in ("-X", each)]
-    said = invoke("topic", "list", *options, status=2).stderr
-    assert "com.example.Tokens is not supported; remove the setting" in said
+    output = invoke("topic", "list", *options, status=2).stderr
+    assert "com.example.Tokens is not supported; remove the setting" in output
 
 
 async def test_command_tries_second_bootstrap_address(cli: Cli, broker: Broker) -> None:
@@ -175,9 +175,9 @@ def test_command_reports_directory_that_cannot_be_created(
     (tmp_path / "my_jobs").touch()
     monkeypatch.setattr(Path, "exists", lambda _: False)
     monkeypatch.chdir(tmp_path)
-    said = invoke("init", "pipeline", "aggregate", "my_jobs", status=1).stderr
-    assert "File exists" in said
-    assert "Traceback" not in said
+    output = invoke("init", "pipeline", "aggregate", "my_jobs", status=1).stderr
+    assert "File exists" in output
+    assert "Traceback" not in output
 
 
 def test_usage_error_exits_with_status_2() -> None:

@@ -60,9 +60,9 @@ async def test_rejected_topic_is_named_with_exit_status_1(cli: Cli) -> None:
 async def test_unknown_topic_suggests_similar_name(cli: Cli) -> None:
     await cli("topic", "create", "orders", "users")
     for command in ("describe", "delete", "consume", "produce"):
-        said = (await cli("topic", command, "ordres", stdin="x\n", status=1)).stderr
-        assert "did you mean 'orders'?" in said
-        assert "kbroker topic list" in said
+        output = (await cli("topic", command, "ordres", stdin="x\n", status=1)).stderr
+        assert "did you mean 'orders'?" in output
+        assert "kbroker topic list" in output
 
 
 async def test_alter_config_sets_appends_and_deletes_settings(

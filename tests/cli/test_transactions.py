@@ -78,8 +78,8 @@ async def test_txn_list_and_describe_show_transaction_states(
     assert both[1]["start_timestamp"] is None
     text = (await cli("cluster", "txn", "describe", "open")).stdout
     assert "STATE             Ongoing" in text
-    said = await cli("cluster", "txn", "describe", "missing", status=1)
-    assert "`kbroker cluster txn list`" in said.stderr
+    output = await cli("cluster", "txn", "describe", "missing", status=1)
+    assert "`kbroker cluster txn list`" in output.stderr
 
 
 async def test_hanging_transaction_is_found_and_aborted(

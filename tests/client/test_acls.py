@@ -35,9 +35,9 @@ async def test_acls_are_added_described_and_removed(broker: Broker) -> None:
     async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
         await add_acls(cluster, [others, ours, ours])
         assert await describe_acls(cluster, [ANY, ANY]) == [ours, others]
-        told = await describe_rules(cluster)
-        assert told.rules == AuthorizerSettings(frozenset(["User:admin"]))
-        assert told.hidden_settings == []
+        described = await describe_rules(cluster)
+        assert described.rules == AuthorizerSettings(frozenset(["User:admin"]))
+        assert described.hidden_settings == []
         assert await remove_acls(cluster, [ANY._replace(principal="User:bob"), ANY]) == [
             ours,
             others,

@@ -56,9 +56,9 @@ def test_record_filter_without_conditions_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [({"keys": ["("]}, "regular"), ({"fields": ["a"]}, "NAME"), ({"headers": ["=x"]}, "NAME")],
 )
-def test_malformed_record_filter_is_rejected(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadFilter, match=said):
+def test_malformed_record_filter_is_rejected(given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadFilter, match=expected):
         record_filter(**given)

@@ -257,8 +257,8 @@ async def watch_continues_after_read_without_gap(world: World) -> None:
     copy.watch()
     fourth = await must_put(other, "d", 4)
     await copy.knows(fourth)
-    heard = [each.revision for each in copy.changes]
-    assert heard == [each for each in (first, second, third, fourth) if each > read_at]
+    revisions = [each.revision for each in copy.changes]
+    assert revisions == [each for each in (first, second, third, fourth) if each > read_at]
     assert copy.entries == {
         "a": ({"n": 3}, third),
         "b": ({"n": 2}, second),

@@ -39,7 +39,7 @@ def test_etcds_scheme_selects_tls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("etcd://one:2379", "NAME"),
         ("etcd://one:2379/", "NAME"),
@@ -56,10 +56,10 @@ def test_etcds_scheme_selects_tls() -> None:
         ("etcd://me@one/shop?password-file=/no/such/file", "/no/such/file"),
     ],
 )
-def test_invalid_address_is_rejected(text: str, said: str) -> None:
+def test_invalid_address_is_rejected(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
         EtcdAddress.parse(text)
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_error_names_unreadable_tls_file() -> None:

@@ -333,8 +333,8 @@ async def test_mutual_tls_with_etcd_works(tmp_path: Path) -> None:
             (f"cert={cert}&key={key}", "CERTIFICATE_VERIFY_FAILED"),
             (f"ca={certificates.ca}", "cannot read the cluster metadata"),
         ):
-            said = await refusal_of(f"etcds://{member}/shop?{options}")
-            assert reason in said
+            message = await refusal_of(f"etcds://{member}/shop?{options}")
+            assert reason in message
     finally:
         etcd.stop()
 
@@ -368,14 +368,14 @@ async def test_watch_cancelled_before_start_closes_connection(
 
 
 @pytest.mark.parametrize(
-    ("shift", "said"), [(100, r"10[01] s ahead"), (-100, r"(99|100) s behind"), (0, "")]
+    ("shift", "expected"), [(100, r"10[01] s ahead"), (-100, r"(99|100) s behind"), (0, "")]
 )
 async def test_clock_skew_is_logged(
     etcd: Etcd,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     shift: int,
-    said: str,
+    expected: str,
 ) -> None:
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + shift)
@@ -384,7 +384,7 @@ async def test_clock_skew_is_logged(
         pass
     warnings = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
     assert len(warnings) == bool(shift)
-    assert re.search(said, "".join(warnings))
+    assert re.search(expected, "".join(warnings))
 
 
 async def test_foreign_value_below_prefix_is_rejected(

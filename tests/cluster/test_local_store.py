@@ -410,11 +410,11 @@ async def test_change_history_is_bounded(files: MemFiles, monkeypatch: pytest.Mo
     both: dict[str, Document | None] = {"a": {}, "b": {}}
     for _ in range(20):
         await store.transact(both, compares={}, cause="test")
-    heard: list[Change] = []
+    received: list[Change] = []
     with pytest.raises(Compacted, match="up to revision 15 are no longer available"):
-        store.watch(heard.append, after=14)
-    store.watch(heard.append, after=15)
-    assert [change.revision for change in heard] == [16, 17, 18, 19, 20]
+        store.watch(received.append, after=14)
+    store.watch(received.append, after=15)
+    assert [change.revision for change in received] == [16, 17, 18, 19, 20]
 
 
 class SlowDisk:

@@ -61,12 +61,12 @@ async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
                 )
             response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)
             assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    (said,) = [each for each in caplog.records if "producers wait" in each.message]
-    assert said.levelname == "WARNING"
+    (warning,) = [each for each in caplog.records if "producers wait" in each.message]
+    assert warning.levelname == "WARNING"
     if problem is None:
-        assert "did not answer in time; run `kbroker cluster health`" in said.message
+        assert "did not answer in time; run `kbroker cluster health`" in warning.message
     else:
-        assert "etcd is at its quota; raise the quota" in said.message
+        assert "etcd is at its quota; raise the quota" in warning.message
 
 
 @pytest.mark.parametrize("version", range(3, 6))

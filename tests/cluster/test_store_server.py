@@ -24,12 +24,12 @@ async def test_leases_end_when_client_disconnects() -> None:
             await again.revoke()
             await process.store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
             assert "live/1" in (await other.store.range("")).entries
-            heard = trio.Event()
-            other.store.watch(lambda _: heard.set(), after=other.store.revision)
+            deleted = trio.Event()
+            other.store.watch(lambda _: deleted.set(), after=other.store.revision)
             await process.ours.aclose()  # as the operating system does when the process terminates
             await process.ended.wait()
             with trio.fail_after(5):
-                await heard.wait()
+                await deleted.wait()
         assert (await other.store.range("")).entries == {}
 
 

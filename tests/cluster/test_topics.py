@@ -170,7 +170,7 @@ async def test_many_leaders_are_elected_in_batches() -> None:
     await started(store, 2)
     places = [("a", index) for index in range(BATCH_MAX)]
     for index in range(BATCH_MAX):
-        await say_in_sync(member, "a", index)
+        await report_in_sync(member, "a", index)
     store.operations.clear()
     found = await member.cluster.elect_leaders(places, unclean=False, cause="test")
     assert found == [None] * BATCH_MAX
@@ -182,7 +182,7 @@ async def test_many_leaders_are_elected_in_batches() -> None:
     assert store.operations == [BATCH_MAX]
 
 
-async def say_in_sync(member: Member, name: str, index: int) -> None:
+async def report_in_sync(member: Member, name: str, index: int) -> None:
     """Store an ISR with all replicas as the leader."""
     topic, partition = member.cluster.existing(name, index)
     after = replace(partition, isr=[*partition.replicas])

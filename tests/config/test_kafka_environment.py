@@ -86,8 +86,8 @@ def test_wurstmeister_address_is_advertised(
 ) -> None:
     config = BrokerConfig.load(kafka_values=read_kafka_environment(environ).values)
     assert config.all_listeners == (f"PLAINTEXT://{listeners}",)
-    told = () if advertised is None else (f"PLAINTEXT://{advertised}",)
-    assert config.all_advertised_listeners == told
+    expected = () if advertised is None else (f"PLAINTEXT://{advertised}",)
+    assert config.all_advertised_listeners == expected
     assert [each.text for each in config.notices if each.level == "warning"] == []
 
 

@@ -152,11 +152,11 @@ async def test_imported_data_is_complete_and_usable(
     cli: Cli, read_json: ReadJson, kafka: Path, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     target, orders = tmp_path / "new", topic_id(kafka, "orders")
-    said = await cli("log", "import", str(kafka), "--data-dir", str(target), *flags)
-    assert "unheard.of=1 of users" in said.stderr
-    assert "server.properties (users)" in said.stderr
-    assert "kbroker serve -o num.io.threads=1" in said.stderr
-    assert f"kbroker serve --data-dir {target}" in said.stderr
+    output = await cli("log", "import", str(kafka), "--data-dir", str(target), *flags)
+    assert "unheard.of=1 of users" in output.stderr
+    assert "server.properties (users)" in output.stderr
+    assert "kbroker serve -o num.io.threads=1" in output.stderr
+    assert f"kbroker serve --data-dir {target}" in output.stderr
     assert (kafka / "orders-0").exists() == ("--move" not in flags)
     async with started(target) as broker, connected(broker.endpoint) as wire:
         address = ("-b", broker.bootstrap_servers)
@@ -225,8 +225,8 @@ async def test_import_after_unclean_shutdown_copies_and_recovers(
     target = tmp_path / "new"
     refused = await cli("log", "import", str(kafka), "--data-dir", str(target), "--link", status=1)
     assert "--link requires a clean shutdown of Kafka" in refused.stderr
-    said = await cli("log", "import", str(kafka), "--data-dir", str(target))
-    assert "was not shut down cleanly" in said.stderr
+    output = await cli("log", "import", str(kafka), "--data-dir", str(target))
+    assert "was not shut down cleanly" in output.stderr
     async with started(target) as broker:
         assert not broker.node.partitions.logs.clean
         assert broker.node.partitions.named_replica("orders", 0).log.log_end_offset == 3
@@ -433,8 +433,10 @@ def test_symbolic_links_are_rejected(kafka: Path, tmp_path: Path, name: str) -> 
         (kafka / name).touch()
     (kafka / name).rename(elsewhere)
     (kafka / name).symlink_to(elsewhere)
-    said = invoke("log", "import", str(kafka), "--data-dir", str(tmp_path / "new"), status=1).stderr
-    assert f"{kafka / name} is a symbolic link; replace it by its target" in said
+    output = invoke(
+        "log", "import", str(kafka), "--data-dir", str(tmp_path / "new"), status=1
+    ).stderr
+    assert f"{kafka / name} is a symbolic link; replace it by its target" in output
     assert not (tmp_path / "new").exists()
 
 
@@ -466,7 +468,7 @@ def test_directories_with_invalid_partition_names_are_reported(kafka: Path, tmp_
     foreign = ["..-0", ".-1", "my holiday-2026", "orders-007", "orders-٣", f"t-{2**31}"]
     for name in foreign:
         (kafka / name).mkdir()
-    said = invoke("log", "import", str(kafka), "--data-dir", str(tmp_path / "new")).stderr
+    output = invoke("log", "import", str(kafka), "--data-dir", str(tmp_path / "new")).stderr
     for name in foreign:
-        assert f"not imported: {kafka / name}: not a valid partition name" in said
+        assert f"not imported: {kafka / name}: not a valid partition name" in output
         assert not (tmp_path / "new" / name).exists()

@@ -60,7 +60,7 @@ async def test_frame_shorter_than_header_closes_connection(
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "told"),
+    ("name", "data", "expected"),
     [
         ("TLS hello", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS"),
         ("TLS alert", b"\x15\x03\x03\x00\x02\x02\x28", ""),
@@ -76,7 +76,7 @@ async def test_other_protocol_closes_connection_with_hint_in_log(
     caplog: pytest.LogCaptureFixture,
     name: str,
     data: bytes,
-    told: str,
+    expected: str,
 ) -> None:
     """KAFKA-4090: the broker closes the connection and logs a hint about the protocol."""
     async with connected(broker.endpoint) as wire:
@@ -84,7 +84,7 @@ async def test_other_protocol_closes_connection_with_hint_in_log(
         assert await wire.wait_closed() == b""
     lines = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(lines) == 1
-    assert told in lines[0]
+    assert expected in lines[0]
 
 
 @pytest.mark.parametrize("part", [1, 3, 4, 5, 11, 12, 17])

@@ -53,9 +53,9 @@ async def attack_own_broker(
     settings = json.dumps({**SETTINGS, "ssl.keystore.location": str(own)})
     command = (sys.executable, "-m", "tests.hostile.server", f"{data_dir}/data", settings)
     async with json_child(command) as (server, first, ask):
-        told = await first()
-        bootstrap, secured, http = (("127.0.0.1", port) for port in told["ports"])
-        registry = "127.0.0.1", told["registry"]
+        ready = await first()
+        bootstrap, secured, http = (("127.0.0.1", port) for port in ready["ports"])
+        registry = "127.0.0.1", ready["registry"]
         target = Target(bootstrap, hold_seconds, secured=secured, registry=registry, http=http)
         run = Run(target, pid=server.pid, loop=ask, tries=tries)
         await run.attack(seconds, only)

@@ -11,7 +11,7 @@ from ..commands import invoke
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("kafka-topics", "--list", "--what"), "--what; use `kbroker topic`"),
         (("kafka-topics", "--list"), "--bootstrap-server HOST:PORT is missing"),
@@ -22,8 +22,8 @@ from ..commands import invoke
         (("kafka-configs", "--describe", "--user", "a", "--ip", "b"), "name a user, a client"),
     ],
 )
-def test_unsupported_request_prints_alternative(words: tuple[str, ...], said: str) -> None:
-    assert said in invoke("compat", *words, status=1).output
+def test_unsupported_request_prints_alternative(words: tuple[str, ...], expected: str) -> None:
+    assert expected in invoke("compat", *words, status=1).output
 
 
 @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "kafka-run-class"])

@@ -243,19 +243,19 @@ class Store:
 
     def __init__(self, isr: list[int]) -> None:
         self.isr, self.revision = isr, 1
-        self.told = partition(isr)
-        self.flying: list[tuple[frozenset[int], int]] = []
+        self.reported = partition(isr)
+        self.in_flight: list[tuple[frozenset[int], int]] = []
 
-    def lands(self, index: int) -> tuple[frozenset[int], bool]:
-        isr, compared = self.flying.pop(index)
+    def apply_proposal(self, index: int) -> tuple[frozenset[int], bool]:
+        isr, compared = self.in_flight.pop(index)
         if compared != self.revision:
             return isr, False
         self.isr, self.revision = sorted(isr), self.revision + 1
         return isr, True
 
-    def tells(self) -> Partition:
-        self.told = partition(self.isr, revision=self.revision)
-        return self.told
+    def report(self) -> Partition:
+        self.reported = partition(self.isr, revision=self.revision)
+        return self.reported
 
 
 steps = st.lists(
@@ -295,13 +295,13 @@ def test_committed_records_are_on_all_isr_members(
             wanted = state.proposal(committed, end, now)
             if wanted is not None:
                 state.propose(wanted)
-                store.flying.append((wanted, state.partition.revision))
-        elif step in ("land", "lose") and store.flying:
-            proposed, stored = store.lands(number % len(store.flying))
+                store.in_flight.append((wanted, state.partition.revision))
+        elif step in ("land", "lose") and store.in_flight:
+            proposed, stored = store.apply_proposal(number % len(store.in_flight))
             if step == "land" and not stored:
                 state.refused(proposed)
         elif step == "tell":
-            state.follow(store.tells())
+            state.follow(store.report())
         elif step == "controller" and node_id in store.isr:
             store.isr = [each for each in store.isr if each != node_id]
             store.revision += 1

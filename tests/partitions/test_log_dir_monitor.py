@@ -75,10 +75,10 @@ async def test_leader_resigns_all_partitions_after_a_rejected_append(
         assert in_sync(broker, topic.name) == [1, 3]
         with trio.fail_after(FREEZES_SECONDS):
             await send(broker, leader, topic, b"after")
-    told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-    assert len(told) == 1, told
-    assert f"{SICK} is read-only" in told[0]
-    assert "kbroker topic trim" in told[0]
+    errors = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+    assert len(errors) == 1, errors
+    assert f"{SICK} is read-only" in errors[0]
+    assert "kbroker topic trim" in errors[0]
     past = str(explain_partition(broker.local_node(2).node, "idle", 0))
     assert "read-only because cannot write /data/node-2/used-0/" in past
     assert "node 2 cannot append to its log" in past

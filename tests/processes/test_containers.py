@@ -104,8 +104,8 @@ def running(
 
 def _broker(container: Container, here: Mapping[str, str], data: Path) -> Deployed:
     settings = container.environment
-    told = settings.get("KBROKER_CFG_ADVERTISED_LISTENERS") or settings["KBROKER_ADVERTISE"]
-    address = here[named(told)[-1]]
+    advertised = settings.get("KBROKER_CFG_ADVERTISED_LISTENERS") or settings["KBROKER_ADVERTISE"]
+    address = here[named(advertised)[-1]]
     port = {} if "KBROKER_CFG_LISTENERS" in settings else {"KBROKER_PORT": address.split(":")[1]}
     words = [word.replace("/data", str(data)) for word in container.words]
     bootstrap = {"KBROKER_BOOTSTRAP": address}  # commands get no address: they use the default port
@@ -137,9 +137,9 @@ LISTENING = {
 def placed(settings: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
     """Return settings with local addresses."""
     own: dict[str, str] = {}
-    for listening, told in LISTENING.items():
+    for listening, advertised in LISTENING.items():
         everywhere = re.findall(r"0\.0\.0\.0:\d+", settings.get(listening, ""))
-        known = (here[name] for name in named(settings.get(told, "")))
+        known = (here[name] for name in named(settings.get(advertised, "")))
         own.update(zip(everywhere, known, strict=True))
     return replaced(settings, {**here, **own})
 

@@ -123,21 +123,21 @@ def test_mark_dead_ends_lease_immediately(address: str, tmp_path: Path) -> None:
             stack.callback(node.close)
             node.start()
         kbroker(nodes[1].bootstrap, "topic", "create", "orders", "-p", "3", "-r", "3")
-        said = say_gone(address, nodes[2].data)
-        assert said.returncode == 1
-        assert "another broker uses this data directory" in said.stderr
+        done = mark_dead(address, nodes[2].data)
+        assert done.returncode == 1
+        assert "another broker uses this data directory" in done.stderr
         nodes[2].kill()
-        said = say_gone(address, nodes[2].data)
-        assert said.stdout == "node 2 is marked dead\n"
+        done = mark_dead(address, nodes[2].data)
+        assert done.stdout == "node 2 is marked dead\n"
         produce(nodes[1].bootstrap, 0, 100)  # its lease would last an hour
-        assert say_gone(address, nodes[2].data).stdout == "node 2 was already marked dead\n"
+        assert mark_dead(address, nodes[2].data).stdout == "node 2 was already marked dead\n"
         nodes[2].start()
         wait_until_healthy(nodes[2].bootstrap)
         assert consume(nodes[2].bootstrap) == [*range(100)]
-    assert "no node's data" in say_gone(address, tmp_path).stderr
+    assert "no node's data" in mark_dead(address, tmp_path).stderr
 
 
-def say_gone(address: str, directory: Path) -> subprocess.CompletedProcess[str]:
+def mark_dead(address: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return run("cluster", "node", "mark-dead", "--cluster", address, str(directory))
 
 
@@ -191,9 +191,9 @@ def test_second_process_with_same_node_id_is_rejected(address: str, tmp_path: Pa
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
-        said = refused_at(address, tmp_path / "other", "--node-id", "1", "--port", "0")
-        assert "node 1 already runs" in said
-        assert "--node-id" in said
+        output = refused_at(address, tmp_path / "other", "--node-id", "1", "--port", "0")
+        assert "node 1 already runs" in output
+        assert "--node-id" in output
         assert not (tmp_path / "other").exists()
     finally:
         node.close()
@@ -205,9 +205,9 @@ def test_second_node_with_same_address_is_rejected(address: str, tmp_path: Path)
         node.start()
         taken = f"127.0.0.1:{node.port}"
         words = ("--node-id", "2", "--port", "0", "--advertise", taken)
-        said = refused_at(address, tmp_path / "other", *words)
-        assert f"node 1 already uses the address {taken}" in said
-        assert "--advertise" in said
+        output = refused_at(address, tmp_path / "other", *words)
+        assert f"node 1 already uses the address {taken}" in output
+        assert "--advertise" in output
         assert not (tmp_path / "other").exists()
     finally:
         node.close()
@@ -220,8 +220,8 @@ def test_directory_of_another_cluster_is_rejected(etcd: Etcd, address: str, tmp_
             node.start()
         finally:
             node.close()
-    said = refused_at(f"{address}-2", tmp_path / address[-2:] / "node-1/data", "--port", "0")
-    assert "the metadata belongs to cluster" in said
+    output = refused_at(f"{address}-2", tmp_path / address[-2:] / "node-1/data", "--port", "0")
+    assert "the metadata belongs to cluster" in output
 
 
 def test_directory_with_own_metadata_is_rejected(address: str, tmp_path: Path) -> None:
@@ -230,25 +230,25 @@ def test_directory_with_own_metadata_is_rejected(address: str, tmp_path: Path) -
         node.start()
     finally:
         node.close()
-    said = refused_at(address, node.data, "--port", "0")
-    assert "cluster.journal" in said
-    assert "without --cluster" in said
+    output = refused_at(address, node.data, "--port", "0")
+    assert "cluster.journal" in output
+    assert "without --cluster" in output
 
 
 def test_wildcard_advertised_address_is_rejected(address: str, tmp_path: Path) -> None:
-    said = refused_at(address, tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
-    assert "--advertise HOST:PORT" in said
+    output = refused_at(address, tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
+    assert "--advertise HOST:PORT" in output
 
 
 def test_invalid_cluster_address_gives_clear_error(tmp_path: Path) -> None:
-    said = refused_at("etcd://one", tmp_path / "data")
-    assert said.startswith("kbroker: cluster address: expected etcd://HOST:2379")
+    output = refused_at("etcd://one", tmp_path / "data")
+    assert output.startswith("kbroker: cluster address: expected etcd://HOST:2379")
     assert not (tmp_path / "data").exists()
 
 
 def test_start_without_etcd_gives_clear_error(tmp_path: Path) -> None:
     nobody = f"etcd://127.0.0.1:{free_ports(1)}/test"
-    said = refused_at(nobody, tmp_path / "data", "--port", "0")
-    assert nobody in said
-    assert "refused" in said
+    output = refused_at(nobody, tmp_path / "data", "--port", "0")
+    assert nobody in output
+    assert "refused" in output
     assert not (tmp_path / "data").exists()

@@ -109,9 +109,9 @@ def test_etcd_quota_alarm_is_reported_with_action(tmp_path: Path) -> None:
                 return kbroker(nodes[1].bootstrap, "cluster", "health", "-o", "json", status=1)
 
             wait_until(lambda: "NOSPACE" in nodes[1].log_path.read_text())
-            said = health()
-            assert "NOSPACE" in said
-            assert "etcdctl alarm disarm" in said
+            output = health()
+            assert "NOSPACE" in output
+            assert "etcdctl alarm disarm" in output
             etcd.alarm(False)
             wait_until_healthy(nodes[1].bootstrap)
             produce(nodes[1].bootstrap, 0, RECORDS)

@@ -173,16 +173,18 @@ def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
 def test_port_in_use_rejects_start(tmp_path: Path) -> None:
     first = free_ports(NODES)
     with socket.create_server(("127.0.0.1", first + 2)):
-        said = refused("--processes", "3", "--port", str(first), "--data-dir", str(tmp_path / "d"))
-    assert f"port {first + 2}" in said
+        output = refused(
+            "--processes", "3", "--port", str(first), "--data-dir", str(tmp_path / "d")
+        )
+    assert f"port {first + 2}" in output
 
 
 def test_second_server_on_directory_is_rejected(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
         for words in (["--processes", "3"], ["--nodes", "3"]):
-            said = refused(*words, "--port", "0", "--data-dir", str(server.data))
-            assert "another broker uses this data directory" in said
+            output = refused(*words, "--port", "0", "--data-dir", str(server.data))
+            assert "another broker uses this data directory" in output
         assert not ailments(server.bootstrap)
 
 
@@ -192,5 +194,5 @@ def test_directory_of_single_node_must_be_resized_first(tmp_path: Path) -> None:
         server.start()
     finally:
         server.close()
-    said = refused("--processes", "2", "--port", "0", "--data-dir", str(server.data))
-    assert "kbroker cluster resize --nodes 2" in said
+    output = refused("--processes", "2", "--port", "0", "--data-dir", str(server.data))
+    assert "kbroker cluster resize --nodes 2" in output

@@ -163,10 +163,10 @@ def test_subscriptions_of_all_versions_are_read(
     version: int, tail: str, owned: list[str], rack: str | None
 ) -> None:
     metadata = version.to_bytes(2, "big") + bytes.fromhex("00000001000161 ffffffff" + tail)
-    said = read_member_subscription(metadata)
-    assert said is not None
-    assert (said.topics, [row.topic for row in said.owned_partitions]) == (["a"], owned)
-    assert said.rack_id == rack
+    parsed = read_member_subscription(metadata)
+    assert parsed is not None
+    assert (parsed.topics, [row.topic for row in parsed.owned_partitions]) == (["a"], owned)
+    assert parsed.rack_id == rack
 
 
 def test_malformed_subscription_is_ignored() -> None:

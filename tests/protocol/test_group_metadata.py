@@ -198,12 +198,12 @@ def test_malformed_values_are_rejected() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_subscription_topics_are_read_in_every_version(version: int) -> None:
-    said = Subscription(topics=["a", "b"], user_data=b"\1\2")
+    subscription = Subscription(topics=["a", "b"], user_data=b"\1\2")
     whole = bytes.fromhex(SUBSCRIPTIONS[version])
     needed = len(bytes.fromhex(SUBSCRIPTIONS[0]))
     for end in range(len(whole) + 1):
         # Some clients omit the last fields of the version that they name.
-        assert read_subscription(whole[:end]) == (said if end >= needed else None)
+        assert read_subscription(whole[:end]) == (subscription if end >= needed else None)
 
 
 @given(
@@ -216,9 +216,9 @@ def test_subscription_topics_are_read_in_every_version(version: int) -> None:
 def test_subscription_with_trailing_bytes_is_read(
     version: int, topics: list[str], user_data: bytes | None, more: bytes
 ) -> None:
-    said = Subscription(topics=topics, user_data=user_data)
-    blob = version.to_bytes(2, signed=True) + encode_versioned(said, 0)[2:] + more
-    assert read_subscription(blob) == said
+    subscription = Subscription(topics=topics, user_data=user_data)
+    blob = version.to_bytes(2, signed=True) + encode_versioned(subscription, 0)[2:] + more
+    assert read_subscription(blob) == subscription
 
 
 def test_assignment_round_trips() -> None:

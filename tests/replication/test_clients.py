@@ -321,13 +321,13 @@ def producer(cluster: Cluster) -> Application:
     errors: list[Any] = []
     numbers = itertools.count()
 
-    def told(error: Any, _: object) -> None:
+    def on_delivery(error: Any, _: object) -> None:
         if error is not None:
             errors.append(error)
 
     def step() -> None:
         for number in range(PARTITIONS):
-            client.produce(INPUT, b"%d" % next(numbers), partition=number, on_delivery=told)
+            client.produce(INPUT, b"%d" % next(numbers), partition=number, on_delivery=on_delivery)
         assert client.flush(30) == 0
         assert errors == []
         time.sleep(0.02)

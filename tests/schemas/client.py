@@ -45,25 +45,25 @@ class RegistryClient:
 
     async def get(self, path: str) -> Any:
         """Return the body; raise AssertionError unless the status is 200."""
-        said = await self.ask("GET", path)
-        assert said.status == 200, said
-        return said.body
+        response = await self.ask("GET", path)
+        assert response.status == 200, response
+        return response.body
 
     async def put(self, path: str, body: Any) -> Any:
-        said = await self.ask("PUT", path, body)
-        assert said.status == 200, said
-        return said.body
+        response = await self.ask("PUT", path, body)
+        assert response.status == 200, response
+        return response.body
 
     async def delete(self, path: str) -> Any:
-        said = await self.ask("DELETE", path)
-        assert said.status == 200, said
-        return said.body
+        response = await self.ask("DELETE", path)
+        assert response.status == 200, response
+        return response.body
 
     async def register(self, subject: str, schema: Any, **more: Any) -> int:
         """Register a schema and return its ID."""
-        said = await self.try_to_register(subject, schema, **more)
-        assert said.status == 200, said
-        found: int = said.body["id"]
+        response = await self.try_to_register(subject, schema, **more)
+        assert response.status == 200, response
+        found: int = response.body["id"]
         return found
 
     async def try_to_register(self, subject: str, schema: Any, **more: Any) -> Said:
@@ -73,10 +73,10 @@ class RegistryClient:
 
     async def refusal(self, method: str, path: str, body: Any = None) -> int:
         """Return the error code of a rejected request, which starts with the HTTP status."""
-        said = await self.ask(method, path, body)
-        assert str(said.body["error_code"]).startswith(str(said.status))
-        assert said.body["message"]
-        code: int = said.body["error_code"]
+        response = await self.ask(method, path, body)
+        assert str(response.body["error_code"]).startswith(str(response.status))
+        assert response.body["message"]
+        code: int = response.body["error_code"]
         return code
 
 

@@ -64,14 +64,14 @@ class RegistryConnection:
         try:
             self._http.request(method, path, data)
             response = self._http.getresponse()
-            told = json.loads(response.read())
+            content = json.loads(response.read())
         except BaseException:
             self._http.close()
             raise
         if response.status >= http.client.INTERNAL_SERVER_ERROR:
-            raise ConnectionError(f"{response.status}: {told}")
-        assert response.status == http.client.OK, (method, path, told)
-        return told
+            raise ConnectionError(f"{response.status}: {content}")
+        assert response.status == http.client.OK, (method, path, content)
+        return content
 
     def register(self, asked: Registration) -> int:
         """Register a schema and return its ID."""
@@ -121,7 +121,7 @@ class Load:
 
     def __init__(self, server: RegistryServer, asked: Sequence[Registration]) -> None:
         # Acknowledged registrations with their schema IDs, in order.
-        self.told: list[tuple[Registration, int]] = []
+        self.acknowledged: list[tuple[Registration, int]] = []
         # Number of registrations with unknown outcome.
         self.interrupted = 0
         self._server = server
@@ -138,9 +138,11 @@ class Load:
     def wait_for(self, count: int) -> None:
         """Wait until `count` registrations are acknowledged."""
         give_up = time.monotonic() + SECONDS
-        while len(self.told) < count:
+        while len(self.acknowledged) < count:
             assert not self._failures, self._failures
-            assert time.monotonic() < give_up, f"{len(self.told)} of {count} were acknowledged"
+            assert time.monotonic() < give_up, (
+                f"{len(self.acknowledged)} of {count} were acknowledged"
+            )
             time.sleep(0.001)
 
     def join(self) -> None:
@@ -154,7 +156,7 @@ class Load:
             with self._server.connect() as client, suppress(Empty):
                 while True:
                     asked = self._left.get_nowait()
-                    self.told.append((asked, self._register(client, asked)))
+                    self.acknowledged.append((asked, self._register(client, asked)))
 
         except BaseException as error:  # noqa: BLE001 - the test fails with it
             self._failures.append(error)
@@ -172,10 +174,10 @@ class Load:
             time.sleep(RETRY_BACKOFF_SECONDS)
 
 
-def ids_of(told: Sequence[tuple[Registration, int]]) -> Mapping[int, int]:
+def ids_of(acknowledged: Sequence[tuple[Registration, int]]) -> Mapping[int, int]:
     """Return the ID of each schema. Raise AssertionError unless IDs and schemas match one to one."""
     found: dict[int, int] = {}
-    for asked, schema_id in told:
+    for asked, schema_id in acknowledged:
         assert found.setdefault(asked.number, schema_id) == schema_id, asked
     assert len(set(found.values())) == len(found)
     return found

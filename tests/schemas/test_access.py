@@ -153,8 +153,8 @@ async def test_read_on_schemas_topic_permits_reading_all_schemas() -> None:
         await admin.register("orders-value", '"string"')
         await allow(broker, AclOperation.READ, "_schemas")
         for method, path in READING:
-            said = await alice.ask(method, path, None if method == "GET" else SCHEMA)
-            assert said.status in (200, 404), (method, path, said)
+            response = await alice.ask(method, path, None if method == "GET" else SCHEMA)
+            assert response.status in (200, 404), (method, path, response)
         assert await alice.refusal("POST", "/subjects/orders-value/versions", SCHEMA) == DENIED
 
 
@@ -164,8 +164,8 @@ async def test_permission_on_topic_permits_changing_its_subjects() -> None:
         for operation, method, path in CHANGING:
             await allow(broker, operation, "orders")
             for subject in ("orders-value", "orders-key", "orders"):
-                said = await alice.ask(method, path.format(subject), BODY)
-                assert said.status in (200, 404), (method, path, said)
+                response = await alice.ask(method, path.format(subject), BODY)
+                assert response.status in (200, 404), (method, path, response)
             for subject in ("others-value", "orders-values", "_schemas"):
                 assert await alice.refusal(method, path.format(subject), BODY) == DENIED
         for method, path in FOR_ALL:
@@ -177,8 +177,8 @@ async def test_permission_on_schemas_topic_permits_changing_all_subjects() -> No
         alice = RegistryClient(service.endpoint_of(1), ALICE)
         for operation, method, path in CHANGING:
             await allow(broker, operation, "_schemas")
-            said = await alice.ask(method, path.format("orders-value"), BODY)
-            assert said.status in (200, 404), (method, path, said)
+            response = await alice.ask(method, path.format("orders-value"), BODY)
+            assert response.status in (200, 404), (method, path, response)
         for method, path in FOR_ALL:
             assert (await alice.ask(method, path, BODY)).status == 200
 

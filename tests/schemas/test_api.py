@@ -25,9 +25,11 @@ async def test_schema_has_one_id_in_all_subjects() -> None:
         assert await client.register("first", PLAIN) == 1
         assert await client.get("/schemas/ids/1/subjects") == ["first", "second"]
         assert await client.get("/schemas/ids/2/versions") == [{"subject": "second", "version": 2}]
-        told = await client.get("/schemas/ids/2")
-        assert told["schema"] == (await client.get("/subjects/second/versions/latest"))["schema"]
-        assert await client.get(f"/schemas/guids/{told['guid']}/ids") == [{"context": ".", "id": 2}]
+        schema = await client.get("/schemas/ids/2")
+        assert schema["schema"] == (await client.get("/subjects/second/versions/latest"))["schema"]
+        assert await client.get(f"/schemas/guids/{schema['guid']}/ids") == [
+            {"context": ".", "id": 2}
+        ]
 
 
 async def test_white_space_does_not_change_schema_id() -> None:
@@ -42,18 +44,18 @@ async def test_white_space_does_not_change_schema_id() -> None:
 async def test_incompatible_schema_is_rejected_with_reason() -> None:
     async with registry() as (_, [client]):
         await client.register("s", PLAIN)
-        said = await client.try_to_register("s", BROKEN)
-        assert (said.status, said.body["error_code"]) == (409, 409)
-        assert "READER_FIELD_MISSING_DEFAULT_VALUE" in said.body["message"]
-        assert "no field c" in said.body["message"]
-        assert "oldSchemaVersion: 1" in said.body["message"]
+        response = await client.try_to_register("s", BROKEN)
+        assert (response.status, response.body["error_code"]) == (409, 409)
+        assert "READER_FIELD_MISSING_DEFAULT_VALUE" in response.body["message"]
+        assert "no field c" in response.body["message"]
+        assert "oldSchemaVersion: 1" in response.body["message"]
         path = "/compatibility/subjects/s/versions/latest"
         text = '{"type":"record","name":"R","fields":[{"name":"a","type":"string"}]}'
-        told = (await client.ask("POST", f"{path}?verbose=true", {"schema": text})).body
-        assert not told["is_compatible"]
-        assert "TYPE_MISMATCH" in told["messages"][0]
-        told = (await client.ask("POST", path, {"schema": '"broken'})).body
-        assert told["error_code"] == 42201
+        body = (await client.ask("POST", f"{path}?verbose=true", {"schema": text})).body
+        assert not body["is_compatible"]
+        assert "TYPE_MISMATCH" in body["messages"][0]
+        body = (await client.ask("POST", path, {"schema": '"broken'})).body
+        assert body["error_code"] == 42201
 
 
 async def test_soft_deleted_versions_are_visible_until_permanent_deletion() -> None:
@@ -85,14 +87,14 @@ async def test_references_are_resolved_and_protect_referenced_versions() -> None
         outer = record("Outer", ("b", "Base"))
         assert (await client.try_to_register("outer", outer)).body["error_code"] == 42201
         missing = [{**references[0], "version": 9}]
-        said = await client.try_to_register("outer", outer, references=missing)
-        assert said.body["error_code"] == 42201
+        response = await client.try_to_register("outer", outer, references=missing)
+        assert response.body["error_code"] == 42201
         assert await client.register("outer", outer, references=references) == 2
         assert await client.get("/subjects/base/versions/1/referencedby") == [2]
         assert await client.refusal("DELETE", "/subjects/base") == 42206
         assert await client.refusal("DELETE", "/subjects/base/versions/1") == 42206
-        told = await client.get("/schemas/ids/2")
-        assert told["references"] == references
+        schema = await client.get("/schemas/ids/2")
+        assert schema["references"] == references
         await client.delete("/subjects/outer")
         await client.delete("/subjects/base")
 
@@ -152,8 +154,8 @@ async def test_concurrent_writes_of_several_nodes_agree() -> None:
     async with registry(nodes=3) as (_, clients):
         found = await _all_registered(clients, 12)
         assert sorted(found.values()) == [*range(1, 13)]
-        told = [await each.get(f"/schemas/ids/{max(found.values())}") for each in clients]
-        assert told[0] == told[1] == told[2]
+        schemas = [await each.get(f"/schemas/ids/{max(found.values())}") for each in clients]
+        assert schemas[0] == schemas[1] == schemas[2]
         for subject, schema_id in found.items():
             for each in clients:
                 latest = await each.get(f"/subjects/{subject}/versions/latest")
@@ -184,18 +186,18 @@ async def test_protobuf_files_are_returned_as_descriptors() -> None:
         order = {"schema": ORDER, "schemaType": "PROTOBUF", "references": references}
         await client.register("o", ORDER, schemaType="PROTOBUF", references=references)
         plain = await client.get("/subjects/o/versions/1")
-        told = await client.get("/subjects/o/versions/1?format=serialized")
-        assert told | {"schema": plain["schema"]} == plain
-        file = FileDescriptorProto.FromString(base64.b64decode(told["schema"]))
+        schema = await client.get("/subjects/o/versions/1?format=serialized")
+        assert schema | {"schema": plain["schema"]} == plain
+        file = FileDescriptorProto.FromString(base64.b64decode(schema["schema"]))
         (message,) = file.message_type
         assert (message.name, message.field[0].type_name) == ("Order", ".p.Line")
         found = await client.ask("POST", "/subjects/o?format=serialized", order)
-        assert found.body["schema"] == told["schema"]
+        assert found.body["schema"] == schema["schema"]
         for path in (f"/schemas/ids/{plain['id']}", f"/schemas/guids/{plain['guid']}"):
-            assert (await client.get(f"{path}?format=serialized"))["schema"] == told["schema"]
+            assert (await client.get(f"{path}?format=serialized"))["schema"] == schema["schema"]
         async with asking(client.endpoint) as http:
             for path in (f"/schemas/ids/{plain['id']}/schema", "/subjects/o/versions/1/schema"):
-                assert (await http.ask(f"{path}?format=serialized")).text == told["schema"]
+                assert (await http.ask(f"{path}?format=serialized")).text == schema["schema"]
 
 
 async def test_non_protobuf_schemas_have_no_descriptor() -> None:
@@ -209,15 +211,15 @@ async def test_non_protobuf_schemas_have_no_descriptor() -> None:
 async def test_error_codes_equal_confluents_registry() -> None:
     async with registry() as (_, [client]):
         unknown = "/compatibility/subjects/s/versions"
-        said = await client.ask("POST", f"{unknown}/latest", {"schema": '"int"'})
-        assert said.body == {"is_compatible": True}
+        response = await client.ask("POST", f"{unknown}/latest", {"schema": '"int"'})
+        assert response.body == {"is_compatible": True}
         assert await client.refusal("POST", f"{unknown}/1", {"schema": '"int"'}) == 40402
         assert await client.refusal("POST", "/subjects/s", {"schema": '"in'}) == 42201
         assert await client.refusal("POST", "/subjects/s", {"schema": '"int"'}) == 40401
         await client.register("s", PLAIN)
-        said = await client.ask("POST", f"{unknown}/1?verbose=true", {"schema": '"in'})
-        assert said.body["is_compatible"] is False
-        assert "Invalid schema" in said.body["messages"][0]
+        response = await client.ask("POST", f"{unknown}/1?verbose=true", {"schema": '"in'})
+        assert response.body["is_compatible"] is False
+        assert "Invalid schema" in response.body["messages"][0]
         assert (await client.try_to_register("s", WIDER, version=7)).body["error_code"] == 42201
         large = '"' + "x" * 1_040_000 + '"'
         assert (await client.try_to_register("s", large)).body["error_code"] in (42201, 42209)
@@ -267,8 +269,8 @@ async def test_protobuf_file_without_message_is_accepted() -> None:
                 base64.b64decode((await client.get(path))["schema"])
             )
             assert [*file.dependency] == ["l.proto"]
-        said = await client.try_to_register("s", " // nothing", schemaType="PROTOBUF")
-        assert said.body["error_code"] == 42201
+        response = await client.try_to_register("s", " // nothing", schemaType="PROTOBUF")
+        assert response.body["error_code"] == 42201
 
 
 async def test_long_lists_of_schemas_are_sent_in_chunks() -> None:
@@ -297,9 +299,9 @@ async def test_trailing_slash_of_path_is_ignored() -> None:
             "/subjects/s/versions/1/",
             "/config/",
         ):
-            said = await client.ask("GET", path)
-            assert said == await client.ask("GET", path.removesuffix("/") or "/")
-            assert said.status == 200
+            response = await client.ask("GET", path)
+            assert response == await client.ask("GET", path.removesuffix("/") or "/")
+            assert response.status == 200
         assert (await client.put("/config/s/", {"compatibility": "NONE"})) == {
             "compatibility": "NONE"
         }

@@ -224,10 +224,10 @@ async def test_random_requests_get_responses_with_confluents_error_format(
             statuses[response.status] = statuses.get(response.status, 0) + 1
             assert response.status < 500, asked
             if response.status >= 400 and method != "HEAD":
-                told = response.json()
-                assert told.keys() == {"error_code", "message"}, asked
-                assert str(told["error_code"]).startswith(str(response.status)), asked
-                assert isinstance(told["message"], str), asked
+                content = response.json()
+                assert content.keys() == {"error_code", "message"}, asked
+                assert str(content["error_code"]).startswith(str(response.status)), asked
+                assert isinstance(content["message"], str), asked
             assert not [each for each in caplog.records if each.levelname == "ERROR"], asked
     assert {200, 404, 422} <= statuses.keys()
     print(f"\nfigures: {sum(statuses.values()):,} random requests to the registry: {statuses}")

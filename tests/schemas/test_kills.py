@@ -47,15 +47,15 @@ def test_schema_ids_stay_unique_and_durable_through_kills_and_compaction(
         begun = time.monotonic()
         load.join()
         seconds += time.monotonic() - begun
-    assert len(load.told) == len(asked)
-    ids = ids_of(load.told)
+    assert len(load.acknowledged) == len(asked)
+    ids = ids_of(load.acknowledged)
 
     begun = time.monotonic()
     with server.running(), server.connect() as client:
         ready = time.monotonic() - begun
         assert client.ask("GET", f"/schemas/ids/{ids[schemas - 1]}")
         read = time.monotonic() - begun
-        check(client, load.told, ids)
+        check(client, load.acknowledged, ids)
         before = delete_some_subjects(client)
     records, left = compacted(server.data_dir, before, ids.values())
     print(
@@ -74,7 +74,7 @@ def begin(server: RegistryServer, load: Load) -> None:
 
 def check(
     client: RegistryConnection,
-    told: Sequence[tuple[Registration, int]],
+    acknowledged: Sequence[tuple[Registration, int]],
     ids: Mapping[int, int],
 ) -> None:
     """Check that the registry serves exactly the acknowledged schemas, with unique IDs."""
@@ -87,9 +87,9 @@ def check(
     assert len(served) == len(rows)
     canonical = {number: texts[schema_id] for number, schema_id in ids.items()}
     assert all(json.loads(text)["name"] == f"Order{each}" for each, text in canonical.items())
-    for asked, schema_id in told:
+    for asked, schema_id in acknowledged:
         assert served[asked.subject, canonical[asked.number]] == schema_id
-    assert {each for each, _ in told} == {
+    assert {each for each, _ in acknowledged} == {
         Registration(row["subject"], int(json.loads(row["schema"])["name"][len("Order") :]))
         for row in rows
     }

@@ -10,8 +10,8 @@ async def test_compatibility_level_applies_globally_or_to_one_subject() -> None:
     async with registry() as (_, [client]):
         assert await client.get("/config") == {"compatibilityLevel": "BACKWARD"}
         assert await client.refusal("GET", "/config/s") == 40408
-        told = await client.get("/config/s?defaultToGlobal=true")
-        assert told == {"compatibilityLevel": "BACKWARD"}
+        config = await client.get("/config/s?defaultToGlobal=true")
+        assert config == {"compatibilityLevel": "BACKWARD"}
         assert await client.refusal("PUT", "/config", {"compatibility": "SOME"}) == 42203
         assert await client.put("/config/s", {"compatibility": "none"}) == {"compatibility": "NONE"}
         await client.register("s", PLAIN)

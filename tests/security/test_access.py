@@ -299,9 +299,9 @@ async def test_listing_hides_items_without_permission(key: ApiKey) -> None:
             async with user(broker, name) as wire:
                 response = await wire.ask(key, version, ask)
             shown = {
-                ApiKey.LIST_GROUPS: lambda told: told.groups,
-                ApiKey.LIST_TRANSACTIONS: lambda told: told.transaction_states,
-                ApiKey.DESCRIBE_CLUSTER: lambda told: told.cluster_authorized_operations,
+                ApiKey.LIST_GROUPS: lambda body: body.groups,
+                ApiKey.LIST_TRANSACTIONS: lambda body: body.transaction_states,
+                ApiKey.DESCRIBE_CLUSTER: lambda body: body.cluster_authorized_operations,
             }[key](response)
             assert not response.error_code
             assert bool(shown) is (name == "admin")
@@ -366,8 +366,8 @@ async def test_metadata_hides_topics_without_describe() -> None:
         await grant(
             admin, new(TOPIC, READ, "orders", pattern=PatternType.PREFIXED), new(GROUP, READ, "g")
         )
-        told = await metadata_of(alice, include_topic_authorized_operations=True)
-        (row,) = told.topics
+        metadata = await metadata_of(alice, include_topic_authorized_operations=True)
+        (row,) = metadata.topics
         assert row.name == "orders-eu"
         assert row.topic_authorized_operations == 1 << READ | 1 << DESCRIBE
         named = (await metadata_of(alice, "secret", "none", allow_auto_topic_creation=True)).topics
@@ -451,13 +451,13 @@ async def test_describe_does_not_permit_delete(version: int) -> None:
         await grant(admin, new(TOPIC, DESCRIBE), new(TOPIC, WRITE), new(TOPIC, ALTER))
         rows = [cls.Topic(name="orders"), cls.Topic(name=None, topic_id=topic.id)]
         ask = cls(topics=rows, topic_names=["orders"])
-        told = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
-        assert {row.error_code for row in told} == {DENIED[TOPIC]}
-        assert len(told) == (2 if version >= 6 else 1)
+        results = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
+        assert {row.error_code for row in results} == {DENIED[TOPIC]}
+        assert len(results) == (2 if version >= 6 else 1)
         assert "orders" in broker.node.cluster.topics
         await grant(admin, new(TOPIC, DELETE, "orders"))
-        told = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
-        assert told[0].error_code == 0
+        results = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
+        assert results[0].error_code == 0
         assert "orders" not in broker.node.cluster.topics
 
 
@@ -467,11 +467,11 @@ async def test_delete_on_cluster_permits_deleting_every_topic() -> None:
     ask = cls(topics=[cls.Topic(name="orders"), cls.Topic(name="none")])
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
-        told = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
-        assert [row.error_code for row in told] == [DENIED[TOPIC]] * 2
+        rows = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
+        assert [row.error_code for row in rows] == [DENIED[TOPIC]] * 2
         await grant(admin, new(CLUSTER, DELETE))
-        told = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
-        assert [(row.error_code, row.topic_id) for row in told] == [
+        rows = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
+        assert [(row.error_code, row.topic_id) for row in rows] == [
             (0, topic.id),
             (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ZERO_UUID),
         ]
@@ -551,9 +551,9 @@ async def test_create_topics_returns_configs_only_with_permission() -> None:
             cls.Topic(name=name, num_partitions=1, replication_factor=1)
             for name in ("open", "secret")
         ]
-        told = (await alice.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=rows))).topics
-        assert [each.error_code for each in told] == [0, 0]
-        shown, hidden = told
+        topics = (await alice.ask(ApiKey.CREATE_TOPICS, 7, cls(topics=rows))).topics
+        assert [each.error_code for each in topics] == [0, 0]
+        shown, hidden = topics
         assert shown.configs
         assert shown.num_partitions == 1
         assert (hidden.configs, hidden.num_partitions) == ([], -1)
@@ -583,9 +583,9 @@ async def test_acl_change_applies_immediately_to_open_fetch_sessions() -> None:
         )
         await grant(admin, new(TOPIC, READ, "orders", DENY))
         await produce(admin, topic, batch([b"c"]))
-        (told,) = (await alice.receive()).responses
-        assert told.partitions[0].error_code == DENIED[TOPIC]
-        assert not told.partitions[0].records
+        (topic_row,) = (await alice.receive()).responses
+        assert topic_row.partitions[0].error_code == DENIED[TOPIC]
+        assert not topic_row.partitions[0].records
 
 
 async def test_denied_topic_does_not_affect_allowed_topics() -> None:
@@ -611,8 +611,8 @@ async def test_denied_topic_does_not_affect_allowed_topics() -> None:
             cls = type(request(ApiKey.OFFSET_FETCH))
             topics = asked and [cls.Topic(name=name, partition_indexes=[0]) for name in asked]
             response = await alice.ask(ApiKey.OFFSET_FETCH, 7, cls(group_id="g", topics=topics))
-            told = {row.name: row.partitions[0].error_code for row in response.topics}
-            assert told == (codes if asked else {"open": 0})
+            codes_returned = {row.name: row.partitions[0].error_code for row in response.topics}
+            assert codes_returned == (codes if asked else {"open": 0})
 
 
 async def test_transactional_batch_requires_write_on_its_transactional_id() -> None:
@@ -732,9 +732,9 @@ async def test_denied_request_is_logged_but_hidden_topics_are_not(
         topic = await create_topic(admin, "orders")
         await produce(alice, topic, batch())
         await metadata_of(alice)  # topics that the request does not name are not logged
-    said = [each.getMessage() for each in caplog.records if each.name == "kbroker.audit"]
+    messages = [each.getMessage() for each in caplog.records if each.name == "kbroker.audit"]
     attempt = "User:alice at 127.0.0.1, WRITE on topic orders, for Produce 9 of client 'test'"
-    assert said == [f"denied: {attempt} (the resource has no ACL)"]
+    assert messages == [f"denied: {attempt} (the resource has no ACL)"]
 
 
 async def test_denied_acks_0_produce_closes_connection() -> None:

@@ -217,7 +217,7 @@ def test_verdict_text_names_deciding_rule() -> None:
     what = Resource(TOPIC, "orders")
     acls = book(acl(READ), acl(WRITE, DENY, principal="User:*"))
     rules = AuthorizerSettings(frozenset(["User:root"]))
-    said = {
+    texts = {
         str(decide(acls, rules, who, operation, what))
         for who, operation in (
             (client(), READ),
@@ -226,7 +226,7 @@ def test_verdict_text_names_deciding_rule() -> None:
             (client("root"), READ),
         )
     }
-    assert said == {
+    assert texts == {
         "ALLOW User:alice READ on topic orders from *",
         "DENY User:* WRITE on topic orders from *",
         "no ACL of the resource allows it",

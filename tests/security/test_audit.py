@@ -173,8 +173,8 @@ def test_many_distinct_events_are_bounded_per_client(lines: Lines) -> None:
         + len(audit._suppressed)
     )
     assert kept <= 2 * EVENTS_PER_CLIENT_MAX * CLIENTS_MAX + 2 * CLIENTS_MAX + 1
-    told = len(lines.texts)
-    assert told <= EVENTS_PER_CLIENT_MAX * CLIENTS_MAX
+    logged = len(lines.texts)
+    assert logged <= EVENTS_PER_CLIENT_MAX * CLIENTS_MAX
     audit.log_counts()
     assert sum(each.get("count", 1) for each in lines.fields) == 10_000 + 1 + 30_000
     assert not audit._logged
@@ -228,13 +228,13 @@ async def test_authentications_and_changes_are_logged(lines: Lines) -> None:
             await admin.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, cls(deletions=[gone]))
     somebody = "authentication failed: client at 127.0.0.1"
     guarded_one = "listener SASL_PLAINTEXT"
-    told = [
+    logged = [
         (each.levelname, text)
         for each, text in zip(lines.records, lines.texts, strict=True)
         if each.levelname == "INFO" or "authenticated" in text
     ]
     admin_is = "User:admin at 127.0.0.1"
-    assert told == [
+    assert logged == [
         (
             "INFO",
             f"{somebody} as 'alice', by PLAIN at {guarded_one}: the user or the password is wrong",

@@ -227,7 +227,7 @@ async def test_other_request_before_authentication_closes_connection(
 
 async def test_other_request_during_authentication_returns_error_and_closes() -> None:
     """As in Kafka, the response contains the error if it has a field for it."""
-    told = 0
+    errors = 0
     async with guarded() as broker:
         for api in load_apis().values():
             if api.key == ApiKey.SASL_AUTHENTICATE:
@@ -237,8 +237,8 @@ async def test_other_request_during_authentication_returns_error_and_closes() ->
                     await handshake(wire, "PLAIN")
                     response = await wire.ask(api.key, version, request(api.key))
                     assert await wire.wait_closed() == b""
-                told += getattr(response, "error_code", 0) == ErrorCode.ILLEGAL_SASL_STATE
-    assert told > 100
+                errors += getattr(response, "error_code", 0) == ErrorCode.ILLEGAL_SASL_STATE
+    assert errors > 100
 
 
 async def test_unsupported_version_during_authentication_closes_connection() -> None:
@@ -384,6 +384,6 @@ async def test_mutated_frames_never_authenticate(pytestconfig: pytest.Config) ->
                 assert broker.node.cluster.id.encode() not in answers
         async with connected(broker.endpoint) as wire:
             await log_in(wire)
-            told = await wire.ask(ApiKey.METADATA, 2, NO_TOPICS)
-            assert told.cluster_id == broker.node.cluster.id
+            response = await wire.ask(ApiKey.METADATA, 2, NO_TOPICS)
+            assert response.cluster_id == broker.node.cluster.id
     print(f"\nfigures: seed {seed}, {count} frames before and in a login, nobody came in")

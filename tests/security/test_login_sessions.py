@@ -49,11 +49,11 @@ async def is_closed_at(wire: Wire) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("version", "told"), [(0, 0), (1, 3_600_000), (2, 3_600_000)])
-async def test_authenticate_returns_session_lifetime(version: int, told: int) -> None:
+@pytest.mark.parametrize(("version", "expected"), [(0, 0), (1, 3_600_000), (2, 3_600_000)])
+async def test_authenticate_returns_session_lifetime(version: int, expected: int) -> None:
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await handshake(wire, "PLAIN")
-        assert (await authenticate(wire, GOOD, version)).session_lifetime_ms == told
+        assert (await authenticate(wire, GOOD, version)).session_lifetime_ms == expected
 
 
 async def test_session_lifetime_is_unlimited_by_default() -> None:
@@ -68,10 +68,10 @@ async def test_most_specific_reauth_setting_wins() -> None:
         "listener.name.sasl_plaintext.connections.max.reauth.ms=2000000",
         "listener.name.sasl_plaintext.plain.connections.max.reauth.ms=3000000",
     ]
-    for count, told in enumerate((1_000_000, 2_000_000, 3_000_000), 1):
+    for count, expected in enumerate((1_000_000, 2_000_000, 3_000_000), 1):
         async with guarded(*own[:count]) as broker, connected(broker.endpoint) as wire:
             await handshake(wire, "PLAIN")
-            assert (await authenticate(wire, GOOD)).session_lifetime_ms == told
+            assert (await authenticate(wire, GOOD)).session_lifetime_ms == expected
 
 
 async def test_timely_reauthentication_keeps_connection() -> None:

@@ -248,17 +248,22 @@ def check(form: str, settings: dict[str, str], data: Path, outputs: Path) -> Non
     secrets = {name: text.encode() for name, text in SECRETS.items()}
     secrets |= {f"line {number} of a key": line.encode() for number, line in enumerate(keys)}
     log = (outputs / "stderr").read_text()
-    for said in ("a defect", "SaslAuthenticate", "AlterUserScramCredentials", "IncrementalAlter"):
-        assert said in log, f"the {form} log does not have {said}"
+    for expected in (
+        "a defect",
+        "SaslAuthenticate",
+        "AlterUserScramCredentials",
+        "IncrementalAlter",
+    ):
+        assert expected in log, f"the {form} log does not have {expected}"
     assert "ssl.key.password" in (outputs / "show-text.out").read_text()
     assert "authentication failed" in (outputs / "audit.log").read_text()
-    told = {
+    secrets_by_file = {
         path.name: found_in(path.read_bytes(), secrets)
         for path in outputs.iterdir()
         if path.is_file()
     }
-    assert len(told) > 10
-    assert not {name: found for name, found in told.items() if found}
+    assert len(secrets_by_file) > 10
+    assert not {name: found for name, found in secrets_by_file.items() if found}
     kept = {
         str(path.relative_to(data)): found_in(path.read_bytes(), secrets)
         for path in data.rglob("*")

@@ -169,9 +169,9 @@ class Client:
         for topic in response.topics:
             for row in topic.partitions:
                 place = TopicIdPartition(topic.topic_id, row.partition_index)
-                told = Leader(row.leader_id, row.leader_epoch)
-                if told.epoch >= self.leaders.get(place, told).epoch:
-                    self.leaders[place] = told
+                leader = Leader(row.leader_id, row.leader_epoch)
+                if leader.epoch >= self.leaders.get(place, leader).epoch:
+                    self.leaders[place] = leader
 
     def places(self) -> list[TopicIdPartition]:
         """Return the partitions of all known topics."""

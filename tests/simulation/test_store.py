@@ -107,31 +107,33 @@ async def test_stale_read_is_not_older_than_last_revision_of_its_client(
 async def test_client_that_is_cut_off_catches_up_after_healing(
     requests: bool, responses: bool, done: list[str], autojump_clock: MockClock
 ) -> None:
-    heard: list[Change] = []
+    received: list[Change] = []
     async with running_store() as truth, running_client(truth, "1") as client:
-        client.watch(heard.append, after=0)
+        client.watch(received.append, after=0)
         truth.cut("1", requests=requests, responses=responses)
         with pytest.raises(OutcomeUnknown):
             await put(client, "a")
         assert keys(truth) == done
         await put(truth.client("2"), "b")
         await trio.sleep(WAIT_SECONDS)
-        assert [key for change in heard for key in change.entries] == ([] if responses else ["b"])
+        assert [key for change in received for key in change.entries] == (
+            [] if responses else ["b"]
+        )
         truth.heal("1")
         await put(client, "c")
-        assert [key for change in heard for key in change.entries] == [*done, "b", "c"]
+        assert [key for change in received for key in change.entries] == [*done, "b", "c"]
 
 
 async def test_client_behind_compaction_gets_the_difference(
     autojump_clock: MockClock,
 ) -> None:
-    heard: list[Change] = []
+    received: list[Change] = []
     async with running_store() as truth, running_client(truth, "1") as client:
         other = truth.client("2")
-        client.watch(heard.append, after=0)
+        client.watch(received.append, after=0)
         for key in ("kept", "changed", "gone", "anew"):
             await put(client, key)
-        heard.clear()
+        received.clear()
         truth.cut("1")
         await other.transact({"gone": None, "anew": None}, compares={}, cause="test")
         for key in ("changed", "changed", "anew", "new"):
@@ -139,7 +141,7 @@ async def test_client_behind_compaction_gets_the_difference(
         truth.compact(truth.revision)
         truth.heal("1")
         await trio.sleep(WAIT_SECONDS)
-        assert [(each.revision, each.entries) for each in heard] == [
+        assert [(each.revision, each.entries) for each in received] == [
             (8, {"gone": None, "anew": None}),
             (9, {"changed": Entry({}, 7), "anew": Entry({}, 8), "new": Entry({}, 9)}),
         ]
@@ -158,8 +160,8 @@ async def test_cluster_behind_compaction_converges(
         for name in ("grown", "anew", "gone"):
             await ahead.create_topic(name, [[1], [1]], {}, cause="test")
         await trio.sleep(WAIT_SECONDS)
-        heard: list[TopicsChanged] = []
-        behind.subscribe(heard.append)
+        received: list[TopicsChanged] = []
+        behind.subscribe(received.append)
         truth.cut("1")
         for name in ("new", "new_and_grown"):
             await ahead.create_topic(name, [[1], [1]], {}, cause="test")
@@ -174,10 +176,10 @@ async def test_cluster_behind_compaction_converges(
         await trio.sleep(WAIT_SECONDS)
         assert behind.topics == ahead.topics
         assert behind.topics_by_id == ahead.topics_by_id
-        assert {topic.name for event in heard for topic in event.deleted} == {"anew", "gone"}
-        created = {topic.name for event in heard for topic in event.created}
+        assert {topic.name for event in received for topic in event.deleted} == {"anew", "gone"}
+        created = {topic.name for event in received for topic in event.created}
         assert created == {"anew", "new", "new_and_grown"}
-        assert {topic.name for event in heard for topic in event.altered} == {"grown"}
+        assert {topic.name for event in received for topic in event.altered} == {"grown"}
 
 
 async def test_transaction_with_late_event_has_unknown_outcome(autojump_clock: MockClock) -> None:
@@ -186,13 +188,13 @@ async def test_transaction_with_late_event_has_unknown_outcome(autojump_clock: M
         running_store(late_events=1, timeout_seconds=0.1) as truth,
         running_client(truth, "1") as client,
     ):
-        heard: list[Change] = []
-        client.watch(heard.append, after=0)
+        received: list[Change] = []
+        client.watch(received.append, after=0)
         with pytest.raises(OutcomeUnknown):
             await put(client, "a")
-        assert (keys(truth), heard) == (["a"], [])
+        assert (keys(truth), received) == (["a"], [])
         await trio.sleep(WAIT_SECONDS)
-        assert len(heard) == 1
+        assert len(received) == 1
 
 
 async def test_lease_ttl_is_rounded_up_and_lease_ends_if_holder_is_cut_off(

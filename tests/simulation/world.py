@@ -208,11 +208,11 @@ class World:
         for place, partition in self.checks.partitions.items():
             committed = self.checks.committed.get(place)
             positions = [each.positions.get(place, 0) for each in self.consumers]
-            told = [client.client.leaders.get(place) for client in self.consumers]
+            leaders = [client.client.leaders.get(place) for client in self.consumers]
             yield (
                 f"{place}: leader {partition.leader}, epoch {partition.leader_epoch}, ISR "
                 f"{partition.isr} of {partition.replicas}, committed end "
-                f"{committed.end if committed else 0}, consumers at {positions} from {told}"
+                f"{committed.end if committed else 0}, consumers at {positions} from {leaders}"
             )
 
     def _consumers_are_done(self) -> bool:

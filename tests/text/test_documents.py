@@ -70,8 +70,8 @@ def test_commands_reject_deeply_nested_files(
 ) -> None:
     (tmp_path / "FILE.toml").write_text(f"a = {lists(levels)}")
     (tmp_path / "FILE.json").write_text(lists(levels))
-    said = invoke(*words.replace("FILE", str(tmp_path / "FILE")).split(), status=status).output
-    assert MESSAGE in said
+    output = invoke(*words.replace("FILE", str(tmp_path / "FILE")).split(), status=status).output
+    assert MESSAGE in output
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -81,9 +81,9 @@ def test_deeply_nested_profile_file_is_rejected(
     path = tmp_path / "deep.toml"
     path.write_text(f"a = {lists(levels)}")
     monkeypatch.setenv(FILE_VARIABLE, str(path))
-    said = invoke("profile", "list", status=2).stderr
-    assert MESSAGE in said
-    assert "correct or delete the file" in said
+    output = invoke("profile", "list", status=2).stderr
+    assert MESSAGE in output
+    assert "correct or delete the file" in output
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -92,10 +92,10 @@ async def test_deeply_nested_lines_and_progress_files_are_rejected(
 ) -> None:
     await cli("topic", "create", "t", "u")
     line = f'{{"topic": "t", "value": {objects(levels)}}}\n'
-    said = await cli("topic", "produce", "--json", stdin=line, status=1)
-    assert f"line 1: invalid JSON: {MESSAGE}" in said.stderr
-    said = await cli("replay", "--ndjson", "-", "--to-topic", "t", stdin=line, status=1)
-    assert MESSAGE in said.stderr
+    output = await cli("topic", "produce", "--json", stdin=line, status=1)
+    assert f"line 1: invalid JSON: {MESSAGE}" in output.stderr
+    output = await cli("replay", "--ndjson", "-", "--to-topic", "t", stdin=line, status=1)
+    assert MESSAGE in output.stderr
     progress = tmp_path / "progress"
     progress.write_text(lists(levels))
     flags = ("--to-topic", "u", "--progress", str(progress))

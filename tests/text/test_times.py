@@ -79,13 +79,13 @@ def test_single_record_keeps_its_timestamp(broker: LocalBroker, each: int) -> No
 
 def test_timestamps_without_date_are_printed_as_numbers(broker: LocalBroker) -> None:
     """A record without a timestamp is printed as a number too."""
-    said = dict(zip(TIMES, read(broker, "t", "%d{strftime[%m-%dT%H]}\\n"), strict=True))
-    assert said[YEAR_1] == "01-01T00"
-    assert said[YEAR_10000 - 1] == "12-31T23"
-    assert said[-2] == "12-31T23"
-    assert said[0] == "01-01T00"
+    printed = dict(zip(TIMES, read(broker, "t", "%d{strftime[%m-%dT%H]}\\n"), strict=True))
+    assert printed[YEAR_1] == "01-01T00"
+    assert printed[YEAR_10000 - 1] == "12-31T23"
+    assert printed[-2] == "12-31T23"
+    assert printed[0] == "01-01T00"
     for each in (TIMESTAMP_MIN, YEAR_1 - 1, -1, YEAR_10000, TIMESTAMP_MAX):
-        assert said[each] == str(each)
+        assert printed[each] == str(each)
         assert date_of(each) is None
         assert iso_time(each) == str(each)
     for each, text in EARLIER_DATES.items():
@@ -95,18 +95,18 @@ def test_timestamps_without_date_are_printed_as_numbers(broker: LocalBroker) -> 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_audit_reports_extreme_timestamps(broker: LocalBroker, form: str) -> None:
-    said = run(broker, "audit", "t", "-o", form).stdout
-    assert str(TIMESTAMP_MIN) in said
-    assert str(TIMESTAMP_MAX) in said
+    output = run(broker, "audit", "t", "-o", form).stdout
+    assert str(TIMESTAMP_MIN) in output
+    assert str(TIMESTAMP_MAX) in output
     if form == "json":
-        (partition,) = json.loads(said)["partitions"]
+        (partition,) = json.loads(output)["partitions"]
         assert partition["times_back"] == 0, "one without a time does not go back"
 
 
 def test_replay_keeps_extreme_timestamps(broker: LocalBroker) -> None:
     for flags in (["--dry-run"], [], ["--dry-run", "--speed", "2x"]):
-        said = run(broker, "replay", "t", "--to-topic", "again", *flags).output
-        assert str(TIMESTAMP_MIN) in said
+        output = run(broker, "replay", "t", "--to-topic", "again", *flags).output
+        assert str(TIMESTAMP_MIN) in output
     assert read(broker, "again") == list(map(str, TIMES))
     run(broker, "topic", "trim", "again", "--before", "end")
     lines = run(broker, "topic", "consume", "t", "-o", ":end", "--json").stdout
@@ -125,8 +125,8 @@ def test_replay_shifts_timestamps_within_64_bits(broker: LocalBroker) -> None:
     assert read(broker, "again") == wanted, "one that had a time keeps one"
     for shift in ("+1s", "now"):
         flags = ("--to-topic", "again", "--timestamps", shift)
-        said = run(broker, "replay", "t", *flags, status=1)
-        assert re.search(r"timestamp -?\d+ shifted by \d+ ms exceeds 64 bits", said.stderr)
+        output = run(broker, "replay", "t", *flags, status=1)
+        assert re.search(r"timestamp -?\d+ shifted by \d+ ms exceeds 64 bits", output.stderr)
     last = ("--from", str(TIMES.index(-1)), "--to", str(TIMES.index(-1) + 2))
     run(broker, "topic", "trim", "again", "--before", "end")
     run(broker, "replay", "t", "--to-topic", "again", *last, "--timestamps", "now")
@@ -164,8 +164,8 @@ def test_time_before_1970_selects_log_start(broker: LocalBroker) -> None:
 def test_times_beyond_64_bits_are_rejected(broker: LocalBroker, time: str) -> None:
     with pytest.raises(BadOffsetSpec, match="range of 64-bit timestamps"):
         parse_time(time, NOW)
-    said = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
-    assert "range of 64-bit timestamps" in said.stderr
+    output = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
+    assert "range of 64-bit timestamps" in output.stderr
     for each in (TIMESTAMP_MIN - 1, TIMESTAMP_MAX + 1):
         with pytest.raises(BadLine, match="timestamp must be an integer"):
             parse_line(f'{{"timestamp": {each}}}', 0)
@@ -175,8 +175,8 @@ def test_times_beyond_64_bits_are_rejected(broker: LocalBroker, time: str) -> No
 
 def test_time_equal_to_no_timestamp_is_rejected(broker: LocalBroker) -> None:
     time = "1969-12-31T23:59:59.999Z"
-    said = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
-    assert "means no timestamp" in said.stderr
+    output = run(broker, "topic", "produce", "t", "x", "-t", time, status=2)
+    assert "means no timestamp" in output.stderr
 
 
 @pytest.mark.parametrize("base", TIMES)

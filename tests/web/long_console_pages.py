@@ -158,7 +158,7 @@ class Shown:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on(
             "console",
-            lambda said: self.errors.append(said.text) if said.type == "error" else None,
+            lambda message: self.errors.append(message.text) if message.type == "error" else None,
         )
         page.on("request", self._asked)
 
@@ -235,8 +235,8 @@ def test_warning_is_listed_but_state_stays_good(shown: Shown, severity: str) -> 
 
     shown.page.route("**/overview", with_problem)
     page = shown.go("#/")
-    said, shade = ("1 problem", "bad") if severity == ERROR else ("running", "good")
-    expect(page.locator(f"main .cards .{shade}")).to_have_text(said)
+    label, shade = ("1 problem", "bad") if severity == ERROR else ("running", "good")
+    expect(page.locator(f"main .cards .{shade}")).to_have_text(label)
     expect(page.locator("main table").first).to_contain_text("nearly full")
 
 
@@ -318,12 +318,12 @@ def test_url_contains_query(shown: Shown) -> None:
 
 def test_continued_search_reaches_the_end(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages?from=oldest&contains=nowhere&bytes=1")
-    said = page.locator("main [role=status]")
-    expect(said).to_contain_text("0 records found, 100 scanned")
-    expect(said).to_contain_text("500 left (16 % done)")
+    status = page.locator("main [role=status]")
+    expect(status).to_contain_text("0 records found, 100 scanned")
+    expect(status).to_contain_text("500 left (16 % done)")
     page.get_by_role("button", name="Continue search").click()
-    expect(said).to_contain_text("0 records found, 600 scanned")
-    expect(said).to_contain_text("complete")
+    expect(status).to_contain_text("0 records found, 600 scanned")
+    expect(status).to_contain_text("complete")
     assert page.get_by_role("button", name="Continue search").count() == 0
 
 

@@ -41,8 +41,8 @@ async def test_each_node_reports_its_own_readiness() -> None:
         await broker.nodes[2].stop()
         responses = [await get(each, "/readyz") for each in places]
         assert [each.status for each in responses] == [200, 503, 503]
-        said = [each.json().get("reason") for each in responses]
-        assert said == [None, "node: crashed", "node: stopping"]
+        reasons = [each.json().get("reason") for each in responses]
+        assert reasons == [None, "node: crashed", "node: stopping"]
         alive = [(await get(each, "/livez")).status for each in places]
         assert alive == [200] * 3, "the process is to be left alone"
         for each in broker.nodes[1:]:

@@ -147,7 +147,7 @@ def test_sync_response_waits_for_high_watermark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "told"),
+    ("cause", "expected"),
     [
         (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
@@ -156,14 +156,14 @@ def test_sync_response_waits_for_high_watermark() -> None:
     ],
 )
 def test_assignment_that_cannot_be_stored_restarts_rebalance(
-    cause: ErrorCode, told: ErrorCode
+    cause: ErrorCode, expected: ErrorCode
 ) -> None:
     h = Harness()
     leader, follower = two_joined(h)
     waiting = h.sync(follower, 2)
     h.append_fails = cause
     led = h.sync(leader, 2, {leader: b"x", follower: b"y"})
-    assert led.response.error_code == waiting.response.error_code == told
+    assert led.response.error_code == waiting.response.error_code == expected
     assert led.response.assignment == waiting.response.assignment == b""
     assert h.describe().group_state == "PreparingRebalance"
     assert all(member.member_assignment == b"" for member in h.describe().members)

@@ -18,8 +18,8 @@ def test_lost_response_becomes_error() -> None:
 
 
 def test_partition_errors_become_coordinator_errors() -> None:
-    told = {code: append_error(code) for code in ErrorCode}
-    changed = {code.name: told[code].name for code in ErrorCode if told[code] != code}
+    translated = {code: append_error(code) for code in ErrorCode}
+    changed = {code.name: translated[code].name for code in ErrorCode if translated[code] != code}
     assert changed == {
         "UNKNOWN_TOPIC_OR_PARTITION": "COORDINATOR_NOT_AVAILABLE",
         "NOT_ENOUGH_REPLICAS": "COORDINATOR_NOT_AVAILABLE",

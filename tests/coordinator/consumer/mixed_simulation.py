@@ -102,12 +102,12 @@ class MixedSimulation(ConsumerSimulation):
         """Send a heartbeat twice, as a client does after a lost response."""
         consumer = self._some()
         if consumer is not None:
-            epoch, told = consumer.epoch, set(consumer.told)
+            epoch, assigned = consumer.epoch, set(consumer.assigned)
             self._beat(consumer)
-            if epoch > 0 and not consumer.must_say_all:
-                consumer.epoch, consumer.told = epoch, told
-                consumer.owned &= told
-                consumer.must_say_all = True
+            if epoch > 0 and not consumer.must_send_all:
+                consumer.epoch, consumer.assigned = epoch, assigned
+                consumer.owned &= assigned
+                consumer.must_send_all = True
                 self._beat(consumer)
                 self.work["twice"] += 1
 
@@ -202,8 +202,12 @@ class MixedSimulation(ConsumerSimulation):
         consumer.member_id, consumer.generation = response.member_id, response.generation_id
         consumer.wants, consumer.leads = "sync", None
         if response.leader == response.member_id:
-            said = {row.member_id: read_subscription(row.metadata) for row in response.members}
-            consumer.leads = {each: list(what.topics) for each, what in said.items() if what}
+            subscriptions = {
+                row.member_id: read_subscription(row.metadata) for row in response.members
+            }
+            consumer.leads = {
+                each: list(what.topics) for each, what in subscriptions.items() if what
+            }
         self.work["old joined"] += 1
 
     def _synced(self, consumer: OldConsumer, response: Any) -> None:

@@ -58,17 +58,17 @@ class Consumer:
     subscription: dict[str, Any]
     epoch: int = 0
     owned: set[Place] = field(default_factory=set)
-    told: set[Place] = field(default_factory=set)
+    assigned: set[Place] = field(default_factory=set)
     alive: bool = True
-    must_say_all: bool = True
+    must_send_all: bool = True
 
     def forget(self) -> None:
-        self.epoch, self.must_say_all = 0, True
-        self.owned, self.told = set(), set()
+        self.epoch, self.must_send_all = 0, True
+        self.owned, self.assigned = set(), set()
 
     def apply(self) -> None:
         """Revoke and take partitions as the last response says."""
-        self.owned = set(self.told)
+        self.owned = set(self.assigned)
 
 
 class Claim(NamedTuple):
@@ -171,13 +171,13 @@ class ConsumerSimulation:
 
     def _beat(self, consumer: Consumer) -> None:
         fields: dict[str, Any] = {"instance_id": consumer.instance_id}
-        says_owned = consumer.must_say_all or self.rng.random() < 0.7
-        if consumer.must_say_all:
+        sends_owned = consumer.must_send_all or self.rng.random() < 0.7
+        if consumer.must_send_all:
             fields |= consumer.subscription | {"rebalance_timeout_ms": 30_000}
         response = self.h.beat(
             consumer.member_id,
             consumer.epoch,
-            owned=self._by_name(consumer.owned) if says_owned else None,
+            owned=self._by_name(consumer.owned) if sends_owned else None,
             **fields,
         )
         self.work[ErrorCode(response.error_code).name] += 1
@@ -185,23 +185,23 @@ class ConsumerSimulation:
             # The response is lost. The consumer no longer takes partitions of earlier responses:
             # its report of owned partitions has released them. (Kafka's consumer takes them
             # nevertheless, and reads them until its next heartbeat, which is fenced.)
-            consumer.must_say_all, consumer.told = True, set(consumer.owned)
+            consumer.must_send_all, consumer.assigned = True, set(consumer.owned)
             self.work["lost"] += 1
             return
         if response.error_code in FENCED:
             consumer.forget()
         elif not response.error_code:
-            consumer.epoch, consumer.must_say_all = response.member_epoch, False
+            consumer.epoch, consumer.must_send_all = response.member_epoch, False
             must(response.member_epoch > 0, "member epoch is 0")
             if response.assignment is not None:
-                consumer.told = {
+                consumer.assigned = {
                     (row.topic_id, index)
                     for row in response.assignment.topic_partitions
                     for index in row.partitions
                 }
         else:
             must(response.error_code in BAD_NEWS, f"{response}")
-            consumer.must_say_all = True
+            consumer.must_send_all = True
 
     def _by_name(self, owned: set[Place]) -> dict[str, list[int]]:
         rows: dict[str, list[int]] = {}
@@ -235,7 +235,7 @@ class ConsumerSimulation:
         consumer = self._some()
         if consumer is not None:
             consumer.subscription = self._subscription()
-            consumer.must_say_all = True
+            consumer.must_send_all = True
             self._beat(consumer)
 
     def change_topics(self) -> None:
@@ -256,11 +256,11 @@ class ConsumerSimulation:
             return
         topic_id, index = self.rng.choice(sorted(consumer.owned, key=str))
         name = self.h.topics.name_of(topic_id)
-        if name is None or not consumer.epoch or consumer.must_say_all:
+        if name is None or not consumer.epoch or consumer.must_send_all:
             return
         (code,) = self.h.commit({(name, index): 1}, consumer.member_id, consumer.epoch)
         fails = self.h.append_fails is None
-        if (topic_id, index) in consumer.told or not fails:
+        if (topic_id, index) in consumer.assigned or not fails:
             allowed = (0, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             must(code in allowed, f"{consumer} may not commit {name}-{index}: {code}")
             self.work["committed"] += 1

@@ -43,7 +43,7 @@ class Reader:
     topics: list[str]
     epoch: int = 0
     alive: bool = True
-    must_say_all: bool = True
+    must_send_all: bool = True
 
 
 class ShareSimulation:
@@ -108,21 +108,21 @@ class ShareSimulation:
             self._beat(reader)
 
     def _beat(self, reader: Reader) -> None:
-        topics = reader.topics if reader.must_say_all else None
+        topics = reader.topics if reader.must_send_all else None
         response = self.h.share_beat(reader.member_id, reader.epoch, topics)
         self.work[ErrorCode(response.error_code).name] += 1
         if self.rng.random() < 0.1:
             self.work["lost"] += 1
-            reader.must_say_all = True
+            reader.must_send_all = True
         elif response.error_code in FENCED:
-            reader.epoch, reader.must_say_all = 0, True
+            reader.epoch, reader.must_send_all = 0, True
         elif not response.error_code:
-            reader.epoch, reader.must_say_all = response.member_epoch, False
+            reader.epoch, reader.must_send_all = response.member_epoch, False
             must(response.member_epoch > 0, "member epoch is 0")
         else:
             allowed = (*BAD_NEWS, ErrorCode.GROUP_MAX_SIZE_REACHED)
             must(response.error_code in allowed, f"{response}")
-            reader.must_say_all = True
+            reader.must_send_all = True
 
     def leave(self) -> None:
         reader = self._some()
@@ -144,7 +144,7 @@ class ShareSimulation:
     def subscribe(self) -> None:
         reader = self._some()
         if reader is not None:
-            reader.topics, reader.must_say_all = self._topics(), True
+            reader.topics, reader.must_send_all = self._topics(), True
             self._beat(reader)
 
     def wait(self) -> None:

@@ -52,16 +52,18 @@ class Leader:
         got = acquire(self.delivery, acquirer, offset, read, self.now)
         return [(each.first, each.last, each.deliveries) for each in got]
 
-    def say(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> None:
+    def acknowledge(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> None:
         """Acknowledge records and persist the change."""
-        said = [Acknowledgement(f, l, [t] if isinstance(t, int) else t) for f, l, t in rows]
-        change = self.delivery.acknowledge(member, said, self.now)
+        acknowledgements = [
+            Acknowledgement(f, l, [t] if isinstance(t, int) else t) for f, l, t in rows
+        ]
+        change = self.delivery.acknowledge(member, acknowledgements, self.now)
         self.delivery.stored(change)
 
     def refused(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> ErrorCode:
         before = self.shown()
         with pytest.raises(KafkaError) as refusal:
-            self.say(*rows, member=member)
+            self.acknowledge(*rows, member=member)
         assert self.shown() == before, "acknowledgements are applied all or none"
         return refusal.value.code
 
@@ -95,7 +97,7 @@ def test_strict_limit_is_not_exceeded() -> None:
 def test_released_records_are_acquired_again() -> None:
     leader = Leader()
     leader.take((0, 9))
-    leader.say((0, 4, ACCEPT), (5, 9, [RELEASE, REJECT, RELEASE, GAP, ACCEPT]))
+    leader.acknowledge((0, 4, ACCEPT), (5, 9, [RELEASE, REJECT, RELEASE, GAP, ACCEPT]))
     assert leader.take((0, 9), member="b") == [(5, 5, 2), (7, 7, 2)]
     assert leader.delivery.start_offset == 5
 
@@ -107,7 +109,7 @@ def test_records_with_pending_state_write_cannot_be_acquired() -> None:
     assert leader.take((0, 9), member="b") == []
     leader.delivery.not_stored(change, 0)
     assert leader.shown() == [(0, 9, 1, 1, "a")]
-    leader.say((0, 9, ACCEPT))
+    leader.acknowledge((0, 9, ACCEPT))
     assert leader.delivery.start_offset == 10
 
 
@@ -124,7 +126,7 @@ def test_records_are_archived_at_delivery_limit() -> None:
     leader = Leader(deliveries_max=2)
     for deliveries in (1, 2):
         assert leader.take((0, 0)) == [(0, 0, deliveries)]
-        leader.say((0, 0, RELEASE))
+        leader.acknowledge((0, 0, RELEASE))
     assert leader.take((0, 0)) == []
     assert leader.delivery.start_offset == 1
 
@@ -132,7 +134,7 @@ def test_records_are_archived_at_delivery_limit() -> None:
 def test_records_that_failed_often_are_acquired_in_small_numbers() -> None:
     leader = Leader(0, PersisterStateBatch(0, 15, AVAILABLE, 3), deliveries_max=5)
     assert leader.take((0, 15)) == [(0, 7, 4)]
-    leader.say((0, 7, RELEASE))
+    leader.acknowledge((0, 7, RELEASE))
     assert leader.take((0, 15)) == [(0, 0, 5)], "the last delivery contains one record"
     assert leader.take((0, 15)) == [(1, 1, 5)]
 
@@ -141,7 +143,7 @@ def test_renew_extends_lock() -> None:
     leader = Leader()
     leader.take((0, 9))
     leader.now = LOCK_MS // 2
-    leader.say((0, 4, RENEW))
+    leader.acknowledge((0, 4, RENEW))
     assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
     assert leader.delivery.wake_at == leader.now + LOCK_MS
     leader.settings = DeliverySettings(renews=False)
@@ -175,9 +177,9 @@ def test_record_lock_limit_blocks_acquisition() -> None:
     leader = Leader(locks_max=10)
     assert leader.take((0, 9), (10, 19)) == [(0, 9, 1)]
     assert not leader.delivery.can_acquire()
-    leader.say((3, 3, RELEASE))
+    leader.acknowledge((3, 3, RELEASE))
     assert leader.take((0, 9), (10, 19)) == [(3, 3, 2)]
-    leader.say((0, 9, ACCEPT))
+    leader.acknowledge((0, 9, ACCEPT))
     assert leader.take((0, 9), (10, 19)) == [(10, 19, 1)]
 
 
@@ -222,10 +224,10 @@ def test_large_counts_are_clamped() -> None:
 def test_log_start_offset_archives_older_records() -> None:
     leader = Leader()
     leader.take((0, 9))
-    leader.say((4, 9, RELEASE))
+    leader.acknowledge((4, 9, RELEASE))
     leader.delivery.archive_before_log_start(6)
     assert leader.take((0, 9), (10, 19)) == [(6, 9, 2), (10, 19, 1)]
-    leader.say((6, 19, ACCEPT))
+    leader.acknowledge((6, 19, ACCEPT))
     assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(0, 3, ARCHIVED, 1)]
     leader.delivery.move_start()
     assert leader.delivery.start_offset == 20
@@ -234,7 +236,7 @@ def test_log_start_offset_archives_older_records() -> None:
 def test_compacted_records_are_skipped() -> None:
     leader = Leader(0, PersisterStateBatch(0, 9, AVAILABLE, 1))
     assert leader.take((5, 7), (12, 19)) == [(5, 9, 2), (10, 19, 1)]
-    leader.say((5, 19, ACCEPT))
+    leader.acknowledge((5, 19, ACCEPT))
     assert leader.delivery.start_offset == 20
 
 
@@ -243,7 +245,7 @@ def test_aborted_transactions_are_archived() -> None:
     got = [Acquired(*each) for each in leader.take((0, 4), (5, 9), (10, 10))]
     left = without_aborted(leader.delivery, got, [LogBatch(5, 9)])
     assert left == [Acquired(0, 4, 1), Acquired(10, 10, 1)]
-    leader.say((0, 4, ACCEPT), (10, 10, GAP))
+    leader.acknowledge((0, 4, ACCEPT), (10, 10, GAP))
     assert leader.delivery.start_offset == 11
 
 

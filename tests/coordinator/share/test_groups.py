@@ -182,15 +182,15 @@ def test_group_has_one_type() -> None:
 def test_status_describes_initialization_and_reconciliation() -> None:
     h = harness()
     h.share_beat("a", 0)
-    said = h.coordinator.describe_status("g", h.now)
-    assert said == (
+    status = h.coordinator.describe_status("g", h.now)
+    assert status == (
         "group g is Stable in epoch 2: it has member a; waits for share coordinators to initialize 4 "
         "partitions of orders"
     )
     h.make_states()
     h.share_beat("b", 0)
-    said = h.coordinator.describe_status("g", h.now)
-    assert said == (
+    status = h.coordinator.describe_status("g", h.now)
+    assert status == (
         "group g is Stable in epoch 3: it has member a, member b; member a will receive it with the "
         "next heartbeat; has share state for 4 partitions of orders"
     )

@@ -50,7 +50,7 @@ class Pending:
     change: Change | None
     states: list[PersisterStateBatch]
     # Acknowledgement type by offset; RELEASE for ended sessions and expired locks.
-    said: dict[int, int] = field(default_factory=dict)
+    types_by_offset: dict[int, int] = field(default_factory=dict)
 
 
 class ShareWorld:
@@ -85,7 +85,7 @@ class ShareWorld:
             (
                 self.append,
                 self.take,
-                self.say,
+                self.acknowledge,
                 self.settle,
                 self.pass_time,
                 self.leave,
@@ -152,14 +152,14 @@ class ShareWorld:
     def _held(self, member: str) -> list[int]:
         return [o for o, f in self.fates.items() if f.holder == member and not f.is_pending]
 
-    def say(self) -> None:
+    def acknowledge(self) -> None:
         """Acknowledge some records of a member, and sometimes records of others."""
         member = self.random.choice(MEMBERS)
         mine = sorted(self._held(member))
         if not mine or self.random.random() < 0.05:
-            self._say_nonsense(member)
+            self._acknowledge_invalid(member)
             return
-        rows, said = [], {}
+        rows, types_by_offset = [], {}
         last = -1
         for _ in range(self.random.randrange(1, 4)):
             rest = [offset for offset in mine if offset > last]
@@ -174,11 +174,11 @@ class ShareWorld:
             )
             rows.append(Acknowledgement(first, last, types))
             for number, offset in enumerate(range(first, last + 1)):
-                said[offset] = types[0] if count == 1 else types[number]
+                types_by_offset[offset] = types[0] if count == 1 else types[number]
         change = self.delivery.acknowledge(member, rows, self.now)
-        self._note_said(change, said)
+        self._apply_acknowledgements(change, types_by_offset)
 
-    def _say_nonsense(self, member: str) -> None:
+    def _acknowledge_invalid(self, member: str) -> None:
         """Send an invalid acknowledgement; the valid rows before it must have no effect."""
         mine = sorted(self._held(member))
         others = [o for o, f in self.fates.items() if f.holder != member or f.is_pending]
@@ -192,16 +192,16 @@ class ShareWorld:
             self.delivery.acknowledge(member, rows, self.now)
         except KafkaError:
             return
-        raise AssertionError(f"{member} may say something of {bad}")
+        raise AssertionError(f"{member} may acknowledge offset {bad}")
 
-    def _note_said(self, change: Change, said: dict[int, int]) -> None:
-        for offset, type_ in said.items():
+    def _apply_acknowledgements(self, change: Change, types_by_offset: dict[int, int]) -> None:
+        for offset, type_ in types_by_offset.items():
             fate = self.fates[offset]
             if type_ == RENEW:
                 fate.until = self.now + LOCK_MS
             else:
                 fate.is_pending = True
-        ended = {offset: type_ for offset, type_ in said.items() if type_ != RENEW}
+        ended = {offset: type_ for offset, type_ in types_by_offset.items() if type_ != RENEW}
         if change.states:
             self.pending.append(Pending(change, change.states, ended))
         else:
@@ -229,7 +229,7 @@ class ShareWorld:
             self.delivery.stored(pending.change)
         else:
             self.delivery.not_stored(pending.change, self.now)
-        for offset, type_ in pending.said.items():
+        for offset, type_ in pending.types_by_offset.items():
             self._end(offset, type_, is_stored=is_stored)
 
     def _keep(self, start: int, states: list[PersisterStateBatch]) -> None:
@@ -267,8 +267,8 @@ class ShareWorld:
             for o, f in self.fates.items()
             if f.holder and not f.is_pending and f.until <= self.now
         ]
-        told = {offset for each in states for offset in range(each.first, each.last + 1)}
-        assert told == set(over), "locks must expire exactly at their deadline"
+        expired = {offset for each in states for offset in range(each.first, each.last + 1)}
+        assert expired == set(over), "locks must expire exactly at their deadline"
         for offset in over:
             fate = self.fates[offset]
             fate.holder = None
@@ -285,7 +285,7 @@ class ShareWorld:
         """End the session of a member."""
         member = self.random.choice(MEMBERS)
         change = self.delivery.release(member)
-        self._note_said(change, dict.fromkeys(self._held(member), RELEASE))
+        self._apply_acknowledgements(change, dict.fromkeys(self._held(member), RELEASE))
 
     def move_leader(self) -> None:
         """Move to another leader, which reads the persisted state and maybe pending writes."""
@@ -332,7 +332,7 @@ class ShareWorld:
             if mine:
                 rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in sorted(mine)]
                 change = self.delivery.acknowledge("a", rows, self.now)
-                self._note_said(change, dict.fromkeys(mine, ACCEPT))
+                self._apply_acknowledgements(change, dict.fromkeys(mine, ACCEPT))
             if (
                 not got and self.delivery.next_offset() == before
             ):  # otherwise the records were aborted

@@ -23,6 +23,6 @@ def state(h: Harness) -> str:
     return str(h.describe_streams().group_state)
 
 
-def told(response: Any) -> list[int]:
+def status_codes(response: Any) -> list[int]:
     """Return the status codes of a response."""
     return [each.status_code for each in response.status]

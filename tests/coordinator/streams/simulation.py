@@ -42,17 +42,17 @@ class Worker:
     epoch: int = 0
     active: set[Task] = field(default_factory=set)
     standby: set[Task] = field(default_factory=set)
-    told: tuple[set[Task], set[Task]] = (frozenset(), frozenset())  # type: ignore[assignment]
+    assigned: tuple[set[Task], set[Task]] = (frozenset(), frozenset())  # type: ignore[assignment]
     alive: bool = True
 
     def forget(self) -> None:
         self.epoch = 0
         self.active, self.standby = set(), set()
-        self.told = set(), set()
+        self.assigned = set(), set()
 
     def apply(self) -> None:
         """Revoke and take tasks as the last response says."""
-        self.active, self.standby = map(set, self.told)
+        self.active, self.standby = map(set, self.assigned)
 
 
 class StreamsSimulation:
@@ -129,7 +129,7 @@ class StreamsSimulation:
             self.work["made"] += 1
         if self.rng.random() < 0.1:
             # The response is lost. The member no longer takes tasks of earlier responses.
-            worker.told = set(worker.active), set(worker.standby)
+            worker.assigned = set(worker.active), set(worker.standby)
             self.work["lost"] += 1
             return
         if response.error_code in (*FENCED, ErrorCode.INVALID_REQUEST):
@@ -140,7 +140,10 @@ class StreamsSimulation:
             must(response.member_epoch > 0, "member epoch is 0")
             worker.epoch = response.member_epoch
             if response.active_tasks is not None:
-                worker.told = _tasks(response.active_tasks), _tasks(response.standby_tasks or [])
+                worker.assigned = (
+                    _tasks(response.active_tasks),
+                    _tasks(response.standby_tasks or []),
+                )
 
     def leave(self) -> None:
         worker = self._some()
@@ -179,9 +182,9 @@ class StreamsSimulation:
     def commit(self) -> None:
         """Commit for an assigned task; this must succeed even if the member's epoch is outdated."""
         worker = self._some()
-        if worker is None or not worker.active & worker.told[0] or not self._is_member(worker):
+        if worker is None or not worker.active & worker.assigned[0] or not self._is_member(worker):
             return
-        subtopology, partition = self.rng.choice(sorted(worker.active & worker.told[0]))
+        subtopology, partition = self.rng.choice(sorted(worker.active & worker.assigned[0]))
         name = {"0": "orders", "1": "audit", "2": "between"}[subtopology]
         if not self.h.topics.exists(name, partition) or not worker.epoch:
             return

@@ -10,7 +10,7 @@ from kbroker.coordinator import StreamsGroupSettings
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import Harness, joining, subtopology, topology
-from .groups import active, state, told
+from .groups import active, state, status_codes
 
 NONE: dict[str, Any] = {"owned": {}}
 
@@ -22,7 +22,7 @@ def details(response: Any) -> list[str]:
 def test_member_joins_stays_and_leaves(h: Harness) -> None:
     response = h.streams_beat("a", 0)
     assert (response.member_epoch, active(response)) == (2, {"0": [0, 1, 2, 3]})
-    assert (response.heartbeat_interval_ms, told(response)) == (5_000, [])
+    assert (response.heartbeat_interval_ms, status_codes(response)) == (5_000, [])
     assert active(h.streams_beat("a", 2)) is None
     assert state(h) == "Stable"
     assert h.streams_beat("a", -1).member_epoch == -1
@@ -38,17 +38,17 @@ def test_streams_group_is_counted_among_committing_groups(h: Harness) -> None:
 
 
 def test_internal_topics_are_requested_before_tasks_are_assigned(h: Harness) -> None:
-    said = topology(
+    sent_topology = topology(
         subtopology("0", "orders", sinks=["between"]),
         subtopology("1", repartition={"between": 0}, changelogs=["log"]),
     )
-    response = h.streams_beat("a", 0, topology=said)
-    assert (told(response), active(response), state(h)) == ([3], {}, "NotReady")
+    response = h.streams_beat("a", 0, topology=sent_topology)
+    assert (status_codes(response), active(response), state(h)) == ([3], {}, "NotReady")
     assert h.missing == {"between": 4, "log": 4}
     assert details(h.streams_beat("a", 2)) == ["Internal topics are missing: between, log"]
     h.make_missing()
     response = h.streams_beat("a", 2)
-    assert (told(response), response.member_epoch) == ([], 3)
+    assert (status_codes(response), response.member_epoch) == ([], 3)
     assert active(response) == {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}
     described = h.describe_streams().topology
     assert described is not None
@@ -57,16 +57,16 @@ def test_internal_topics_are_requested_before_tasks_are_assigned(h: Harness) -> 
 
 
 def test_created_grown_and_deleted_topics_change_tasks(h: Harness) -> None:
-    said = topology(subtopology("0", "later"))
-    response = h.streams_beat("a", 0, topology=said)
-    assert (told(response), active(response)) == ([1], {})
+    sent_topology = topology(subtopology("0", "later"))
+    response = h.streams_beat("a", 0, topology=sent_topology)
+    assert (status_codes(response), active(response)) == ([1], {})
     h.create_topic("later", 2)
     assert active(h.streams_beat("a", 2)) == {"0": [0, 1]}
     h.create_topic("later", 3)
     response = h.streams_beat("a", 3)
     assert (response.member_epoch, active(response)) == (4, {"0": [0, 1, 2]})
     h.delete_topic("later")
-    assert told(h.streams_beat("a", 4)) == [1]
+    assert status_codes(h.streams_beat("a", 4)) == [1]
     assert state(h) == "NotReady"
     response = h.streams_beat("a", 4, owned={})
     assert (response.member_epoch, active(h.streams_beat("a", 5))) == (5, None)
@@ -85,19 +85,19 @@ def test_silent_member_is_removed(h: Harness) -> None:
 def test_shutdown_request_is_sent_to_all_members(h: Harness) -> None:
     h.streams_beat("a", 0)
     h.streams_beat("b", 0)
-    assert told(h.streams_beat("a", 2, shutdown_application=True)) == [4]
+    assert status_codes(h.streams_beat("a", 2, shutdown_application=True)) == [4]
     response = h.streams_beat("b", 3, shutdown_application=True)
     assert "member a encountered" in details(response)[0]
     for name in "ab":
         h.streams_beat(name, -1)
-    assert told(h.streams_beat("c", 0)) == []
+    assert status_codes(h.streams_beat("c", 0)) == []
 
 
 def test_first_topology_determines_group(h: Harness) -> None:
     here = topology(subtopology("0", "orders"), epoch=3)
     h.streams_beat("a", 0, topology=here)
     response = h.streams_beat("b", 0, topology=topology(subtopology("0", "audit"), epoch=2))
-    assert told(response) == [0]
+    assert status_codes(response) == [0]
     for other in (topology(subtopology("0", "audit"), epoch=3), topology(epoch=4)):
         response = h.streams_beat("c", 0, topology=other)
         assert response.error_code == ErrorCode.INVALID_REQUEST
@@ -112,7 +112,7 @@ def test_full_group_rejects_new_members(h: Harness) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"instance_id": "i"},
         {"rebalance_timeout_ms": -1},
@@ -123,8 +123,8 @@ def test_full_group_rejects_new_members(h: Harness) -> None:
         {"topology": topology(subtopology("0", "orders"), epoch=-1)},
     ],
 )
-def test_invalid_heartbeat_is_rejected(h: Harness, said: dict[str, Any]) -> None:
-    response = h.streams_beat("a", 0, **said)
+def test_invalid_heartbeat_is_rejected(h: Harness, fields: dict[str, Any]) -> None:
+    response = h.streams_beat("a", 0, **fields)
     assert (response.error_code, response.status) == (ErrorCode.INVALID_REQUEST, [])
     assert not h.log
 

@@ -7,7 +7,7 @@ from typing import Any
 from kbroker.coordinator import StreamsGroupSettings
 
 from ..harness import Harness, subtopology, topology
-from .groups import active, state, told
+from .groups import active, state, status_codes
 
 STATEFUL = topology(subtopology("0", "orders", changelogs=["log"]))
 
@@ -19,27 +19,27 @@ def standby(response: Any) -> dict[str, list[int]]:
 def test_new_group_waits_for_initial_rebalance_delay() -> None:
     h = Harness(streams=StreamsGroupSettings())
     response = h.streams_beat("a", 0)
-    assert (response.member_epoch, active(response), told(response)) == (1, {}, [5])
+    assert (response.member_epoch, active(response), status_codes(response)) == (1, {}, [5])
     h.sleep(2_000)
     response = h.streams_beat("b", 0)
-    assert (response.member_epoch, told(response)) == (1, [5])
+    assert (response.member_epoch, status_codes(response)) == (1, [5])
     h.sleep(999)
-    assert told(h.streams_beat("a", 1)) == [5]
+    assert status_codes(h.streams_beat("a", 1)) == [5]
     h.sleep(1)
     for name in "ab":
         response = h.streams_beat(name, 1)
-        assert (response.member_epoch, told(response)) == (3, [])
+        assert (response.member_epoch, status_codes(response)) == (3, [])
         assert len((active(response) or {})["0"]) == 2
     for name in "ab":
         h.streams_beat(name, -1)
-    assert told(h.streams_beat("c", 0)) == [5], "an empty group waits for the delay again"
+    assert status_codes(h.streams_beat("c", 0)) == [5], "an empty group waits for the delay again"
 
 
 def test_targets_respect_assignment_interval() -> None:
     h = Harness()
     h.streams_beat("a", 0)
     response = h.streams_beat("b", 0)
-    assert (response.member_epoch, told(response), state(h)) == (2, [5], "Assigning")
+    assert (response.member_epoch, status_codes(response), state(h)) == (2, [5], "Assigning")
     h.sleep(1_000)
     assert h.streams_beat("b", 2).member_epoch == 3
 
@@ -82,8 +82,8 @@ def test_changed_standby_replicas_trigger_new_assignment(h: Harness) -> None:
 
 def test_many_tasks_are_assigned_in_background(h: Harness) -> None:
     h.create_topic("wide", 2_500)
-    said = topology(subtopology("0", "wide"))
-    response = h.streams_beat("a", 0, topology=said)
+    sent_topology = topology(subtopology("0", "wide"))
+    response = h.streams_beat("a", 0, topology=sent_topology)
     assert (response.member_epoch, active(response)) == (1, {})
     h.streams_beat("a", 1)
     response = h.streams_beat("a", 1)

@@ -22,9 +22,9 @@ THERE = {"orders": 4, "audit": 1, "events": 4}
 
 
 def configured(*subtopologies: Any, **there: int) -> ConfiguredTopology:
-    said = topology(*subtopologies)
-    check_topology(said)
-    return configure(topology_of(said), {**THERE, **there}.get)
+    sent_topology = topology(*subtopologies)
+    check_topology(sent_topology)
+    return configure(topology_of(sent_topology), {**THERE, **there}.get)
 
 
 def problem(*subtopologies: Any, **there: int) -> tuple[int, str]:

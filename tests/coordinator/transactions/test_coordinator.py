@@ -140,7 +140,8 @@ class Log:
         self.coordinator.replay(record)
 
 
-def told(response: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, int]:
+def producer_in(response: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, int]:
+    """Return the error code, the producer ID and the producer epoch."""
     return response.error_code, response.producer_id, response.producer_epoch
 
 
@@ -149,9 +150,9 @@ def told(response: InitProducerIdResponse | EndTxnResponse) -> tuple[int, int, i
 
 def test_init_producer_id_bumps_epoch() -> None:
     log = Log()
-    assert [told(log.init()) for _ in range(3)] == [(0, 101, 0), (0, 101, 1), (0, 101, 2)]
+    assert [producer_in(log.init()) for _ in range(3)] == [(0, 101, 0), (0, 101, 1), (0, 101, 2)]
     assert log.state == "Empty"
-    assert told(log.init("u")) == (0, 104, 0)
+    assert producer_in(log.init("u")) == (0, 104, 0)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_init_producer_id_bumps_epoch() -> None:
 )
 def test_init_producer_id_validates_request(request_: dict[str, object], code: ErrorCode) -> None:
     response = Log().init(**request_)  # type: ignore[arg-type]
-    assert told(response) == ((code, -1, -1) if code else (0, 101, 0))
+    assert producer_in(response) == ((code, -1, -1) if code else (0, 101, 0))
 
 
 def test_init_producer_id_updates_timeout() -> None:
@@ -182,17 +183,17 @@ def test_init_producer_id_with_known_producer_bumps_epoch() -> None:
     """KIP-360: only the producer with the last epoch may repeat the request."""
     log = Log()
     log.init()
-    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
-    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
-    assert told(log.init(producer_id=101, epoch=1)) == (0, 101, 2)
+    assert producer_in(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+    assert producer_in(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+    assert producer_in(log.init(producer_id=101, epoch=1)) == (0, 101, 2)
     for producer_id, epoch in ((101, 0), (101, 3), (999, 2)):
-        assert told(log.init(producer_id=producer_id, epoch=epoch)) == (FENCED, -1, -1)
+        assert producer_in(log.init(producer_id=producer_id, epoch=epoch)) == (FENCED, -1, -1)
     log.init()
-    assert told(log.init(producer_id=101, epoch=2)) == (FENCED, -1, -1)
+    assert producer_in(log.init(producer_id=101, epoch=2)) == (FENCED, -1, -1)
 
 
 def test_producer_id_of_unknown_transactional_id_is_ignored() -> None:
-    assert told(Log().init(producer_id=7, epoch=7)) == (0, 101, 0)
+    assert producer_in(Log().init(producer_id=7, epoch=7)) == (0, 101, 0)
 
 
 def test_exhausted_epochs_require_new_producer_id() -> None:
@@ -202,12 +203,12 @@ def test_exhausted_epochs_require_new_producer_id() -> None:
     log.at_epoch(LAST_EPOCH_GIVEN)
     assert log.coordinator.wants_producer_id("t")
     log.new_id = 500
-    assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
-    assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
-    assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN - 1)) == (FENCED, -1, -1)
+    assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+    assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+    assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN - 1)) == (FENCED, -1, -1)
     log.at_epoch(LAST_EPOCH_GIVEN)
     log.new_id = 600
-    assert told(log.init()) == (0, 601, 0)
+    assert producer_in(log.init()) == (0, 601, 0)
 
 
 @PROTOCOLS
@@ -216,34 +217,34 @@ def test_init_producer_id_aborts_open_transaction(second: bool) -> None:
     log = Log(second=second)
     log.init()
     assert log.add(A) == NONE
-    assert told(log.init()) == (CONCURRENT, -1, -1)
+    assert producer_in(log.init()) == (CONCURRENT, -1, -1)
     assert log.state == "PrepareAbort"
-    assert told(log.init()) == (CONCURRENT, -1, -1)
+    assert producer_in(log.init()) == (CONCURRENT, -1, -1)
     assert log.complete() == ["t"]
     assert (log.state, log.transaction.epoch) == ("CompleteAbort", 1)
-    assert told(log.init()) == (0, 101, 2)
+    assert producer_in(log.init()) == (0, 101, 2)
 
 
 def test_producer_that_continues_gets_epoch_of_abort() -> None:
     log = Log()
     log.init()
     log.add(A)
-    assert told(log.init(producer_id=101, epoch=0)) == (CONCURRENT, -1, -1)
+    assert producer_in(log.init(producer_id=101, epoch=0)) == (CONCURRENT, -1, -1)
     log.complete()
-    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+    assert producer_in(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
 
 
 def test_only_last_epoch_may_be_continued() -> None:
     """The response with the last epoch may have been lost; older epochs are fenced."""
     log = Log()
     log.init()
-    assert told(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
+    assert producer_in(log.init(producer_id=101, epoch=0)) == (0, 101, 1)
     for epoch in (1, 2):
         log.add(A, epoch=epoch)
-        assert told(log.end(epoch=epoch)) == (0, 101, epoch + 1)
-    assert told(log.init(producer_id=101, epoch=0)) == (FENCED, -1, -1)
-    assert told(log.init(producer_id=101, epoch=1)) == (FENCED, -1, -1)
-    assert told(log.init(producer_id=101, epoch=2)) == (0, 101, 3)
+        assert producer_in(log.end(epoch=epoch)) == (0, 101, epoch + 1)
+    assert producer_in(log.init(producer_id=101, epoch=0)) == (FENCED, -1, -1)
+    assert producer_in(log.init(producer_id=101, epoch=1)) == (FENCED, -1, -1)
+    assert producer_in(log.init(producer_id=101, epoch=2)) == (0, 101, 3)
 
 
 def test_coordinator_aborts_transaction_in_last_epoch() -> None:
@@ -259,13 +260,13 @@ def test_coordinator_aborts_transaction_in_last_epoch() -> None:
         assert log.transaction.epoch == LAST_EPOCH_GIVEN + 1
         log.new_id = 500
         if goes_on == "init":
-            assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
-            assert told(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+            assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+            assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
         else:
-            assert told(log.end(commit=True, epoch=LAST_EPOCH_GIVEN)) == (INVALID, -1, -1)
+            assert producer_in(log.end(commit=True, epoch=LAST_EPOCH_GIVEN)) == (INVALID, -1, -1)
             log.new_id = 500
             for _ in range(2):
-                assert told(log.end(commit=False, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
+                assert producer_in(log.end(commit=False, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
         assert log.add(A, producer_id=501) == NONE
 
 
@@ -310,7 +311,7 @@ def test_unknown_transactional_id_is_rejected() -> None:
                 name, 101, 0, -1, NOW, commit=True, second_protocol=second
             ).response
             assert isinstance(ended, EndTxnResponse)
-            assert told(ended) == (code, -1, -1)
+            assert producer_in(ended) == (code, -1, -1)
 
 
 def test_verify_checks_partitions_of_open_transaction() -> None:
@@ -349,7 +350,7 @@ def test_end_txn_results_of_first_protocol(commit: bool) -> None:
     log.add(A)
     assert log.end(commit=commit, epoch=1).error_code == FENCED
     assert log.end(commit=commit, producer_id=7).error_code == MAPPING
-    assert told(log.end(commit=commit, complete=False))[0] == NONE
+    assert producer_in(log.end(commit=commit, complete=False))[0] == NONE
     assert log.end(commit=commit, complete=False).error_code == CONCURRENT
     assert log.end(commit=not commit, complete=False).error_code == INVALID
     log.complete()
@@ -391,19 +392,19 @@ def test_end_txn_results_of_second_protocol(
     assert (log.state, now) == (state, 1)
     response = log.end(commit=commit, epoch=now - 1 if again else now)
     if code:
-        assert told(response) == (code, -1, -1)
+        assert producer_in(response) == (code, -1, -1)
     else:
-        assert told(response) == (0, 101, now if again else now + 1)
+        assert producer_in(response) == (0, 101, now if again else now + 1)
         assert log.transaction.epoch == response.producer_epoch
     for epoch in (now - 2, now + 2):
-        assert told(log.end(commit=commit, epoch=epoch)) == (FENCED, -1, -1)
+        assert producer_in(log.end(commit=commit, epoch=epoch)) == (FENCED, -1, -1)
 
 
 def test_second_protocol_returns_concurrent_while_markers_are_written() -> None:
     log = Log()
     log.init()
     log.add(A)
-    assert told(log.end(complete=False)) == (0, 101, 1)
+    assert producer_in(log.end(complete=False)) == (0, 101, 1)
     assert log.end(complete=False).error_code == CONCURRENT
     assert log.end(complete=False, commit=False).error_code == INVALID
     assert log.end(complete=False, epoch=1).error_code == FENCED
@@ -417,12 +418,12 @@ def test_second_protocol_with_exhausted_epochs_returns_new_producer_id() -> None
     log.at_epoch(LAST_EPOCH_GIVEN)
     log.add(A, epoch=LAST_EPOCH_GIVEN)
     log.new_id = 500
-    assert told(log.end(epoch=LAST_EPOCH_GIVEN, complete=False)) == (0, 501, 0)
+    assert producer_in(log.end(epoch=LAST_EPOCH_GIVEN, complete=False)) == (0, 501, 0)
     assert (log.transaction.producer_id, log.transaction.epoch) == (101, LAST_EPOCH_GIVEN + 1)
     assert log.add(A, producer_id=501) == CONCURRENT, "the producer may already have the response"
     log.complete()
     assert (log.transaction.producer_id, log.transaction.epoch) == (501, 0)
-    assert told(log.end(epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0), "retry"
+    assert producer_in(log.end(epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0), "retry"
     assert log.add(A, producer_id=501) == NONE
 
 
@@ -487,7 +488,7 @@ def test_unused_transactional_ids_expire() -> None:
     assert set(log.coordinator.transactions) == {"open"}
     log.reload()
     assert set(log.coordinator.transactions) == {"open"}
-    assert told(log.init()) == (0, 103, 0), "the ID starts with a new producer ID"
+    assert producer_in(log.init()) == (0, 103, 0), "the ID starts with a new producer ID"
 
 
 # -- loading
@@ -545,7 +546,7 @@ def test_rejected_operations_change_nothing() -> None:
     assert add.on_failure is not None
     refused = init.on_failure(offline, NOW).response
     assert isinstance(refused, InitProducerIdResponse)
-    assert told(refused) == (ErrorCode.NOT_COORDINATOR, -1, -1)
+    assert producer_in(refused) == (ErrorCode.NOT_COORDINATOR, -1, -1)
     assert add.on_failure(offline, NOW).response == ErrorCode.NOT_COORDINATOR
     assert (log.state, log.transaction.epoch) == ("Empty", 0)
 

@@ -20,6 +20,6 @@ def test_long_chain_of_mutually_recursive_records_is_rejected() -> None:
     old = Attack(AVRO, '"int"', content.text).registered()
     compared = CheckTask(content, texts, Level.FULL, False, ((old, texts),))
     assert AvroSchema(content.text, texts.values()).canonical
-    told = run(compared)
-    assert isinstance(told, Refused)
-    assert "nested too deep" in told.message
+    result = run(compared)
+    assert isinstance(result, Refused)
+    assert "nested too deep" in result.message

@@ -175,9 +175,12 @@ def test_reference_to_array_index_is_resolved_or_rejected(place: str) -> None:
 )
 def test_keywords_of_other_drafts_are_ignored(schema: dict[str, Any]) -> None:
     for draft in ("draft-03", "draft-04", "draft-07"):
-        told = {"$schema": f"http://json-schema.org/{draft}/schema#", "properties": {"a": schema}}
+        declared = {
+            "$schema": f"http://json-schema.org/{draft}/schema#",
+            "properties": {"a": schema},
+        }
         try:
-            one = JsonSchema(json.dumps(told))
+            one = JsonSchema(json.dumps(declared))
         except RegistryError:
             continue
         assert [*one.differences(one, Budget())] == []

@@ -66,9 +66,9 @@ HEX = "0x" + "f" * 6000
     ],
 )
 def test_number_of_any_length_is_parsed_or_rejected(text: str, number: str) -> None:
-    told = ""
+    message = ""
     try:
         descriptor_of(f'syntax = "proto2"; {text % number}', {})
     except RegistryError as error:
-        told = error.message
-    assert len(told) < 1000
+        message = error.message
+    assert len(message) < 1000

@@ -33,15 +33,15 @@ def test_protobuf_messages_are_decoded_like_googles_library() -> None:
     index = next(
         at for at, each in enumerate(file.message_type) if each.name == "FileDescriptorProto"
     )
-    told = read(text, b"\2" + zigzag(index) + file.SerializeToString(), PROTOBUF, 100_000)
-    assert told == json_format.MessageToDict(file, preserving_proto_field_name=True)
+    decoded = read(text, b"\2" + zigzag(index) + file.SerializeToString(), PROTOBUF, 100_000)
+    assert decoded == json_format.MessageToDict(file, preserving_proto_field_name=True)
 
 
 def test_well_known_types_are_decoded() -> None:
-    told = struct_pb2.Struct()
-    told.update({"a": [1, None, {"b": "x"}]})
+    struct = struct_pb2.Struct()
+    struct.update({"a": [1, None, {"b": "x"}]})
     text = 'import "google/protobuf/struct.proto"; message M { google.protobuf.Struct s = 1; }'
-    data = told.SerializeToString()
+    data = struct.SerializeToString()
     inner = proto(text, b"\x0a" + varint(len(data)) + data)["s"]["fields"]["a"]["list_value"]
     assert inner["values"][0] == {"number_value": 1.0}
     assert inner["values"][1] == {"null_value": "NULL_VALUE"}
@@ -54,7 +54,7 @@ def test_missing_proto3_fields_have_default_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "expected"),
     [
         (b"\x08\x05", {"e": "BIG"}),
         (b"\x08\x06", {"e": 6}),
@@ -71,9 +71,9 @@ def test_missing_proto3_fields_have_default_values() -> None:
         (b"\x0a\x01x", {"1": ["eA=="]}),
     ],
 )
-def test_protobuf_fields_are_decoded(body: bytes, told: Any) -> None:
+def test_protobuf_fields_are_decoded(body: bytes, expected: Any) -> None:
     found = read(FILE, SECOND + body, PROTOBUF)
-    assert {name: found[name] for name in told} == told
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

@@ -403,14 +403,14 @@ class History:
     def check(self) -> None:
         """Compare the whole state of the registry with the model."""
         store = self.topic.store
-        told = {
+        found = {
             subject: {
                 each.version: Version(each.id, each.content.text, each.is_deleted)
                 for each in store.versions(subject, deleted=True)
             }
             for subject in store.subjects(deleted=True)
         }
-        assert told == self.model.versions, self.steps
+        assert found == self.model.versions, self.steps
         levels = {s: (store.config(s) or {}).get("compatibilityLevel") for s in (*SUBJECTS, None)}
         assert {s: each for s, each in levels.items() if each} == self.model.levels, self.steps
         modes = {s: store.own_mode(s) for s in SUBJECTS}

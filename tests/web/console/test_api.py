@@ -119,14 +119,14 @@ async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> No
     async with console() as it:
         async with open_cluster([it.broker.nodes[0].endpoint], "shop-1") as cluster:
             await create_topics(cluster, [NewTopic("t"), NewTopic("bad name!")])
-        told: dict[str, Any] = {}
-        while not told.get("disconnects"):
+        client: dict[str, Any] = {}
+        while not client.get("disconnects"):
             clients = (await it.get("/activity"))["clients"]
-            told = next(each for each in clients if each["client_id"] == "shop-1")
-        apis = {each["api"]: each for each in told["apis"]}
+            client = next(each for each in clients if each["client_id"] == "shop-1")
+        apis = {each["api"]: each for each in client["apis"]}
         assert apis["CreateTopics"]["errors"] == {"INVALID_TOPIC_EXCEPTION": 1}
-        assert told["software"].startswith("kbroker/")
-        assert set(told["disconnects"]) == {"left"}
+        assert client["software"].startswith("kbroker/")
+        assert set(client["disconnects"]) == {"left"}
         texts = [each["text"] for each in (await it.get("/activity"))["happenings"]]
         assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION" in texts
         explained = await it.get("/explain/client/shop-1")

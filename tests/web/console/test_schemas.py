@@ -247,7 +247,7 @@ class Topic:
         raise AssertionError("catch_up must not be called")
 
 
-async def told(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any:
+async def decode_by_id(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any:
     found = await decoder.decoded(framed(schema_id, body), None, "t-value")
     assert found is not None
     return found.document if found.text is not None else found.trouble
@@ -266,7 +266,7 @@ async def test_unusable_schema_of_another_registry_is_reported(content: Content,
     async with schema_workers() as workers:
         decoder = SchemaDecoder(Topic(content), workers)  # type: ignore[arg-type]
         for _ in range(2):
-            assert (await told(decoder, 1)).startswith(why)
+            assert (await decode_by_id(decoder, 1)).startswith(why)
 
 
 async def test_parsed_schemas_are_cached_up_to_size_limit() -> None:
@@ -277,10 +277,10 @@ async def test_parsed_schemas_are_cached_up_to_size_limit() -> None:
     async with schema_workers() as workers:
         decoder = SchemaDecoder(Topic(*contents, Content(JSON, "true")), workers)  # type: ignore[arg-type]
         for number in range(1, 41):
-            assert await told(decoder, number, b"\4") == 2
-        assert await told(decoder, 41, b"[]") == []
+            assert await decode_by_id(decoder, number, b"\4") == 2
+        assert await decode_by_id(decoder, 41, b"[]") == []
         assert sum(size for _, size in decoder._kept.values()) == decoder._size <= KEPT_MAX
-        assert await told(decoder, 1, b"\4") == 2
+        assert await decode_by_id(decoder, 1, b"\4") == 2
 
 
 async def test_record_without_schema_is_not_decoded() -> None:

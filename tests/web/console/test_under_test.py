@@ -42,8 +42,8 @@ class Page:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
                 return int(response.status)
         except urllib.error.HTTPError as refused:
-            told: dict[str, str] = json.load(refused)
-            return refused.code if told["error"] else 0
+            content: dict[str, str] = json.load(refused)
+            return refused.code if content["error"] else 0
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def test_armed_faults_are_listed_with_hits_and_disarmed(page: Page) -> None:
         second["number"] + 1,
     ]
     assert page.post("/tests/disarm") == 200
-    told = page.get("/tests")
-    assert (told["faults"], told["fault_count"]) == ([], 0)
+    listed = page.get("/tests")
+    assert (listed["faults"], listed["fault_count"]) == ([], 0)
 
 
 def test_clocks_are_shown_and_advanced(page: Page) -> None:

@@ -110,18 +110,18 @@ async def next_request(collector: Collector, node: LocalNode) -> ExportMetricsSe
 
 def attributes_of(request: ExportMetricsServiceRequest) -> dict[str, Any]:
     """Return the attributes of the only resource."""
-    (told,) = request.resource_metrics
+    (exported,) = request.resource_metrics
     return {
         each.key: getattr(each.value, str(each.value.WhichOneof("value")))
-        for each in told.resource.attributes
+        for each in exported.resource.attributes
     }
 
 
 def numbers_of(request: ExportMetricsServiceRequest) -> dict[tuple[str, frozenset[Any]], float]:
     """Return all values except histograms, by name and labels."""
     found = {}
-    (told,) = request.resource_metrics
-    (scope,) = told.scope_metrics
+    (exported,) = request.resource_metrics
+    (scope,) = exported.scope_metrics
     for metric in scope.metrics:
         kind = str(metric.WhichOneof("data"))
         for point in () if kind == "histogram" else getattr(metric, kind).data_points:
@@ -139,19 +139,19 @@ async def test_collector_receives_the_values_of_metrics_endpoint(collector: Coll
         await create_topic(wire, "orders", partitions=1)
         await produce(wire, Topic("orders"), batch([b"x"] * 3))
         node = broker.nodes[0]
-        told = await next_request(collector, node)
-        said = await Metrics(node, LoopMonitor()).text()
+        request = await next_request(collector, node)
+        scraped = await Metrics(node, LoopMonitor()).text()
         other = await next_request(collector, broker.nodes[1])
-    attributes = attributes_of(told)
+    attributes = attributes_of(request)
     assert attributes["service.name"] == "kbroker"
     assert attributes["service.version"] == __version__
     assert attributes["service.instance.id"] != attributes_of(other)["service.instance.id"]
-    numbers = numbers_of(told)
+    numbers = numbers_of(request)
     labels = frozenset({("topic", "orders"), ("partition", "0")})
     assert numbers["kafka_topic_partition_current_offset", labels] == 3
     known = {
         (sample.name, frozenset(sample.labels.items()))
-        for family in text_string_to_metric_families(said)
+        for family in text_string_to_metric_families(scraped)
         if family.type != "histogram"
         for sample in family.samples
     }
@@ -166,8 +166,8 @@ async def test_counters_are_exported_as_monotonic_sums(collector: Collector) -> 
         connected(broker.endpoint) as wire,
     ):
         await metadata(wire, [])
-        told = await next_request(collector, broker.nodes[0])
-    (scope,) = told.resource_metrics[0].scope_metrics
+        request = await next_request(collector, broker.nodes[0])
+    (scope,) = request.resource_metrics[0].scope_metrics
     by_name = {each.name: each for each in scope.metrics}
     counted = by_name["process_cpu_seconds_total"].sum
     assert counted.is_monotonic
@@ -202,10 +202,12 @@ async def test_failing_collector_is_logged_once(
         collector.status = 200
         await next_request(collector, broker.nodes[0])
         await next_request(collector, broker.nodes[0])
-    said = [each.getMessage() for each in caplog.records if each.name == "kbroker.web.metrics.otlp"]
-    assert len(said) == 2
-    assert "cannot export metrics" in said[0]
-    assert "again" in said[1]
+    messages = [
+        each.getMessage() for each in caplog.records if each.name == "kbroker.web.metrics.otlp"
+    ]
+    assert len(messages) == 2
+    assert "cannot export metrics" in messages[0]
+    assert "again" in messages[1]
 
 
 async def test_stop_does_not_wait_for_collector() -> None:

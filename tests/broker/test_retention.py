@@ -194,7 +194,9 @@ async def test_retention_and_compaction_run_in_real_time(tmp_path: Path) -> None
             with trio.fail_after(ANSWER_SECONDS):
                 while await committed(wire, "g") != [-1] * 4:  # noqa: ASYNC110
                     await trio.sleep(0.05)
-        low = await client(wait_for, partial(low_watermark, servers, "aging"), lambda it: it == 30)
+        low = await client(
+            wait_for, partial(low_watermark, servers, "aging"), lambda value: value == 30
+        )
         assert low == 30
         kept = await client(
             wait_for,

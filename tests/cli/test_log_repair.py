@@ -194,7 +194,7 @@ async def served(directory: Path) -> dict[bytes | None, bytes | None]:
             assert row.error_code == 0
             for _, header in iter_headers(row.records):
                 offset = header.next_offset
-            found |= {it.key: it.value for it in read_records(row.records)}
+            found |= {record.key: record.value for record in read_records(row.records)}
         row = await produce(wire, Topic("t"), batch([Record(b"new", b"1")]))
         assert row.error_code == 0
     return found

@@ -159,9 +159,9 @@ async def test_offset_commits_are_transactional_batches_in_log(
         batches = found if isinstance(found, bytes) else found.read()
         headers = [header for _, header in iter_headers(batches)]
         assert [header.is_transactional for header in headers] == [True, True]
-        assert {(it.producer_id, it.producer_epoch, it.base_sequence) for it in headers} == {
-            (PRODUCER, EPOCH, -1)
-        }
+        assert {
+            (each.producer_id, each.producer_epoch, each.base_sequence) for each in headers
+        } == {(PRODUCER, EPOCH, -1)}
         assert log.last_stable_offset == 0
         assert log.producers.has_open_transaction(PRODUCER, EPOCH)
         append_marker(broker, commit=True)

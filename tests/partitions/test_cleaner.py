@@ -61,14 +61,16 @@ async def test_topic_is_compacted_during_writes(start: Start) -> None:
         assert log_of(broker, "t").segments.size < before / 3
         await update(wire, topic, 100, 120)
         found = await contents(wire, topic)
-        assert {it.key: it.offset for it in found} == {
+        assert {record.key: record.offset for record in found} == {
             b"key %d" % (number % KEYS): number for number in range(115, 120)
         }
-        assert [it.offset for it in found if it.offset >= 100] == list(range(100, 120))
+        assert [record.offset for record in found if record.offset >= 100] == list(range(100, 120))
         assert await broker.node.maintenance.cleaner.clean_all() > 0
         again = await contents(wire, topic)
         assert len(again) < len(found)
-        assert {it.key: it.offset for it in again} == {it.key: it.offset for it in found}
+        assert {record.key: record.offset for record in again} == {
+            record.key: record.offset for record in found
+        }
 
 
 async def test_cleaner_compacts_topics_in_the_background(start: Start) -> None:
@@ -76,7 +78,7 @@ async def test_cleaner_compacts_topics_in_the_background(start: Start) -> None:
         topic = await create_topic(wire, "t", configs=COMPACTED)
         await update(wire, topic, 0, 60)
         await until(lambda: log_of(broker, "t").first_dirty_offset > 0)
-        assert len({it.key for it in await contents(wire, topic)}) == KEYS
+        assert len({record.key for record in await contents(wire, topic)}) == KEYS
 
 
 async def test_disabled_cleaner_compacts_nothing(start: Start) -> None:

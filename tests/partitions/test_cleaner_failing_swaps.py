@@ -114,7 +114,7 @@ def served(log: Log) -> Values:
     while offset < log.high_watermark:
         part = log.read(offset, 1 << 20, limit=log.high_watermark)
         data = part.records if isinstance(part.records, bytes) else part.records.read()
-        found |= {it.key: it.value for it in read_records(data)}
+        found |= {record.key: record.value for record in read_records(data)}
         offset = part.next_offset
     return {key: value for key, value in found.items() if value is not None}
 
@@ -217,7 +217,11 @@ async def faults_of_failing_removal() -> list[str]:
     truth: Values = {}
     base = await base_disk(truth)
     _, disk = await faults_of(Case(0, 0, None, False, 1, 0, None), base, truth)
-    removal = next(it for it in disk.seen if it.kind == "remove" and it.path.endswith(".log"))
+    removal = next(
+        operation
+        for operation in disk.seen
+        if operation.kind == "remove" and operation.path.endswith(".log")
+    )
     faults, failing = await faults_of(Case(0, 0, removal, False, 2, 0, None), base, truth)
     assert failing.failed > 1
     return faults

@@ -120,7 +120,7 @@ def named(text: str) -> list[str]:
 def addresses(containers: Sequence[Container]) -> dict[str, str]:
     """Map each address in the settings to a local one."""
     found = {
-        it for each in containers for value in each.environment.values() for it in named(value)
+        name for each in containers for value in each.environment.values() for name in named(value)
     }
     first = free_ports(len(found))
     return {address: f"127.0.0.1:{first + number}" for number, address in enumerate(sorted(found))}

@@ -206,7 +206,7 @@ def test_recompression_uses_the_configured_level(codec: Codec, levels: tuple[int
     sizes = []
     for level in levels:
         written, _ = as_stored(batch, 9, NOW, ProduceRules(codec=codec, compression_level=level))
-        assert [it.value for it in read_records(written)] == [text]
+        assert [record.value for record in read_records(written)] == [text]
         sizes.append(len(written))
     assert len(set(sizes)) > 1
 

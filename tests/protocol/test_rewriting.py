@@ -57,8 +57,8 @@ def test_kept_records_are_unchanged(
     header = read_header(batch)
     payload = unpacked_records(batch, header, MIB)
     raw = list(raw_records(payload, header))
-    assert [(it.key, it.has_value, it.offset) for it in raw] == [
-        (it.key, it.value is not None, 100 + index) for index, it in enumerate(records)
+    assert [(record.key, record.has_value, record.offset) for record in raw] == [
+        (record.key, record.value is not None, 100 + index) for index, record in enumerate(records)
     ]
     chosen = data.draw(st.sets(st.sampled_from(range(len(raw))), min_size=1))
     horizon = data.draw(st.one_of(st.none(), st.integers(0, 1 << 42)))
@@ -84,7 +84,7 @@ def test_second_rewrite_keeps_the_delete_horizon() -> None:
     payload = unpacked_records(once, header, MIB)
     twice, header = with_records(header, payload, list(raw_records(payload, header))[1:])
     assert header.delete_horizon == 5000
-    assert [(it.key, it.timestamp) for it in read_records(twice)] == [(b"b", 60)]
+    assert [(record.key, record.timestamp) for record in read_records(twice)] == [(b"b", 60)]
 
 
 def test_log_append_time_is_kept() -> None:
@@ -97,7 +97,7 @@ def test_log_append_time_is_kept() -> None:
         header, payload, list(raw_records(payload, header))[:1], delete_horizon=99
     )
     assert changed.is_log_append_time
-    assert [it.timestamp for it in read_records(written)] == [1234]
+    assert [record.timestamp for record in read_records(written)] == [1234]
 
 
 def test_batch_without_records_keeps_offsets_and_sequence() -> None:

@@ -53,7 +53,9 @@ async def test_lagging_follower_leaves_the_isr_and_acks_no_longer_wait(
     response = await wire.receive()
     assert response.responses[0].partition_responses[0].error_code == 0
     (line,) = (
-        it for it in broker.node.partitions.history.of((topic.name, 0)) if "fell behind" in it.text
+        entry
+        for entry in broker.node.partitions.history.of((topic.name, 0))
+        if "fell behind" in entry.text
     )
     assert "node 2 fell behind" in line.text
 

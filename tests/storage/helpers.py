@@ -159,7 +159,7 @@ def transaction_faults(log: Log) -> list[str]:
         known, first = state.get(producer_id), seen.open.get(producer_id)
         if known != first and not (first is not None and known is not None and 0 <= known < start):
             faults.append(f"producer {producer_id} is open from {known}, its batches from {first}")
-    open_from = [it.transaction_start for _, it in log.producers if it.transaction_start >= 0]
+    open_from = [each.transaction_start for _, each in log.producers if each.transaction_start >= 0]
     stable = max(start, min([*open_from, log.high_watermark]))
     if log.high_watermark == log.log_end_offset and log.last_stable_offset != stable:
         faults.append(f"last stable offset {log.last_stable_offset}, not {stable}")

@@ -336,7 +336,7 @@ class TestTombstones:
         compact(files, manager, log, now_ms=NOW)
         [_, (header, found), _] = batches(log)
         assert header.delete_horizon == NOW + 1000
-        assert [(it.key, it.value, it.timestamp) for it in found] == [
+        assert [(record.key, record.value, record.timestamp) for record in found] == [
             (b"x", b"0", NOW - 50),
             (b"a", None, NOW - 49),
             (b"y", b"0", NOW - 48),
@@ -348,7 +348,7 @@ class TestTombstones:
         assert latest(records(log)) == {b"b": b"2", b"x": b"0", b"y": b"0", b"z": b"3"}
         [_, (header, found), _] = batches(log)
         assert header.delete_horizon == NOW + 1000
-        assert [it.timestamp for it in found] == [NOW - 50, NOW - 48]
+        assert [record.timestamp for record in found] == [NOW - 50, NOW - 48]
 
     def test_value_after_a_tombstone_is_kept(
         self, files: Files, manager: LogManager, log: Log
@@ -357,7 +357,7 @@ class TestTombstones:
         put(log, (b"a", None))
         put(log, (b"a", b"2"))
         compact(files, manager, log)
-        assert [(it.offset, it.value) for it in records(log)] == [(2, b"2")]
+        assert [(record.offset, record.value) for record in records(log)] == [(2, b"2")]
 
 
 class TestProducers:
@@ -510,7 +510,12 @@ class TestTransactions:
         self.transact(log, 2, b"aborted", is_commit=False)
         compact(files, manager, log)
         assert self.committed(log) == [(0, b"first"), (1, b"first")]
-        assert {it.value for header, found in batches(log) for it in found if not header.is_control}
+        assert {
+            record.value
+            for header, found in batches(log)
+            for record in found
+            if not header.is_control
+        }
         kinds = [(h.is_control, h.producer_id, len(found)) for h, found in batches(log)]
         # The last data batch of producer 2 keeps its sequence, the marker serves consumers.
         assert kinds == [(False, 1, 1), (False, 1, 1), (True, 1, 1), (False, 2, 0), (True, 2, 1)]
@@ -842,7 +847,7 @@ class TestAcrossRestarts:
         files.rename(f"{directory}/{0:020d}.log", f"{directory}/{0:020d}.log.deleted")
         log = open_log(open_manager(files, data_dir), config=KEYED)
         assert latest(records(log)) == expected
-        assert [it.base_offset for it in log.segments] == [0, 100]
+        assert [segment.base_offset for segment in log.segments] == [0, 100]
         assert log.segments[0].size == new.size
         assert not names(files, log, ".swap")
 
@@ -941,7 +946,9 @@ def test_replaced_file_is_freed_by_the_checkpoint(tmp_path: Path) -> None:
 def unnamed_open_files(directory: str) -> list[Path]:
     """Return the deleted files of a directory that this process still has open."""
     found = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
-    return [it for it in found if str(it.parent) == directory and it.name.endswith("(deleted)")]
+    return [
+        link for link in found if str(link.parent) == directory and link.name.endswith("(deleted)")
+    ]
 
 
 HOSTILE_RECORDS = 50_000

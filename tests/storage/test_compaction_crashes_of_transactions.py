@@ -80,7 +80,9 @@ class Transactional(Script):
     def ack(self) -> None:
         # Transactions overlap, so a later commit may contain an older value of a key.
         known = self.truth.acked
-        newer = (it for it in self.waiting if it.offset > _offset(known.get(it.key)))
+        newer = (
+            record for record in self.waiting if record.offset > _offset(known.get(record.key))
+        )
         self.waiting = sorted(newer, key=_offset)
         super().ack()
 
@@ -101,7 +103,7 @@ def find_faults(files: Files, truth: Truth) -> list[str]:
         if (record.value or b"").startswith(ABORTED):
             faults.append(f"the aborted record {record.offset} is read as committed")
     # Records after the start of an open transaction are not visible yet.
-    seen = {key: it for key, it in truth.acked.items() if it.offset < log.last_stable_offset}
+    seen = {key: each for key, each in truth.acked.items() if each.offset < log.last_stable_offset}
     return faults + lost_values(seen, found)
 
 

@@ -268,9 +268,9 @@ def _lookup_faults(log: Log) -> list[str]:
     faults = []
     for offset in range(log.log_start_offset, log.log_end_offset, 5):
         record = next(
-            it
-            for it in read_records(content(log.read(offset, 1, limit=log.log_end_offset)))
-            if it.offset >= offset
+            each
+            for each in read_records(content(log.read(offset, 1, limit=log.log_end_offset)))
+            if each.offset >= offset
         )
         if record.offset != offset:
             faults.append(f"read at {offset} gives {record.offset}")

@@ -559,7 +559,7 @@ class TestTimes:
             manager.close()
             log = open_log(open_manager(*place))
         for time in range(32):
-            expected = next((i for i, it in enumerate(self.TIMES) if it >= time), None)
+            expected = next((i for i, time_ in enumerate(self.TIMES) if time_ >= time), None)
             found = offset_for_timestamp(log, NOW + time, limit=7)
             if expected is None:
                 assert found is None
@@ -882,7 +882,7 @@ def test_segments_roll_by_time_as_in_kafka(
             times.append((timestamp, clock))
             data, header = batch(b"v", timestamp=timestamp)
             log.append(data, header, leader_epoch=0, now_ms=clock)
-        assert [it.base_offset for it in log.segments] == timed_rolls(times, 100)
+        assert [segment.base_offset for segment in log.segments] == timed_rolls(times, 100)
 
 
 def test_segment_without_timestamps_rolls_by_time_after_restart(place: tuple[Files, str]) -> None:
@@ -893,4 +893,4 @@ def test_segment_without_timestamps_rolls_by_time_after_restart(place: tuple[Fil
     for later in (0, 100, 101):
         data, header = batch(b"v", timestamp=-1)
         log.append(data, header, leader_epoch=0, now_ms=NOW + later)
-    assert [it.base_offset for it in log.segments] == [0, 3]
+    assert [segment.base_offset for segment in log.segments] == [0, 3]

@@ -230,7 +230,7 @@ class LogMachine(RuleBasedStateMachine):
         for _, entry in live[:: max(len(live) // 3, 1)]:
             for wanted in (entry.timestamp, entry.timestamp + 1):
                 found = offset_for_timestamp(self.log, wanted, limit=len(self.entries))
-                expected = next((at for at, it in live if it.timestamp >= wanted), None)
+                expected = next((at for at, record in live if record.timestamp >= wanted), None)
                 assert (found.offset if found else None) == expected
         latest = latest_record(self.log)
         if live and latest and latest.offset >= self.start_offset:

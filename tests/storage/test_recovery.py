@@ -403,7 +403,9 @@ class TestDamageAnywhere:
         pristine = stopped()
         if not clean:
             pristine.remove("data/.kafka_cleanshutdown")
-        last = max(it for it in pristine.listdir(DIRECTORY) if it.endswith(".log"))[:20]
+        last = max(
+            file_name for file_name in pristine.listdir(DIRECTORY) if file_name.endswith(".log")
+        )[:20]
         path = f"{DIRECTORY}/{name.format(last=last, end='0' * 18 + '60')}"
         path = re.sub(r"/[^/]+/\.\.", "", path)
         if not pristine.exists(path):

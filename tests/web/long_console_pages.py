@@ -175,10 +175,10 @@ class Shown:
 @pytest.fixture
 def shown(browser: Browser, server: dict[str, Any]) -> Iterator[Shown]:
     with browser.new_context(bypass_csp=False) as context:
-        it = Shown(context.new_page(), server["http"])
-        yield it
-        assert it.errors == []
-        assert it.foreign_requests == []
+        page = Shown(context.new_page(), server["http"])
+        yield page
+        assert page.errors == []
+        assert page.foreign_requests == []
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -198,10 +198,10 @@ def test_axe_finds_no_serious_violation(
     browser: Browser, server: dict[str, Any], theme: Any
 ) -> None:
     with browser.new_context(bypass_csp=True, color_scheme=theme) as context:
-        it = Shown(context.new_page(), server["http"])
+        shown_page = Shown(context.new_page(), server["http"])
         found = []
         for name, place in PAGES.items():
-            page = it.go(place)
+            page = shown_page.go(place)
             page.evaluate(AXE.read_text())
             broken = page.evaluate("axe.run().then((it) => it.violations)")
             found += [(name, each["id"]) for each in broken if each["impact"] in SERIOUS]

@@ -22,19 +22,19 @@ from .consoles import API, console, record, values
 
 
 async def test_topics_are_listed_with_size_rate_groups_and_lag() -> None:
-    async with console() as it:
-        await it.topic("orders", *(record(b"v%d" % n) for n in range(5)))
-        await commit_offsets(it.cluster, "shop", {("orders", 0): 3})
-        await it.sample()
-        (rows,) = (await it.get("/topics"))["topics"]
+    async with console() as client:
+        await client.topic("orders", *(record(b"v%d" % n) for n in range(5)))
+        await commit_offsets(client.cluster, "shop", {("orders", 0): 3})
+        await client.sample()
+        (rows,) = (await client.get("/topics"))["topics"]
         assert rows["name"] == "orders"
         assert rows["records"] == 5
         assert rows["bytes"] > 0
         assert rows["groups"] == [{"group": "shop", "lag": 2, "members": 0}]
         assert rows["lag"] == 2
-        (group,) = (await it.get("/groups"))["groups"]
+        (group,) = (await client.get("/groups"))["groups"]
         assert (group["group"], group["lag"], group["trend"][-1]) == ("shop", 2, 2)
-        details = await it.get("/groups/shop/details")
+        details = await client.get("/groups/shop/details")
         assert details["total_lag"] == 2
         assert details["partitions"][0]["trend"][-1] == 2
 
@@ -56,32 +56,32 @@ async def test_topics_are_listed_with_size_rate_groups_and_lag() -> None:
 async def test_records_are_found_by_text_key_header_and_expression(
     query: dict[str, str], wanted: list[int], codec: Codec
 ) -> None:
-    async with console() as it:
-        await it.topic("t")
+    async with console() as client:
+        await client.topic("t")
         records = []
         for n in range(20):
             document: dict[str, Any] = {"n": n} | ({"word": "a needle"} if n == 7 else {})
             document |= {"list": [0, {"deep": True}]} if n == 5 else {}
             records.append(record(json.dumps(document).encode(), b"k%d" % n, h=b"x%d" % n))
-        await Producer(it.cluster, codec=codec).write({("t", 0): records})
-        found = await it.get("/topics/t/messages", from_="oldest", **query)
+        await Producer(client.cluster, codec=codec).write({("t", 0): records})
+        found = await client.get("/topics/t/messages", from_="oldest", **query)
         assert [each["offset"] for each in found["records"]] == wanted
         assert found["scanned"] == 20
 
 
 async def test_hostile_names_and_headers_are_returned_as_data() -> None:
-    async with console() as it:
+    async with console() as client:
         evil = "<script>alert(1)</script>\x1b[31m\u2028"
-        await it.topic(
+        await client.topic(
             "t", Record(evil.encode(), evil.encode(), 1, [("\udcff" + evil, b"\xff")], -1)
         )
-        response = await it.ask("/topics/t/messages")
+        response = await client.ask("/topics/t/messages")
         assert response.body.isascii()
         assert response.headers["content-type"] == "application/json"
         (row,) = response.json()["records"]
         assert row["value"] == evil
-        await commit_offsets(it.cluster, evil, {("t", 0): 1})
-        details = await it.get(f"/groups/{quote(evil, safe='')}/details")
+        await commit_offsets(client.cluster, evil, {("t", 0): 1})
+        details = await client.get(f"/groups/{quote(evil, safe='')}/details")
         assert details["group"] == evil
 
 
@@ -108,63 +108,65 @@ async def test_hostile_names_and_headers_are_returned_as_data() -> None:
     ],
 )
 async def test_malformed_request_is_rejected_with_reason(path: str) -> None:
-    async with console() as it:
-        await it.topic("t", record(b"v"))
-        response = await it.http.ask(API + path)
+    async with console() as client:
+        await client.topic("t", record(b"v"))
+        response = await client.http.ask(API + path)
         assert 400 <= response.status < 500, response.text
         assert response.json()["error"]
 
 
 async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> None:
-    async with console() as it:
-        async with open_cluster([it.broker.nodes[0].endpoint], "shop-1") as cluster:
+    async with console() as viewer:
+        async with open_cluster([viewer.broker.nodes[0].endpoint], "shop-1") as cluster:
             await create_topics(cluster, [NewTopic("t"), NewTopic("bad name!")])
         client: dict[str, Any] = {}
         while not client.get("disconnects"):
-            clients = (await it.get("/activity"))["clients"]
+            clients = (await viewer.get("/activity"))["clients"]
             client = next(each for each in clients if each["client_id"] == "shop-1")
         apis = {each["api"]: each for each in client["apis"]}
         assert apis["CreateTopics"]["errors"] == {"INVALID_TOPIC_EXCEPTION": 1}
         assert client["software"].startswith("kbroker/")
         assert set(client["disconnects"]) == {"left"}
-        texts = [each["text"] for each in (await it.get("/activity"))["happenings"]]
+        texts = [each["text"] for each in (await viewer.get("/activity"))["happenings"]]
         assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION" in texts
-        explained = await it.get("/explain/client/shop-1")
+        explained = await viewer.get("/explain/client/shop-1")
         assert "CreateTopics returned INVALID_TOPIC_EXCEPTION 1 times" in explained["now"]
-        assert "is online" in (await it.get("/explain/partition/t/0"))["now"]
+        assert "is online" in (await viewer.get("/explain/partition/t/0"))["now"]
 
 
 async def test_overview_counts_outage_in_cluster_too_large_to_check_each_partition() -> None:
-    async with console(nodes=3) as it:
+    async with console(nodes=3) as client:
         topics = [NewTopic("single", PARTITIONS_CHECKED_MAX, 1), NewTopic("copied", 3, 3)]
-        await create_topics(it.cluster, topics)
-        before = await it.get("/overview")
+        await create_topics(client.cluster, topics)
+        before = await client.get("/overview")
         assert before["problems"] is None
         assert before["outage"] == {"brokers_down": 0, "offline": 0, "under_replicated": 0}
-        led = sum(each.leader == 3 for each in it.broker.node.cluster.topics["single"].partitions)
-        await it.broker.nodes[2].crash()
+        led = sum(
+            each.leader == 3 for each in client.broker.node.cluster.topics["single"].partitions
+        )
+        await client.broker.nodes[2].crash()
         expected = {"brokers_down": 1, "offline": led, "under_replicated": 3}
         with trio.fail_after(ANSWER_SECONDS):
-            while (await it.get("/overview"))["outage"] != expected:  # noqa: ASYNC110
+            while (await client.get("/overview"))["outage"] != expected:  # noqa: ASYNC110
                 await trio.sleep(0.05)
 
 
 async def test_cluster_view_lists_every_node() -> None:
-    async with console(nodes=3) as it:
-        await create_topics(it.cluster, [NewTopic("t", 6, 3)])
-        overview = await it.get("/overview")
+    async with console(nodes=3) as client:
+        await create_topics(client.cluster, [NewTopic("t", 6, 3)])
+        overview = await client.get("/overview")
         assert overview["state"] == "running"
         assert overview["problems"] == []
-        cluster = await it.get("/cluster")
+        cluster = await client.get("/cluster")
         assert [each["broker"] for each in cluster["brokers"]] == [1, 2, 3]
         assert sum(each["leads"] for each in cluster["brokers"]) == 6
-        (details,) = [await it.get("/topics/t")]
+        (details,) = [await client.get("/topics/t")]
         assert [len(each["isr"]) for each in details["partitions"]] == [3] * 6
-        await Producer(it.cluster).write({("t", index): [record(b"v")] for index in range(6)})
-        assert len(values(await it.get("/topics/t/messages"))) == 6
-        stored = (await it.get("/storage"))["partitions"]
+        await Producer(client.cluster).write({("t", index): [record(b"v")] for index in range(6)})
+        assert len(values(await client.get("/topics/t/messages"))) == 6
+        stored = (await client.get("/storage"))["partitions"]
         assert {each["node"] for each in stored} == {1, 2, 3}
-        config = (await it.get("/topics/t/config"))["configs"]
+        config = (await client.get("/topics/t/config"))["configs"]
         retention = next(each for each in config if each["name"] == "retention.ms")
         assert retention["source"] == "default"
         assert retention["doc"]

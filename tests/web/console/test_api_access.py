@@ -202,49 +202,49 @@ async def commit(cluster: ClusterClient) -> None:
 
 async def test_each_route_needs_a_permission_or_filters_its_rows() -> None:
     known = {each.path for each in ROUTES} | UNDER_TEST | FILTERED
-    async with shop() as it:
-        found = {each.removeprefix(API) for each in it.routes if each.startswith(API)}
+    async with shop() as setup:
+        found = {each.removeprefix(API) for each in setup.routes if each.startswith(API)}
         assert found == known
         for route in ROUTES:
-            assert await it.status(route, HERE) == 403, route.path
+            assert await setup.status(route, HERE) == 403, route.path
         for path in UNDER_TEST:
             body = None if path == "/tests" else b"{}"
-            assert (await it.ask(API + path, body=body)).status == 403, path
-        overview = (await it.ask(f"{API}/overview")).json()
+            assert (await setup.ask(API + path, body=body)).status == 403, path
+        overview = (await setup.ask(f"{API}/overview")).json()
         assert (overview["topics"], overview["groups"]) == (0, 0)
         assert overview["requests_per_second"] is None
-        assert (await it.ask(f"{API}/topics?internal=1")).json()["topics"] == []
-        assert (await it.ask(f"{API}/groups")).json()["groups"] == []
-        assert (await it.ask(f"{API}/transactions")).json()["transactions"] == []
+        assert (await setup.ask(f"{API}/topics?internal=1")).json()["topics"] == []
+        assert (await setup.ask(f"{API}/groups")).json()["groups"] == []
+        assert (await setup.ask(f"{API}/transactions")).json()["transactions"] == []
 
 
 async def test_acl_for_one_host_counts_by_the_address_of_the_viewer() -> None:
-    async with shop() as it:
+    async with shop() as setup:
         for route in ROUTES:
-            await commit(it.cluster)
-            await it.allow(route.needs, ELSEWHERE)
-            assert await it.status(route, HERE) == 403, route.path
-            assert await it.status(route, ELSEWHERE) == 200, route.path
+            await commit(setup.cluster)
+            await setup.allow(route.needs, ELSEWHERE)
+            assert await setup.status(route, HERE) == 403, route.path
+            assert await setup.status(route, ELSEWHERE) == 200, route.path
             # a denial takes precedence over all ACLs that allow
             for permission in route.needs:
-                await it.allow([permission], ELSEWHERE, DENY)
-            await commit(it.cluster)
-            assert await it.status(route, ELSEWHERE) == 403, route.path
-            await remove_acls(it.cluster, [EVERY_ACL])
+                await setup.allow([permission], ELSEWHERE, DENY)
+            await commit(setup.cluster)
+            assert await setup.status(route, ELSEWHERE) == 403, route.path
+            await remove_acls(setup.cluster, [EVERY_ACL])
 
 
 async def test_console_shows_schemas_to_viewers_who_may_read_them_only() -> None:
-    async with shop() as it:
-        await it.allow([(READ, TOPIC)], "*")
-        (row,) = (await it.ask(f"{API}/topics/t/messages?from=oldest")).json()["records"]
+    async with shop() as setup:
+        await setup.allow([(READ, TOPIC)], "*")
+        (row,) = (await setup.ask(f"{API}/topics/t/messages?from=oldest")).json()["records"]
         assert "value_schema" not in row
         assert "country" not in str(row)
         decoded = f"{API}/topics/t/records/0/0/value?decoded=1"
-        assert (await it.ask(decoded)).status == 404
+        assert (await setup.ask(decoded)).status == 404
         where = f"{API}/topics/t/messages?from=oldest&where=value.country%3D%3D%22DE%22"
-        assert (await it.ask(where)).json()["records"] == []
-        await it.allow([(READ, TOPIC)], "*", name="_schemas")
-        (row,) = (await it.ask(f"{API}/topics/t/messages?from=oldest")).json()["records"]
+        assert (await setup.ask(where)).json()["records"] == []
+        await setup.allow([(READ, TOPIC)], "*", name="_schemas")
+        (row,) = (await setup.ask(f"{API}/topics/t/messages?from=oldest")).json()["records"]
         assert row["value_schema"]["subject"] == "t-value"
-        assert (await it.ask(decoded)).json() == {"country": "DE"}
-        assert len((await it.ask(where)).json()["records"]) == 1
+        assert (await setup.ask(decoded)).json() == {"country": "DE"}
+        assert len((await setup.ask(where)).json()["records"]) == 1

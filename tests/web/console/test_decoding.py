@@ -10,8 +10,8 @@ from .consoles import console, record
 
 
 async def test_bytes_are_decoded_by_guess_and_truncated() -> None:
-    async with console() as it:
-        await it.topic(
+    async with console() as client:
+        await client.topic(
             "t",
             record(b'{"a": 1}', b"\x00\x00\x00\x07"),
             record("gr\u00fc\u00df".encode(), b"\xff\xfe\x00"),
@@ -19,7 +19,7 @@ async def test_bytes_are_decoded_by_guess_and_truncated() -> None:
             record("\u00e9".encode() * 5_000),
             record(None),
         )
-        rows = (await it.get("/topics/t/messages", from_="oldest"))["records"]
+        rows = (await client.get("/topics/t/messages", from_="oldest"))["records"]
         assert [each.get("value_format") for each in rows] == [
             "json",
             "text",
@@ -33,27 +33,29 @@ async def test_bytes_are_decoded_by_guess_and_truncated() -> None:
         assert (rows[3]["value_size"], rows[3]["value_cut"]) == (10_000, True)
         assert rows[3]["value"] == "\u00e9" * 2_048
         assert rows[4]["value"] is None
-        whole = await it.ask("/topics/t/records/0/3/value")
+        whole = await client.ask("/topics/t/records/0/3/value")
         assert whole.body.decode() == "\u00e9" * 5_000
         assert whole.headers["content-type"] == "application/octet-stream"
 
 
 async def test_coordinator_records_are_decoded() -> None:
-    async with console() as it:
-        await it.topic("t", record(b"v"))
-        await commit_offsets(it.cluster, "shop", {("t", 0): 1})
-        rows = (await it.get("/topics/__consumer_offsets/messages", where='value ~ ""'))["records"]
+    async with console() as client:
+        await client.topic("t", record(b"v"))
+        await commit_offsets(client.cluster, "shop", {("t", 0): 1})
+        rows = (await client.get("/topics/__consumer_offsets/messages", where='value ~ ""'))[
+            "records"
+        ]
         meanings = [json.loads(each["value_text"]) for each in rows if "value_text" in each]
         assert {"group": "shop", "topic": "t", "partition": 0}.items() <= meanings[0].items()
 
 
 async def test_key_of_internal_topic_is_not_read_as_schema_registry_frame() -> None:
-    async with console() as it:
-        await it.topic("t", record(b"v", b"\x00\x01\x00\x05shops"))
-        await commit_offsets(it.cluster, "shop", {("t", 0): 1})
-        framed = (await it.get("/topics/t/messages"))["records"]
+    async with console() as client:
+        await client.topic("t", record(b"v", b"\x00\x01\x00\x05shops"))
+        await commit_offsets(client.cluster, "shop", {("t", 0): 1})
+        framed = (await client.get("/topics/t/messages"))["records"]
         assert {row["key_format"] for row in framed} == {"schema"}
         path = "/topics/__consumer_offsets/messages"
-        offsets = (await it.get(path, where='value ~ ""'))["records"]
+        offsets = (await client.get(path, where='value ~ ""'))["records"]
         assert offsets
         assert "schema" not in {row["key_format"] for row in offsets}

@@ -10,19 +10,19 @@ from .consoles import console, record
 
 
 async def test_group_offsets_are_previewed_and_reset_and_group_is_deleted() -> None:
-    async with console() as it:
-        await it.topic("t", *(record(b"v") for _ in range(9)))
-        await commit_offsets(it.cluster, "g/with%odd", {("t", 0): 1})
+    async with console() as client:
+        await client.topic("t", *(record(b"v") for _ in range(9)))
+        await commit_offsets(client.cluster, "g/with%odd", {("t", 0): 1})
         path = f"/groups/{quote('g/with%odd', safe='')}"
         asked = {"to": "end", "value": -2}
-        plan = (await it.post(f"{path}/seek", asked)).json()
+        plan = (await client.post(f"{path}/seek", asked)).json()
         assert plan["dry_run"] is True
         assert plan["partitions"][0]["new_offset"] == 7
-        assert (await it.get(f"{path}/details"))["partitions"][0]["current_offset"] == 1
-        assert (await it.post(f"{path}/seek", asked | {"dry_run": False})).status == 200
-        assert (await it.get(f"{path}/details"))["partitions"][0]["current_offset"] == 7
-        assert (await it.post(f"{path}/delete")).status == 200
-        assert (await it.ask(f"{path}/details")).status == 404
+        assert (await client.get(f"{path}/details"))["partitions"][0]["current_offset"] == 1
+        assert (await client.post(f"{path}/seek", asked | {"dry_run": False})).status == 200
+        assert (await client.get(f"{path}/details"))["partitions"][0]["current_offset"] == 7
+        assert (await client.post(f"{path}/delete")).status == 200
+        assert (await client.ask(f"{path}/details")).status == 404
         wrongs: list[object] = [{"to": "nowhere"}, {"to": 1}, {"to": "end", "value": "x"}, []]
         for wrong in wrongs:
-            assert (await it.post(f"{path}/seek", wrong)).status == 400
+            assert (await client.post(f"{path}/seek", wrong)).status == 400

@@ -25,16 +25,16 @@ from .consoles import API, Console, console, record
 
 
 async def test_live_view_shows_new_records_and_resumes() -> None:
-    async with console() as it:
-        await it.topic("t", record(b"before"))
-        stream = it.http.stream
+    async with console() as client:
+        await client.topic("t", record(b"before"))
+        stream = client.http.stream
         path = f"{API}/topics/t/live?contains=wanted"
         host = b"Host: localhost\r\n\r\n"
         await stream.send_all(f"GET {path} HTTP/1.1\r\n".encode() + host)
         text = b""
         while b'"records":[]' not in text:
             text += bytes(await stream.receive_some(65_536))
-        await Producer(it.cluster).write({("t", 0): [record(b"other"), record(b"wanted 1")]})
+        await Producer(client.cluster).write({("t", 0): [record(b"other"), record(b"wanted 1")]})
         while b"wanted 1" not in text:
             text += bytes(await stream.receive_some(65_536))
         assert b"before" not in text
@@ -45,8 +45,8 @@ async def test_live_view_shows_new_records_and_resumes() -> None:
 class LiveView:
     """A stream of events as the page receives it."""
 
-    def __init__(self, it: Console, **query: str) -> None:
-        self._stream = it.http.stream
+    def __init__(self, client: Console, **query: str) -> None:
+        self._stream = client.http.stream
         self._path = f"{API}/topics/t/live?{urlencode(query)}"
         self._text = b""
 
@@ -67,12 +67,12 @@ class LiveView:
 
 @pytest.mark.parametrize("query", [{}, {"contains": "v"}])
 async def test_live_view_keeps_newest_records_if_too_many_arrive(query: dict[str, str]) -> None:
-    async with console() as it:
-        await it.topic("t")
-        view = LiveView(it, **query)
+    async with console() as client:
+        await client.topic("t")
+        view = LiveView(client, **query)
         await view.begin()
         records = [record(b"v%d" % n) for n in range(5_000)]
-        await Producer(it.cluster).write({("t", 0): records})
+        await Producer(client.cluster).write({("t", 0): records})
         events: list[Any] = []
         while sum(each["seen"] for each in events) < 5_000:
             events.append(await view.event())
@@ -95,11 +95,11 @@ async def test_live_view_decompresses_only_shown_records(monkeypatch: pytest.Mon
         )
 
     monkeypatch.setattr(scan, "stream_records", counted)
-    async with console() as it:
-        await it.topic("t")
-        view = LiveView(it)
+    async with console() as client:
+        await client.topic("t")
+        view = LiveView(client)
         await view.begin()
-        producer = Producer(it.cluster)
+        producer = Producer(client.cluster)
         for n in range(50):
             await producer.write({("t", 0): [record(b"v%d" % n)] * 100})
         seen = 0
@@ -109,9 +109,9 @@ async def test_live_view_decompresses_only_shown_records(monkeypatch: pytest.Mon
 
 
 async def test_concurrently_opened_live_views_are_limited() -> None:
-    async with console() as it:
-        await it.topic("t")
-        there, statuses = it.service.endpoint_of(1), []
+    async with console() as viewer:
+        await viewer.topic("t")
+        there, statuses = viewer.service.endpoint_of(1), []
         done = trio.Event()
 
         async def open_one() -> None:

@@ -12,47 +12,47 @@ from .trends import GROUPS, PARTITIONS, followed
 
 
 async def test_groups_of_unresponsive_node_have_unknown_lag() -> None:
-    async with followed() as it:
-        await it.write(10)
+    async with followed() as setup:
+        await setup.write(10)
         for group in GROUPS:
-            await commit_offsets(it.cluster, group, {("t", 0): 4})
-        await it.trends.sample()
-        it.broker.links.cut(1, 2)
-        await it.trends.sample()
-        others = set(GROUPS) - it.local_groups
-        assert {name: it.trends.groups[name].lag for name in others} == dict.fromkeys(others)
-        it.broker.links.heal([(1, 2)])
-        await it.trends.sample()
-        assert {it.trends.groups[name].total.values()[-1] for name in others} == {6}
-        assert {it.trends.groups[name].total.values()[-2] for name in others} == {None}
-        it.broker.links.cut(1, 2)
+            await commit_offsets(setup.cluster, group, {("t", 0): 4})
+        await setup.trends.sample()
+        setup.broker.links.cut(1, 2)
+        await setup.trends.sample()
+        others = set(GROUPS) - setup.local_groups
+        assert {name: setup.trends.groups[name].lag for name in others} == dict.fromkeys(others)
+        setup.broker.links.heal([(1, 2)])
+        await setup.trends.sample()
+        assert {setup.trends.groups[name].total.values()[-1] for name in others} == {6}
+        assert {setup.trends.groups[name].total.values()[-2] for name in others} == {None}
+        setup.broker.links.cut(1, 2)
         for _ in range(UNSEEN_MAX):
-            await it.trends.sample()
-        assert it.trends.groups.keys() == it.local_groups
+            await setup.trends.sample()
+        assert setup.trends.groups.keys() == setup.local_groups
 
 
 async def test_node_with_too_many_groups_is_skipped_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote_groups, "GROUPS_MAX", 1)
-    async with followed() as it:
-        await it.write(1)
+    async with followed() as setup:
+        await setup.write(1)
         for group in GROUPS:
-            await commit_offsets(it.cluster, group, {("t", 0): 1})
-        assert len(it.local_groups) < len(GROUPS) - 1
+            await commit_offsets(setup.cluster, group, {("t", 0): 1})
+        assert len(setup.local_groups) < len(GROUPS) - 1
         for _ in range(2):
-            await it.trends.sample()
-        assert it.trends.groups.keys() == it.local_groups
+            await setup.trends.sample()
+        assert setup.trends.groups.keys() == setup.local_groups
 
 
 async def test_group_with_too_many_partitions_is_skipped_for_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(remote_groups, "LARGE_GROUP_ROWS", 2)
-    async with followed() as it:
-        await it.write(1)
+    async with followed() as setup:
+        await setup.write(1)
         for group in GROUPS:
-            await commit_offsets(it.cluster, group, {("t", at): 1 for at in range(PARTITIONS)})
+            await commit_offsets(setup.cluster, group, {("t", at): 1 for at in range(PARTITIONS)})
         for _ in range(2):
-            await it.trends.sample()
-            assert it.trends.groups.keys() == it.local_groups
+            await setup.trends.sample()
+            assert setup.trends.groups.keys() == setup.local_groups

@@ -15,21 +15,21 @@ from .consoles import console, record, values
 
 
 async def test_records_are_scanned_from_either_end_an_offset_or_a_timestamp() -> None:
-    async with console() as it:
-        await it.topic("t", *(record(b"v%d" % n, at_ms=1000 + n) for n in range(50)))
+    async with console() as client:
+        await client.topic("t", *(record(b"v%d" % n, at_ms=1000 + n) for n in range(50)))
         path = "/topics/t/messages"
-        newest = await it.get(path, limit=3)
+        newest = await client.get(path, limit=3)
         assert values(newest) == ["v49", "v48", "v47"]
         assert not newest["done"]
-        assert values(await it.get(path, limit=2, cursor=newest["cursor"])) == ["v46", "v45"]
-        assert values(await it.get(path, from_="oldest", limit=2)) == ["v0", "v1"]
-        assert values(await it.get(path, from_="offset", offset=48)) == ["v48", "v49"]
-        assert values(await it.get(path, from_="timestamp", timestamp=1047)) == [
+        assert values(await client.get(path, limit=2, cursor=newest["cursor"])) == ["v46", "v45"]
+        assert values(await client.get(path, from_="oldest", limit=2)) == ["v0", "v1"]
+        assert values(await client.get(path, from_="offset", offset=48)) == ["v48", "v49"]
+        assert values(await client.get(path, from_="timestamp", timestamp=1047)) == [
             "v47",
             "v48",
             "v49",
         ]
-        everything = await it.get(path, limit=500)
+        everything = await client.get(path, limit=500)
         assert everything["done"]
         assert everything["cursor"] is None
         assert len(everything["records"]) == 50
@@ -39,9 +39,9 @@ async def test_oversized_record_is_listed_with_size_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(topics, "RECORD_BYTES_MAX", 1000)
-    async with console() as it:
-        await it.topic("t", record(b"small"), record(bytes(5000), b"k"))
-        large, small = (await it.get("/topics/t/messages"))["records"]
+    async with console() as client:
+        await client.topic("t", record(b"small"), record(bytes(5000), b"k"))
+        large, small = (await client.get("/topics/t/messages"))["records"]
         assert large["oversized_bytes"] > 5000
         assert (large["key"], large["value"], large["headers"]) == (None, None, [])
         assert small["value"] == "small"
@@ -49,39 +49,39 @@ async def test_oversized_record_is_listed_with_size_only(
 
 
 async def test_partitions_are_merged_by_timestamp() -> None:
-    async with console() as it:
-        await it.topic(
+    async with console() as client:
+        await client.topic(
             "t", *(record(b"a%d" % n, at_ms=1000 + 2 * n) for n in range(40)), partitions=2
         )
         more = [record(b"b%d" % n, at_ms=1001 + 2 * n) for n in range(40)]
-        await Producer(it.cluster).write({("t", 1): more})
-        found = await it.get("/topics/t/messages", limit=4)
+        await Producer(client.cluster).write({("t", 1): more})
+        found = await client.get("/topics/t/messages", limit=4)
         assert values(found) == ["b39", "a39", "b38", "a38"]
         seen = values(found)
         while found["cursor"]:
-            found = await it.get("/topics/t/messages", limit=7, cursor=found["cursor"])
+            found = await client.get("/topics/t/messages", limit=7, cursor=found["cursor"])
             seen += values(found)
         assert len(seen) == len(set(seen)) == 80
-        assert values(await it.get("/topics/t/messages", partition=1, limit=1)) == ["b39"]
+        assert values(await client.get("/topics/t/messages", partition=1, limit=1)) == ["b39"]
 
 
 async def test_scan_stops_at_its_budget_and_resumes_by_cursor() -> None:
-    async with console() as it:
-        await it.topic("t")
-        producer = Producer(it.cluster)
+    async with console() as client:
+        await client.topic("t")
+        producer = Producer(client.cluster)
         for n in range(40):
             batch = [record(b"x" * 10_000), record(b"needle %d" % n)]
             await producer.write({("t", 0): batch})
         for origin in ("oldest", "newest"):
             query: dict[str, Any] = {"contains": "needle", "from_": origin, "bytes": 50_000}
-            found = await it.get("/topics/t/messages", **query)
+            found = await client.get("/topics/t/messages", **query)
             assert 0 < len(found["records"]) < 40
             assert 0 < found["scanned"] < 80
             assert found["left"] == 80 - found["scanned"]
             seen, requests = values(found), 1
             while found["cursor"]:
                 before = found["left"]
-                found = await it.get("/topics/t/messages", **query, cursor=found["cursor"])
+                found = await client.get("/topics/t/messages", **query, cursor=found["cursor"])
                 seen, requests = seen + values(found), requests + 1
                 assert found["left"] < before
             assert found["left"] == 0
@@ -91,16 +91,16 @@ async def test_scan_stops_at_its_budget_and_resumes_by_cursor() -> None:
 
 @pytest.mark.parametrize("query", [{"contains": "nowhere"}, {"where": "size > 100"}])
 async def test_backward_scan_decompresses_each_batch_once(query: dict[str, str]) -> None:
-    async with console() as it:
-        await it.topic("t")
-        producer, size = Producer(it.cluster), 0
+    async with console() as client:
+        await client.topic("t")
+        producer, size = Producer(client.cluster), 0
         for _ in range(10):
             (written,) = await producer.write({("t", 0): [record(b"x" * 40)] * 1_000})
             size += written.header.size
-        found, requests = await it.get("/topics/t/messages", **query, bytes=size // 3), 1
+        found, requests = await client.get("/topics/t/messages", **query, bytes=size // 3), 1
         scanned, scanned_bytes = found["scanned"], found["scanned_bytes"]
         while found["cursor"]:
-            found = await it.get(
+            found = await client.get(
                 "/topics/t/messages", **query, bytes=size // 3, cursor=found["cursor"]
             )
             requests += 1
@@ -122,18 +122,18 @@ async def test_backward_scan_decompresses_each_batch_once(query: dict[str, str])
     ],
 )
 async def test_long_scan_does_not_block_event_loop(query: dict[str, str], codec: Codec) -> None:
-    async with console() as it:
-        await it.topic("t")
+    async with console() as client:
+        await client.topic("t")
         records = [record(b'{"n": %d, "text": "%s"}' % (n, b"x" * 60)) for n in range(5_000)]
-        producer = Producer(it.cluster, codec=codec)
+        producer = Producer(client.cluster, codec=codec)
         for _ in range(4):
             await producer.write({("t", 0): records})
         with longest_step() as step:
-            found = await it.get("/topics/t/messages", **query, ms=10_000)
+            found = await client.get("/topics/t/messages", **query, ms=10_000)
             scanned = found["scanned"]
             # its time limit was reached
             while found["cursor"]:
-                found = await it.get("/topics/t/messages", **query, cursor=found["cursor"])
+                found = await client.get("/topics/t/messages", **query, cursor=found["cursor"])
                 scanned += found["scanned"]
         assert scanned == 20_000
         assert step.steps > 20

@@ -75,19 +75,19 @@ def order(country: str, *lines: int) -> bytes:
 
 
 async def test_keys_and_values_are_decoded_and_searched_by_schema() -> None:
-    async with shop() as it:
-        text = await it.registry.register("t-key", '"string"')
-        avro = await it.registry.register("t-value", ORDER)
-        proto = await it.registry.register("other", PROTO, schemaType="PROTOBUF")
-        json_id = await it.registry.register("third", "true", schemaType="JSON")
-        await it.console.topic(
+    async with shop() as setup:
+        text = await setup.registry.register("t-key", '"string"')
+        avro = await setup.registry.register("t-value", ORDER)
+        proto = await setup.registry.register("other", PROTO, schemaType="PROTOBUF")
+        json_id = await setup.registry.register("third", "true", schemaType="JSON")
+        await setup.console.topic(
             "t",
             record(framed(avro, order("DE", 7, 9)), framed(text, b"\4k1")),
             record(framed(proto, b"\2\2\x0a\x02FR\x10\x05")),
             record(framed(json_id, b'{"country": "IT", "n": 9007199254740993}')),
             record(b'{"country": "ES"}', b"plain"),
         )
-        rows = await it.rows()
+        rows = await setup.rows()
         assert [each["value_format"] for each in rows] == ["avro", "protobuf", "json", "json"]
         assert rows[0]["value_schema"] == {
             "subject": "t-value",
@@ -102,36 +102,36 @@ async def test_keys_and_values_are_decoded_and_searched_by_schema() -> None:
         assert json.loads(rows[1]["value_text"]) == {"country": "FR", "n": 5}
         assert rows[2]["value_text"] == '{"country": "IT", "n": 9007199254740993}'
         assert "value_schema" not in rows[3]
-        assert await it.offsets('value.country == "DE" and value.lines.1 > 8') == [0]
-        assert await it.offsets('value.country == "FR" or value.country == "ES"') == [1, 3]
-        assert await it.offsets('key == "k1"') == [0]
-        assert await it.offsets('value ~ "\\"n\\": 5"') == [1]
-        assert await it.offsets("value.n > 9007199254740992") == [2]
+        assert await setup.offsets('value.country == "DE" and value.lines.1 > 8') == [0]
+        assert await setup.offsets('value.country == "FR" or value.country == "ES"') == [1, 3]
+        assert await setup.offsets('key == "k1"') == [0]
+        assert await setup.offsets('value ~ "\\"n\\": 5"') == [1]
+        assert await setup.offsets("value.n > 9007199254740992") == [2]
 
 
 async def test_subject_of_topic_is_preferred_if_several_have_the_schema() -> None:
-    async with shop() as it:
-        schema_id = await it.registry.register("a", ORDER)
-        await it.registry.register("t-value", ORDER)
-        await it.registry.register("z", ORDER)
-        await it.console.topic("t", record(framed(schema_id, order("DE"))))
-        (row,) = await it.rows()
+    async with shop() as setup:
+        schema_id = await setup.registry.register("a", ORDER)
+        await setup.registry.register("t-value", ORDER)
+        await setup.registry.register("z", ORDER)
+        await setup.console.topic("t", record(framed(schema_id, order("DE"))))
+        (row,) = await setup.rows()
         assert row["value_schema"]["subject"] == "t-value"
 
 
 async def test_schema_guid_in_header_is_resolved() -> None:
-    async with shop() as it:
-        await it.registry.register("s", PROTO, schemaType="PROTOBUF")
-        guid = (await it.registry.get("/schemas/ids/1"))["guid"]
+    async with shop() as setup:
+        await setup.registry.register("s", PROTO, schemaType="PROTOBUF")
+        guid = (await setup.registry.get("/schemas/ids/1"))["guid"]
         header = b"\1" + uuid.UUID(guid).bytes + b"\2\2"
-        await it.console.topic(
+        await setup.console.topic(
             "t",
             record(b"\x0a\x02DE", b"\x0a\x02DE", __value_schema_id=header),
             record(b"\1" + header[1:] + b"\x0a\x02FR"),
             record(b"\1" * 30, __value_schema_id=b"\1" * 17),
             record(b"\1" * 30),
         )
-        rows = await it.rows()
+        rows = await setup.rows()
         assert [each.get("value_text", "")[:18] for each in rows[:2]] == [
             '{"country": "DE", ',
             '{"country": "FR", ',
@@ -142,16 +142,16 @@ async def test_schema_guid_in_header_is_resolved() -> None:
 
 
 async def test_undecodable_value_is_shown_as_bytes_with_reason() -> None:
-    async with shop() as it:
-        await it.registry.register("t-value", ORDER)
-        await it.console.topic(
+    async with shop() as setup:
+        await setup.registry.register("t-value", ORDER)
+        await setup.console.topic(
             "t",
             record(framed(9, b"\2\4\6\x08")),
             record(framed(1, b"\xff\xff")),
             record((5).to_bytes(8, "big"), b"\0\0\0\1"),
             record(framed(1, b"\0" * (BYTES_MAX + 1))),
         )
-        unknown, unfit, number, large = await it.rows()
+        unknown, unfit, number, large = await setup.rows()
         assert (unknown["value_text"], unknown["value_trouble"]) == (
             "schema 9: 02040608",
             "Schema 9 is not in the registry.",
@@ -162,37 +162,39 @@ async def test_undecodable_value_is_shown_as_bytes_with_reason() -> None:
         assert (number["value_format"], number["key_format"]) == ("int64", "int32")
         assert not {"value_trouble", "key_trouble"} & number.keys()
         assert large["value_trouble"] == "Not decoded: larger than 256 kB."
-        found = await it.console.get("/topics/t/messages", where='value.country == "DE"')
+        found = await setup.console.get("/topics/t/messages", where='value.country == "DE"')
         assert (found["records"], found["too_large"]) == ([], 1)
 
 
 async def test_schema_registered_at_another_node_is_used() -> None:
-    async with shop(nodes=2) as it:
-        schema_id = await it.registry.register("t-value", '"string"')
-        await it.console.topic("t", record(framed(schema_id, b"\4DE")))
-        (row,) = await it.rows()
+    async with shop(nodes=2) as setup:
+        schema_id = await setup.registry.register("t-value", '"string"')
+        await setup.console.topic("t", record(framed(schema_id, b"\4DE")))
+        (row,) = await setup.rows()
         assert row["value_text"] == '"DE"'
 
 
 async def test_long_decoded_value_is_truncated_and_loaded_on_demand() -> None:
-    async with shop() as it:
-        await it.registry.register("t-value", {"type": "array", "items": "int"})
-        await it.console.topic("t", record(framed(1, b"\xd0\x8c\x01" + b"\2" * 9_000 + b"\0")))
-        (row,) = await it.rows()
+    async with shop() as setup:
+        await setup.registry.register("t-value", {"type": "array", "items": "int"})
+        await setup.console.topic("t", record(framed(1, b"\xd0\x8c\x01" + b"\2" * 9_000 + b"\0")))
+        (row,) = await setup.rows()
         assert (len(row["value_text"]), row["value_text_cut"]) == (16_384, True)
         path = "/topics/t/records/0/0"
-        assert (await it.console.get(f"{path}/value", decoded=1)) == [1] * 9_000
-        assert (await it.console.ask(f"{path}/key", decoded=1)).status == 404
-        await it.console.topic("u", record(b"plain"))
-        response = await it.console.ask("/topics/u/records/0/0/value", decoded=1)
+        assert (await setup.console.get(f"{path}/value", decoded=1)) == [1] * 9_000
+        assert (await setup.console.ask(f"{path}/key", decoded=1)).status == 404
+        await setup.console.topic("u", record(b"plain"))
+        response = await setup.console.ask("/topics/u/records/0/0/value", decoded=1)
         assert (response.status, response.json()["error"]) == (404, "it has no schema")
 
 
 async def test_live_view_decodes_records_by_schema() -> None:
-    async with shop() as it:
-        await it.registry.register("t-value", ORDER)
-        await it.console.topic("t", record(framed(1, order("DE"))), record(framed(1, order("FR"))))
-        stream = it.console.http.stream
+    async with shop() as setup:
+        await setup.registry.register("t-value", ORDER)
+        await setup.console.topic(
+            "t", record(framed(1, order("DE"))), record(framed(1, order("FR")))
+        )
+        stream = setup.console.http.stream
         path = f"{API}/topics/t/live?where=value.country+%3D%3D+%22FR%22"
         head = f'GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {{"0":0}}\r\n\r\n'
         await stream.send_all(head.encode())
@@ -207,18 +209,18 @@ async def test_live_view_decodes_records_by_schema() -> None:
 async def test_costly_values_do_not_block_event_loop_and_spend_budget(
     origin: str, scanned: int
 ) -> None:
-    async with shop() as it:
+    async with shop() as setup:
         nulls = {"type": "array", "items": "null"}
-        await it.registry.register("t-value", nulls)
+        await setup.registry.register("t-value", nulls)
         bomb = framed(1, bytes.fromhex("80808080808080808001"))  # 2 to the power of 62 nulls
-        await it.console.topic("t", *(record(bomb) for _ in range(50)))
+        await setup.console.topic("t", *(record(bomb) for _ in range(50)))
         query = {"where": "value.0", "ms": 10_000, "bytes": 1}
         with longest_step() as step:
-            found = await it.console.get("/topics/t/messages", from_=origin, **query)
+            found = await setup.console.get("/topics/t/messages", from_=origin, **query)
         assert step.seconds < STEP_SECONDS_MAX, step.task
         assert (found["scanned"], found["too_large"]) == (scanned, scanned)
         assert found["cursor"]
-        row = (await it.rows(limit=1, bytes=1))[0]
+        row = (await setup.rows(limit=1, bytes=1))[0]
         assert row["value_trouble"] == "Not decoded: it contains more than 50000 values."
 
 

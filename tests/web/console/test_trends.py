@@ -23,63 +23,63 @@ from .trends import GROUPS, PARTITIONS, followed, write
 
 
 async def test_record_rate_includes_partitions_of_other_nodes() -> None:
-    async with followed() as it:
-        leaders = {each.leader for each in it.broker.node.cluster.topics["t"].partitions}
+    async with followed() as setup:
+        leaders = {each.leader for each in setup.broker.node.cluster.topics["t"].partitions}
         assert leaders == {1, 2}
-        await it.write(1)
-        await it.trends.sample()
-        await it.write(50)
-        await it.trends.sample()
-        trend = it.trends.topics["t"]
-        assert it.trends.records.values()[-1] == round(trend.records_per_second)
-        await it.trends.sample()
+        await setup.write(1)
+        await setup.trends.sample()
+        await setup.write(50)
+        await setup.trends.sample()
+        trend = setup.trends.topics["t"]
+        assert setup.trends.records.values()[-1] == round(trend.records_per_second)
+        await setup.trends.sample()
         assert trend.records_per_second > 0
         assert trend.bytes_per_second is None
-        assert it.trends.topics["t"].records_per_second == 0
+        assert setup.trends.topics["t"].records_per_second == 0
 
 
 async def test_byte_rate_is_known_only_for_topics_led_by_this_process() -> None:
-    async with followed(nodes=1) as it:
-        await it.write(1)
-        await it.trends.sample()
-        await it.write(50)
-        await it.trends.sample()
-        assert (it.trends.topics["t"].bytes_per_second or 0) > 0
+    async with followed(nodes=1) as setup:
+        await setup.write(1)
+        await setup.trends.sample()
+        await setup.write(50)
+        await setup.trends.sample()
+        assert (setup.trends.topics["t"].bytes_per_second or 0) > 0
 
 
 async def test_group_lag_is_known_for_every_coordinator() -> None:
-    async with followed() as it:
-        await it.write(10)
+    async with followed() as setup:
+        await setup.write(10)
         for group in GROUPS:
-            await commit_offsets(it.cluster, group, {("t", at): 4 for at in range(PARTITIONS)})
-        await it.trends.sample()
-        assert 0 < len(it.local_groups) < len(GROUPS)
-        assert {name: it.trends.groups[name].lag for name in GROUPS} == dict.fromkeys(GROUPS, 36)
+            await commit_offsets(setup.cluster, group, {("t", at): 4 for at in range(PARTITIONS)})
+        await setup.trends.sample()
+        assert 0 < len(setup.local_groups) < len(GROUPS)
+        assert {name: setup.trends.groups[name].lag for name in GROUPS} == dict.fromkeys(GROUPS, 36)
         for name in GROUPS:
-            trend = it.trends.groups[name]
+            trend = setup.trends.groups[name]
             assert trend.topics == {"t": 36}
-            assert trend.members == (0 if name in it.local_groups else None)
+            assert trend.members == (0 if name in setup.local_groups else None)
             assert trend.partitions["t", 5].values()[-1] == 6
-        await delete_groups(it.cluster, GROUPS)
-        await it.trends.sample()
-        assert not it.trends.groups
+        await delete_groups(setup.cluster, GROUPS)
+        await setup.trends.sample()
+        assert not setup.trends.groups
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 async def test_share_group_lag_is_sampled(nodes: int) -> None:
-    async with followed(nodes) as it:
-        await it.write(10)
+    async with followed(nodes) as setup:
+        await setup.write(10)
         for group in GROUPS:
             begun = await alter_share_offsets(
-                it.cluster, group, {("t", at): 7 for at in range(PARTITIONS)}
+                setup.cluster, group, {("t", at): 7 for at in range(PARTITIONS)}
             )
             assert not any(begun.values())
-        await it.trends.sample()
-        assert {name: it.trends.groups[name].lag for name in GROUPS} == dict.fromkeys(GROUPS, 18)
-        trend = it.trends.groups[GROUPS[0]]
+        await setup.trends.sample()
+        assert {name: setup.trends.groups[name].lag for name in GROUPS} == dict.fromkeys(GROUPS, 18)
+        trend = setup.trends.groups[GROUPS[0]]
         assert trend.partitions["t", 0].values()[-1] == 3
-        await it.write(1)
-        await it.trends.sample()
+        await setup.write(1)
+        await setup.trends.sample()
         assert trend.total.values()[-2:] == [18, 24]
 
 

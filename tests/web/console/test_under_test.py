@@ -127,7 +127,7 @@ def test_test_command_without_token_is_rejected(page: Page) -> None:
 
 
 async def test_broker_without_control_port_has_no_test_page() -> None:
-    async with console() as it:
-        assert (await it.get("/session"))["under_test"] is False
-        assert (await it.ask("/tests")).status == 404
-        assert (await it.post("/tests/disarm", {})).status == 404
+    async with console() as client:
+        assert (await client.get("/session"))["under_test"] is False
+        assert (await client.ask("/tests")).status == 404
+        assert (await client.post("/tests/disarm", {})).status == 404

@@ -8,37 +8,37 @@ from .consoles import API, console, record
 
 
 async def test_records_are_produced_and_resent_with_token() -> None:
-    async with console() as it:
-        await it.topic("t", partitions=2)
+    async with console() as client:
+        await client.topic("t", partitions=2)
         lines = b'{"key": "k", "value": "a", "partition": 1}\n{"value_base64": "/w==", "partition": 0}\n'
-        written = (await it.post("/topics/t/records", lines)).json()["written"]
+        written = (await client.post("/topics/t/records", lines)).json()["written"]
         assert {(each["partition"], each["offset"]) for each in written} == {(1, 0), (0, 0)}
-        assert (await it.post("/topics/t/records/1/0/resend")).status == 200
-        found = await it.get("/topics/t/messages", partition=1)
+        assert (await client.post("/topics/t/records/1/0/resend")).status == 200
+        found = await client.get("/topics/t/messages", partition=1)
         assert [each["key"] for each in found["records"]] == ["k", "k"]
-        assert (await it.post("/topics/t/records", b"no json\n")).status == 400
-        assert (await it.post("/topics/absent/records", b'{"value": "x"}\n')).status == 404
+        assert (await client.post("/topics/t/records", b"no json\n")).status == 400
+        assert (await client.post("/topics/absent/records", b'{"value": "x"}\n')).status == 404
 
 
 async def test_write_without_token_or_from_other_origin_is_rejected() -> None:
-    async with console() as it:
-        await it.topic("t", record(b"v"))
+    async with console() as client:
+        await client.topic("t", record(b"v"))
         path, line = f"{API}/topics/t/records", b'{"value": "x"}\n'
-        assert (await it.http.ask(path, "POST", {}, line)).status == 403
-        assert (await it.http.ask(path, "POST", {"X-Kbroker-Token": "x"}, line)).status == 403
-        response = await it.post("/topics/t/records", line, **{"Sec-Fetch-Site": "cross-site"})
+        assert (await client.http.ask(path, "POST", {}, line)).status == 403
+        assert (await client.http.ask(path, "POST", {"X-Kbroker-Token": "x"}, line)).status == 403
+        response = await client.post("/topics/t/records", line, **{"Sec-Fetch-Site": "cross-site"})
         assert response.status == 403
-        response = await it.http.ask(f"{API}/topics", headers={"Sec-Fetch-Site": "cross-site"})
+        response = await client.http.ask(f"{API}/topics", headers={"Sec-Fetch-Site": "cross-site"})
         assert response.status == 403
-        response = await it.post("/topics/t/records", line, Origin="http://evil.example.org")
+        response = await client.post("/topics/t/records", line, Origin="http://evil.example.org")
         assert response.status == 403
-        assert len((await it.get("/topics/t/messages"))["records"]) == 1
+        assert len((await client.get("/topics/t/messages"))["records"]) == 1
 
 
 @pytest.mark.parametrize("allowed", [False, True])
 async def test_console_on_exposed_address_writes_only_if_allowed(allowed: bool) -> None:
-    async with console(http_host="0.0.0.0", http_console_write=str(allowed).lower()) as it:
-        await it.topic("t")
-        assert (await it.get("/session"))["may_write"] is allowed
-        response = await it.post("/topics/t/records", b'{"value": "x"}\n')
+    async with console(http_host="0.0.0.0", http_console_write=str(allowed).lower()) as client:
+        await client.topic("t")
+        assert (await client.get("/session"))["may_write"] is allowed
+        response = await client.post("/topics/t/records", b'{"value": "x"}\n')
         assert response.status == (200 if allowed else 403)

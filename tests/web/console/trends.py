@@ -53,8 +53,8 @@ async def followed(nodes: int = 2) -> AsyncIterator[Followed]:
         open_cluster([broker.nodes[0].endpoint]) as cluster,
     ):
         await create_topics(cluster, [NewTopic("t", PARTITIONS, 1)])
-        it = Followed(broker, cluster)
+        setup = Followed(broker, cluster)
         try:
-            yield it
+            yield setup
         finally:
-            await it.trends.aclose()
+            await setup.trends.aclose()

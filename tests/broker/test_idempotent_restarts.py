@@ -64,10 +64,10 @@ class Producer:
 
     async def check(self, wire: Wire) -> None:
         """Check that only the last five batches are known, and a new one is stored."""
-        again = list(self.sent.items())[-IN_FLIGHT:]
+        retries = list(self.sent.items())[-IN_FLIGHT:]
         for _ in range(2):
-            rows = await self._produce_all(wire, [each for _, each in again])
-            assert rows == [(0, offset) for offset, _ in again]
+            rows = await self._produce_all(wire, [each for _, each in retries])
+            assert rows == [(0, offset) for offset, _ in retries]
         too_old = list(self.sent.values())[-IN_FLIGHT - 1]
         ((error, _),) = await self._produce_all(wire, [too_old])
         assert error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -211,8 +211,8 @@ async def test_group_members_continue_after_restart(tmp_path: Path) -> None:
         beat = request(ApiKey.HEARTBEAT, group_id="g", generation_id=generation, member_id=member)
         assert (await wire.ask(ApiKey.HEARTBEAT, 3, beat)).error_code == 0
         sync.assignments = []
-        again = await wire.ask(ApiKey.SYNC_GROUP, 1, sync)
-        assert (again.error_code, again.assignment) == (0, b"all of it")
+        repeated = await wire.ask(ApiKey.SYNC_GROUP, 1, sync)
+        assert (repeated.error_code, repeated.assignment) == (0, b"all of it")
 
 
 async def test_producer_ids_are_never_reused(tmp_path: Path) -> None:

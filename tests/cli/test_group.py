@@ -99,8 +99,8 @@ async def test_group_commands_support_share_groups(
         moved = await read_json("group", "seek", "s", "--to", "end")
         assert offsets(moved) == {0: (1, 5)}
         assert (await cli("group", "wait", "s", "--lag", "0")).stdout.startswith("s: Empty")
-        again = await read_json("group", "seek", "s", "--shift", "-2", "-t", f"{topic}:0")
-        assert offsets(again) == {0: (5, 3)}
+        shifted = await read_json("group", "seek", "s", "--shift", "-2", "-t", f"{topic}:0")
+        assert offsets(shifted) == {0: (5, 3)}
         for member_id in ("a", "b"):
             await beat(wire, member_id, 0, group="s", topics=[topic])
         await cli("group", "wait", "s", "--members", "2")

@@ -30,9 +30,9 @@ async def test_json_output_of_consume_restores_records_byte_for_byte(
     printed = await cli("topic", "consume", "source", "-o", ":end", "--json")
     written = await cli("topic", "produce", "copy", "--json", "-z", codec, stdin=printed.stdout)
     assert written.stderr == "36 records written\n"
-    again = await cli("topic", "consume", "copy", "-o", ":end", "--json")
-    assert again.stdout.replace('"copy"', '"source"') == printed.stdout
-    assert len(lines_of(again.stdout)) == len(records)
+    second_output = await cli("topic", "consume", "copy", "-o", ":end", "--json")
+    assert second_output.stdout.replace('"copy"', '"source"') == printed.stdout
+    assert len(lines_of(second_output.stdout)) == len(records)
     codecs = await cli("topic", "consume", "copy", "-o", ":end", "-f", r"%a{compression}\n")
     assert set(codecs.stdout.split()) == {codec}
 

@@ -69,8 +69,8 @@ async def test_user_can_be_added_listed_and_removed(
     assert gone.stdout == "user carol can no longer authenticate with SCRAM-SHA-256\n"
     assert not await logs_in(broker, "carol", "crayon")
     assert await logs_in(broker, "carol", "crayon", SHA_512)
-    again = await cli("security", "user", "remove", "carol", *one, *LOGIN, status=1)
-    assert "user 'carol' does not exist or lacks this mechanism" in again.stderr
+    second_output = await cli("security", "user", "remove", "carol", *one, *LOGIN, status=1)
+    assert "user 'carol' does not exist or lacks this mechanism" in second_output.stderr
     await cli("security", "user", "remove", "bob", "carol", *LOGIN)
     assert await read_json("security", "user", "list", *LOGIN) == []
 

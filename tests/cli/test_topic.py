@@ -42,9 +42,9 @@ async def test_topic_list_prints_table(cli: Cli) -> None:
 
 async def test_rejected_topic_is_named_with_exit_status_1(cli: Cli) -> None:
     await cli("topic", "create", "orders")
-    again = await cli("topic", "create", "orders", "fresh", status=1)
-    assert "fresh: created" in again.stdout
-    assert "orders: Topic 'orders' already exists; pass --if-not-exists" in again.stderr
+    second_output = await cli("topic", "create", "orders", "fresh", status=1)
+    assert "fresh: created" in second_output.stdout
+    assert "orders: Topic 'orders' already exists; pass --if-not-exists" in second_output.stderr
     assert (await cli("topic", "create", "orders", "--if-not-exists")).stdout == "orders: exists\n"
     wrong = await cli("topic", "create", "x", "-c", "retentoin.ms=1", status=1)
     assert "retention.ms" in wrong.stderr

@@ -154,8 +154,8 @@ async def revision_is_not_reused_after_delete(world: World) -> None:
     store = world.client()
     first = await must_put(store, "a", 1)
     deleted = await must_put(store, "a", None, first)
-    again = await must_put(store, "a", 1)
-    assert first < deleted < again
+    recreated = await must_put(store, "a", 1)
+    assert first < deleted < recreated
     assert await put(store, "a", 2, first) is None
     assert await put(store, "a", 2, deleted) is None
 
@@ -462,9 +462,9 @@ async def compare_detects_ended_lease(world: World) -> None:
     epoch = await store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
     assert epoch is not None
     await trio.sleep(2 * lease.ttl_seconds + 5)
-    again = await other.grant(1, holder="node 1")
+    new_lease = await other.grant(1, holder="node 1")
     later = await other.transact(
-        {"live/1": {}}, compares={"live/1": ABSENT}, cause="up again", lease=again
+        {"live/1": {}}, compares={"live/1": ABSENT}, cause="up again", lease=new_lease
     )
     assert later is not None
     assert await store.transact({"p": {}}, compares={"live/1": epoch}, cause="zombie") is None

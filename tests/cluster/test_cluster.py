@@ -22,17 +22,17 @@ async def test_added_partitions_are_appended() -> None:
     cluster = await open_cluster(files)
     await cluster.create_topic("a", [[1]], {}, cause="test")
     await cluster.add_partitions("a", [[1], [1]], cause="test")
-    again = await open_cluster(files)
-    assert [p.index for p in again.topics["a"].partitions] == [0, 1, 2]
-    assert [p.leader_epoch for p in again.topics["a"].partitions] == [1, 1, 1]
+    reopened = await open_cluster(files)
+    assert [p.index for p in reopened.topics["a"].partitions] == [0, 1, 2]
+    assert [p.leader_epoch for p in reopened.topics["a"].partitions] == [1, 1, 1]
 
 
 async def test_producer_ids_are_never_reused() -> None:
     files = MemFiles()
     cluster = await open_cluster(files)
     first = await cluster.allocate_producer_ids(10)
-    again = await open_cluster(files)
-    second = await again.allocate_producer_ids(10)
+    reopened = await open_cluster(files)
+    second = await reopened.allocate_producer_ids(10)
     assert not set(first) & set(second)
 
 

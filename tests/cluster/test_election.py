@@ -85,8 +85,8 @@ def test_elect_returns_expected_state(name: str) -> None:
         return
     assert (after.leader, after.leader_epoch, after.isr, tuple(after.elr)) == case.after
     assert after.leader_registration == EPOCHS.get(after.leader, -1)
-    again = elect(after, ready=ready, live=live, min_in_sync=case.min_in_sync)
-    assert again is None, "what is settled stays"
+    second = elect(after, ready=ready, live=live, min_in_sync=case.min_in_sync)
+    assert second is None, "what is settled stays"
 
 
 def test_restarted_leader_is_elected_again() -> None:

@@ -184,7 +184,7 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
         await network.cut()
         await must_put(other, "gone", None, gone)
         await must_put(other, "anew", None, anew)
-        again = await must_put(other, "anew", 1)
+        created = await must_put(other, "anew", 1)
         changed = (await other.range("changed")).entries["changed"].revision
         for number in range(1, 21):
             changed = await must_put(other, "changed", number, changed)
@@ -193,7 +193,7 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
         await copy.knows(changed)
         first, second = copy.changes
         assert first.entries == {"gone": None, "anew": None}
-        assert second.entries == {"anew": ({"n": 1}, again), "changed": ({"n": 20}, changed)}
+        assert second.entries == {"anew": ({"n": 1}, created), "changed": ({"n": 20}, changed)}
         assert copy.entries.keys() == {"stays", "anew", "changed"}
         assert copy.entries["stays"].revision == stays
         await must_put(store, "after", 1)

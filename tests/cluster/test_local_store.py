@@ -65,11 +65,11 @@ async def test_entries_and_revisions_survive_restart(files: MemFiles) -> None:
     revision = await put(store, "a", 1)
     await put(store, "b", 2)
     await store.aclose()
-    again = LocalStore(files, PATH)
-    entries = (await again.range("")).entries
+    reopened = LocalStore(files, PATH)
+    entries = (await reopened.range("")).entries
     assert {key: entry.value["n"] for key, entry in entries.items()} == {"a": 1, "b": 2}
     assert entries["a"].revision == revision
-    assert await put(again, "c", 3) == 3
+    assert await put(reopened, "c", 3) == 3
 
 
 async def test_torn_last_line_is_truncated(files: MemFiles) -> None:
@@ -80,10 +80,10 @@ async def test_torn_last_line_is_truncated(files: MemFiles) -> None:
     journal = files.open(PATH)
     journal.truncate(journal.size - 5)
     journal.close()
-    again = LocalStore(files, PATH)
-    assert await keys(again) == {"a"}
-    await put(again, "c", 3)
-    await again.aclose()
+    reopened = LocalStore(files, PATH)
+    assert await keys(reopened) == {"a"}
+    await put(reopened, "c", 3)
+    await reopened.aclose()
     assert await keys(LocalStore(files, PATH)) == {"a", "c"}
 
 
@@ -112,10 +112,10 @@ async def test_journal_with_long_history_is_rewritten(
         revision = await put(store, "a", number, revision)
     await store.aclose()
     before = files.size(PATH)
-    again = LocalStore(files, PATH)
+    reopened = LocalStore(files, PATH)
     assert files.size(PATH) == before, "it was only looked at"
-    assert (await again.range("a")).entries["a"] == ({"n": 99}, revision)
-    await put(again, "b", 1)
+    assert (await reopened.range("a")).entries["a"] == ({"n": 99}, revision)
+    await put(reopened, "b", 1)
     assert files.size(PATH) < before / 10
     assert (await LocalStore(files, PATH).range("a")).entries["a"] == ({"n": 99}, revision)
 
@@ -130,8 +130,8 @@ async def test_long_journal_of_live_entries_is_not_rewritten(
         await put(store, str(number), number)
     await store.aclose()
     monkeypatch.setattr(files, "write_atomic", None)
-    again = LocalStore(files, PATH)
-    await put(again, "one more", 1)
+    reopened = LocalStore(files, PATH)
+    await put(reopened, "one more", 1)
     assert len(await keys(LocalStore(files, PATH))) == 101
 
 
@@ -151,12 +151,12 @@ async def test_reserve_permits_writes_on_full_disk() -> None:
     await put(store, "a", 1)
     files.capacity = files.used()
     await put(store, "b", 1)
-    again = LocalStore(files, PATH)
-    await put(again, "c", 1)
+    reopened = LocalStore(files, PATH)
+    await put(reopened, "c", 1)
     assert await keys(LocalStore(files, PATH)) == {"a", "b", "c"}
     assert not files.exists(PATH + ".reserve")
     files.capacity = NO_LIMIT
-    await put(again, "d", 1)
+    await put(reopened, "d", 1)
     assert files.exists(PATH + ".reserve")
 
 
@@ -314,9 +314,9 @@ async def test_leased_entries_are_dropped_after_restart(files: MemFiles) -> None
     await put(store, "stays", 1)
     revision = await put(store, "freed", 2, 2)
     await store.aclose()
-    again = LocalStore(files, PATH)
-    assert await keys(again) == {"stays", "freed"}
-    assert await put(again, "live", 1) == 5
+    reopened = LocalStore(files, PATH)
+    assert await keys(reopened) == {"stays", "freed"}
+    assert await put(reopened, "live", 1) == 5
     assert revision == 4
 
 
@@ -530,10 +530,10 @@ async def test_older_journal_copy_is_rejected_until_operator_confirms(
     with pytest.raises(StorageError, match=f"remove {PATH}.clean to start"):
         LocalStore(disk, PATH)
     disk.remove(f"{PATH}.clean")
-    again = LocalStore(disk, PATH)
-    assert "young" not in await keys(again)
-    await put(again, "next", 1)
-    await again.aclose()
+    reopened = LocalStore(disk, PATH)
+    assert "young" not in await keys(reopened)
+    await put(reopened, "next", 1)
+    await reopened.aclose()
     assert "next" in await keys(LocalStore(disk, PATH))
 
 
@@ -591,9 +591,9 @@ async def test_journal_is_rewritten_while_store_runs(
         assert largest < 3000
         assert await keys(store) == {"leased", "kept"}
         nursery.cancel_scope.cancel()
-    again = LocalStore(disk, PATH)
-    assert await keys(again) == {"kept"}, "the lease ended with the process"
-    assert again.revision == store.revision
+    reopened = LocalStore(disk, PATH)
+    assert await keys(reopened) == {"kept"}, "the lease ended with the process"
+    assert reopened.revision == store.revision
 
 
 async def test_crash_during_rewrite_loses_nothing(

@@ -16,9 +16,9 @@ async def test_restart_keeps_ids_and_raises_leader_epochs() -> None:
     cluster = await open_cluster(files)
     topic = await cluster.create_topic("a", [[1], [1]], {"retention.ms": "5"}, cause="test")
     assert [p.leader_epoch for p in topic.partitions] == [0, 0]
-    again = await open_cluster(files)
-    found = again.topics["a"]
-    assert again.id == cluster.id
+    reopened = await open_cluster(files)
+    found = reopened.topics["a"]
+    assert reopened.id == cluster.id
     assert found.id == topic.id
     assert found.configs == {"retention.ms": "5"}
     assert [(p.leader, p.leader_epoch, p.isr) for p in found.partitions] == [(1, 1, [1])] * 2
@@ -129,10 +129,10 @@ async def test_node_registers_again_after_lease_expiry(autojump_clock: MockClock
 
 async def test_second_process_replaces_registration(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
-        again = type(one)(1, one._store, one._nursery)
-        await again.start()
+        successor = type(one)(1, one._store, one._nursery)
+        await successor.start()
         await lease_ends()
         assert not one.membership.is_registered
         registration = two.cluster.registration(1)
         assert registration is not None
-        assert registration.epoch == again.membership.epoch
+        assert registration.epoch == successor.membership.epoch

@@ -20,8 +20,8 @@ async def test_leases_end_when_client_disconnects() -> None:
     async with process_of(store) as other:
         async with process_of(store) as process:
             lease = await process.store.grant(60, holder="node 1")
-            again = await process.store.grant(60, holder="node 1")
-            await again.revoke()
+            second_lease = await process.store.grant(60, holder="node 1")
+            await second_lease.revoke()
             await process.store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
             assert "live/1" in (await other.store.range("")).entries
             deleted = trio.Event()

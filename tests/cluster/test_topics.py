@@ -54,8 +54,8 @@ async def test_large_topic_is_created_by_one_put() -> None:
     assert all(each.isr == each.replicas for each in made.partitions)
     registrations = [each.leader_registration for each in made.partitions[:2]]
     assert registrations == [cluster.nodes[1].epoch, cluster.nodes[2].epoch]
-    again = await Cluster.open(LocalStore(files, "data/journal"))
-    assert again.topics["a"].partitions == made.partitions
+    reopened = await Cluster.open(LocalStore(files, "data/journal"))
+    assert reopened.topics["a"].partitions == made.partitions
 
 
 async def test_unready_nodes_are_not_in_isr_of_new_topic() -> None:
@@ -78,8 +78,8 @@ async def test_added_partitions_use_current_ready_nodes() -> None:
     partitions = cluster.topics["a"].partitions
     assert [each.index for each in partitions] == [*range(3 + COUNT)]
     assert [each.isr for each in partitions[:4]] == [[1], [1], [1], [2, 1]]
-    again = await Cluster.open(LocalStore(files, "data/journal"))
-    assert again.topics["a"].partitions == partitions
+    reopened = await Cluster.open(LocalStore(files, "data/journal"))
+    assert reopened.topics["a"].partitions == partitions
 
 
 async def test_large_topic_configs_change_by_one_put() -> None:
@@ -88,9 +88,9 @@ async def test_large_topic_configs_change_by_one_put() -> None:
     cluster = (await started(store, 1)).cluster
     topic = await cluster.create_topic("a", [[1]] * COUNT, {}, cause="test")
     assert await cluster.alter_topic_configs(topic, {"retention.ms": "5"}, cause="test")
-    again = await Cluster.open(LocalStore(files, "data/journal"))
-    assert again.topics["a"].configs == {"retention.ms": "5"}
-    assert len(again.topics["a"].partitions) == COUNT
+    reopened = await Cluster.open(LocalStore(files, "data/journal"))
+    assert reopened.topics["a"].configs == {"retention.ms": "5"}
+    assert len(reopened.topics["a"].partitions) == COUNT
 
 
 async def test_first_partition_change_compares_with_absent_entry() -> None:
@@ -219,9 +219,9 @@ async def test_metadata_of_older_format_is_read() -> None:
     document = topic.to_document()
     del document["placed"]
     assert await store.transact({TOPICS + "a": document}, compares={}, cause="as it was")
-    again = await Cluster.open(store)
-    assert again.topics["a"].partitions == topic.partitions
-    await again.add_partitions("a", [[1]], cause="test")
+    reopened = await Cluster.open(store)
+    assert reopened.topics["a"].partitions == topic.partitions
+    await reopened.add_partitions("a", [[1]], cause="test")
     third = await Cluster.open(store)
     assert [each.leader for each in third.topics["a"].partitions] == [1, 1, 1]
 

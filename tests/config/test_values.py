@@ -155,8 +155,8 @@ def test_dynamic_settings_override_static_settings() -> None:
     changed = node.overlay({"num.partitions": "9"}, origin="flag")
     assert [each["message.max.bytes"] for each in (static, cluster, node)] == [10, 20, 30]
     assert (changed.num_partitions, changed["message.max.bytes"]) == (9, 30)
-    again = node.overlay({}, origin="node", source=Source.DYNAMIC_BROKER)
-    assert (again["message.max.bytes"], again["log.retention.ms"]) == (20, 5)
+    overridden = node.overlay({}, origin="node", source=Source.DYNAMIC_BROKER)
+    assert (overridden["message.max.bytes"], overridden["log.retention.ms"]) == (20, 5)
     synonyms = entry(describe_broker(node), "message.max.bytes").synonyms
     assert [(each.value, each.source) for each in synonyms] == [
         ("30", Source.DYNAMIC_BROKER),

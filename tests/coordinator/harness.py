@@ -858,8 +858,8 @@ class Harness:
         calls: list[Call[JoinGroupResponse]] = []
         for _ in range(size):
             newest = self.enter(version, **fields)
-            again = [self.join(c.response.member_id, version=version, **fields) for c in calls]
-            calls = [*again, newest]
+            rejoins = [self.join(c.response.member_id, version=version, **fields) for c in calls]
+            calls = [*rejoins, newest]
         joined = [call.response for call in calls]
         ids = [response.member_id for response in joined]
         generation = joined[0].generation_id

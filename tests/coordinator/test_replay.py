@@ -23,25 +23,25 @@ from .stored import StoredRecord, load
 def test_members_continue_after_restart() -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    again = h.restarted()
-    assert again.events[-1].cause == "loaded with 2 members"
-    assert again.describe() == h.describe()
-    assert again.heartbeat(leader, 2) == again.heartbeat(follower, 2) == ErrorCode.NONE
-    assert again.commit({("orders", 0): 1}, follower, 2) == [0]
-    assert again.sync(follower, 2).response.assignment == b"a1"
-    assert again.join(follower).response.generation_id == 2
-    assert again.describe().group_state == "Stable"
+    restarted = h.restarted()
+    assert restarted.events[-1].cause == "loaded with 2 members"
+    assert restarted.describe() == h.describe()
+    assert restarted.heartbeat(leader, 2) == restarted.heartbeat(follower, 2) == ErrorCode.NONE
+    assert restarted.commit({("orders", 0): 1}, follower, 2) == [0]
+    assert restarted.sync(follower, 2).response.assignment == b"a1"
+    assert restarted.join(follower).response.generation_id == 2
+    assert restarted.describe().group_state == "Stable"
 
 
 def test_members_that_do_not_return_after_restart_time_out() -> None:
     h = Harness()
     leader, follower = h.stable(2)
-    again = h.restarted()
-    again.sleep(SESSION_MS - 1)
-    again.heartbeat(leader, 2)
-    events = again.sleep(1)
+    restarted = h.restarted()
+    restarted.sleep(SESSION_MS - 1)
+    restarted.heartbeat(leader, 2)
+    events = restarted.sleep(1)
     assert [event.cause for event in events] == [f"member {follower} missed heartbeats"]
-    assert again.join(leader).response.generation_id == 3
+    assert restarted.join(leader).response.generation_id == 3
 
 
 def test_interrupted_rebalance_restarts_from_previous_generation() -> None:
@@ -50,10 +50,10 @@ def test_interrupted_rebalance_restarts_from_previous_generation() -> None:
     h.join(leader)
     h.join(follower)
     assert h.generation == 3
-    again = h.restarted()
-    assert again.heartbeat(leader, 3) == ErrorCode.ILLEGAL_GENERATION
-    assert again.join(leader).is_pending
-    assert again.join(follower).response.generation_id == 3
+    restarted = h.restarted()
+    assert restarted.heartbeat(leader, 3) == ErrorCode.ILLEGAL_GENERATION
+    assert restarted.join(leader).is_pending
+    assert restarted.join(follower).response.generation_id == 3
 
 
 def test_group_record_has_format_of_kafka() -> None:
@@ -106,8 +106,8 @@ def test_group_records_of_older_kafka_versions_are_read(version: int) -> None:
     h = Harness(log=[StoredRecord(key, encode_value(value, version))])
     assert h.heartbeat("m", 7) == ErrorCode.NONE
     assert h.sync("m", 7).response.assignment == b"x"
-    again = h.join("m", protocols=(("range", b""),))  # the leader rejoins
-    assert again.response.generation_id == 8
+    rejoin = h.join("m", protocols=(("range", b""),))  # the leader rejoins
+    assert rejoin.response.generation_id == 8
 
 
 def test_member_metadata_is_read_from_last_record() -> None:
@@ -119,10 +119,10 @@ def test_member_metadata_is_read_from_last_record() -> None:
     h.sync(first, 3, {first: b"x"}, instance="i")
     h.join(first, instance="i", protocols=(("range", b"2"), ("sticky", b"s")))
     h.sync(first, 4, {first: b"y"}, instance="i")
-    again = h.restarted()
-    assert again.describe() == h.describe()
-    assert again.describe().members[0].member_metadata == b"2"
-    refused = again.join(first, instance="i", protocols=protocols).response
+    restarted = h.restarted()
+    assert restarted.describe() == h.describe()
+    assert restarted.describe().members[0].member_metadata == b"2"
+    refused = restarted.join(first, instance="i", protocols=protocols).response
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # only range is stored
 
 
@@ -130,8 +130,8 @@ def test_running_member_keeps_all_supported_protocols() -> None:
     h = Harness()
     protocols = (("range", b"r"), ("sticky", b"s"))
     (member,) = h.stable(1, protocols=protocols)
-    again = h.join(member, protocols=(("sticky", b"s"),)).response
-    assert (again.error_code, again.protocol_name) == (0, "sticky")
+    rejoin = h.join(member, protocols=(("sticky", b"s"),)).response
+    assert (rejoin.error_code, rejoin.protocol_name) == (0, "sticky")
 
 
 def test_dynamic_members_are_distinct_from_static_member_with_empty_instance_id() -> None:
@@ -183,8 +183,8 @@ def test_invalid_record_raises_decode_error(key: bytes, value: bytes) -> None:
 def test_memoryview_records_may_be_replayed() -> None:
     h = Harness()
     _, follower = h.stable(2)
-    again = Harness()
+    restarted = Harness()
     for key, value in h.log:
         assert value is not None
-        load(again.coordinator, memoryview(key), memoryview(value))
-    assert again.sync(follower, 2).response.assignment == b"a1"
+        load(restarted.coordinator, memoryview(key), memoryview(value))
+    assert restarted.sync(follower, 2).response.assignment == b"a1"

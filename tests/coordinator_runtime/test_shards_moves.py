@@ -302,9 +302,9 @@ async def test_share_group_members_continue_after_coordinator_moved(
     with trio.fail_after(ANSWER_SECONDS):
         while len(assigned_partitions(response) or ()) != 8:
             await trio.sleep(0.01)
-            again = await share_groups.beat(wire, "a", response.member_epoch, topics=["t", "u"])
-            if again.error_code not in RETRIED:
-                response = again
+            next_beat = await share_groups.beat(wire, "a", response.member_epoch, topics=["t", "u"])
+            if next_beat.error_code not in RETRIED:
+                response = next_beat
     row = await shared(wire, "g")
     assert [len(each.partitions) for each in row.members[0].assignment.topic_partitions] == [4, 4]
 

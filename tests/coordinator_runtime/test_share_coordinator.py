@@ -175,12 +175,12 @@ async def test_coordinator_loads_after_records_of_earlier_leader_are_committed(
     replica = world.partitions.named_replica(SHARE_STATE_TOPIC, 0)
     replica.commits_at_once = False
     world.initialize(start=5)
-    again = await world.loaded_again()
+    reloaded = await world.loaded_again()
     with pytest.raises(KafkaError) as loading:
-        again.start_offset()
+        reloaded.start_offset()
     assert loading.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     replica.commit()
-    assert again.start_offset() == 5
+    assert reloaded.start_offset() == 5
 
 
 async def test_loaded_coordinator_has_every_stored_state(

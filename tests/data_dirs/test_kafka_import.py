@@ -171,8 +171,8 @@ async def test_imported_data_is_complete_and_usable(
         (group,) = await read_json("group", "describe", "g", *address)
         assert [each["current_offset"] for each in group["partitions"]] == [2, 2]
         # The producer continues its sequence, and no other producer gets its ID.
-        again = sequenced(0, 2, [b"4"])
-        assert (await produce(wire, Topic("orders"), again)).base_offset == 2
+        retry = sequenced(0, 2, [b"4"])
+        assert (await produce(wire, Topic("orders"), retry)).base_offset == 2
         next_one = sequenced(0, 3, [b"6"])
         assert (await produce(wire, Topic("orders"), next_one)).base_offset == 3
         assert values_of(await fetch(wire, Topic("orders"))) == [b"0", b"2", b"4", b"6"]
@@ -278,8 +278,8 @@ def test_unusable_directories_are_rejected(kafka: Path, tmp_path: Path) -> None:
     target = tmp_path / "new"
     invoke("log", "import", str(kafka), "--data-dir", str(target))
     assert "is a data directory of kbroker" in refused(str(target))
-    again = invoke("log", "import", str(kafka), "--data-dir", str(target), status=1)
-    assert "is already a data directory" in again.stderr
+    second_output = invoke("log", "import", str(kafka), "--data-dir", str(target), status=1)
+    assert "is already a data directory" in second_output.stderr
     invoke("log", "import", str(kafka), "--move", "--link", status=2)
 
 

@@ -218,8 +218,8 @@ async def test_duplicate_returns_first_log_append_time(wire: Wire) -> None:
     first = await produce(wire, topic, numbered(0))
     while now_ms() <= first.log_append_time_ms:
         pass
-    again = await produce(wire, topic, numbered(0))
-    assert again.log_append_time_ms == first.log_append_time_ms
+    retry = await produce(wire, topic, numbered(0))
+    assert retry.log_append_time_ms == first.log_append_time_ms
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ async def test_sequences_wrap_to_0(wire: Wire) -> None:
     assert (await produce(wire, topic, numbered(0))).base_offset == 2
     across = numbered(1)
     assert (await produce(wire, topic, across)).base_offset == 3
-    again = await produce(wire, topic, numbered(last - 1, [b"a", b"b"]))
-    assert (again.error_code, again.base_offset) == (0, 0)
+    retry = await produce(wire, topic, numbered(last - 1, [b"a", b"b"]))
+    assert (retry.error_code, retry.base_offset) == (0, 0)
 
 
 async def test_sequences_of_one_batch_can_wrap(wire: Wire) -> None:

@@ -14,8 +14,11 @@ async def test_kafka_topics_creates_and_describes_topics(cli: Cli, broker: Broke
         *topics, "--create", "--topic", "orders", "--partitions=2", "--config", "retention.ms=7"
     )
     assert made.stdout == "Created topic orders.\n"
-    again = await cli(*topics, "--create", "--topic", "orders", status=1)
-    assert again.stdout == "Error while executing topic command : Topic 'orders' already exists.\n"
+    second_output = await cli(*topics, "--create", "--topic", "orders", status=1)
+    assert (
+        second_output.stdout
+        == "Error while executing topic command : Topic 'orders' already exists.\n"
+    )
     await cli(*topics, "--create", "--if-not-exists", "--topic", "orders")
     assert (await cli(*topics, "--list")).stdout == "orders\n"
     lines = (await cli(*topics, "--describe", "--topic", "orders")).stdout.splitlines()

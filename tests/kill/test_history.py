@@ -139,11 +139,11 @@ def test_records_out_of_order_are_reordered() -> None:
 
 
 def test_record_that_differs_between_reads_is_changed() -> None:
-    again: list[Event] = [Sent(0, PLACE, 7000), Sent(0, PLACE, 7001), Reading(PLACE)]
+    setup: list[Event] = [Sent(0, PLACE, 7000), Sent(0, PLACE, 7001), Reading(PLACE)]
     first = Read(PLACE, 0, 10, 11, [(10, 7000)])
-    assert kinds([*correct_history(), *again, first, Reading(PLACE), first]) == set()
+    assert kinds([*correct_history(), *setup, first, Reading(PLACE), first]) == set()
     second = first._replace(records=[(10, 7001)])
-    assert kinds([*correct_history(), *again, first, Reading(PLACE), second]) == {"changed"}
+    assert kinds([*correct_history(), *setup, first, Reading(PLACE), second]) == {"changed"}
 
 
 def test_record_never_sent_is_phantom() -> None:
@@ -179,9 +179,9 @@ def test_acked_value_without_offset_is_found_or_lost() -> None:
 
 
 def test_decreasing_log_start_is_reported() -> None:
-    again = Read(OLD, 2, 10, 10, [])
-    assert kinds([*correct_history(), Reading(OLD), again]) == {"start"}
-    assert kinds([*correct_history(), Reading(OLD), again._replace(log_start=6)]) == set()
+    second_read = Read(OLD, 2, 10, 10, [])
+    assert kinds([*correct_history(), Reading(OLD), second_read]) == {"start"}
+    assert kinds([*correct_history(), Reading(OLD), second_read._replace(log_start=6)]) == set()
 
 
 def test_kill_may_reset_log_start_to_checkpoint() -> None:
@@ -236,9 +236,9 @@ def test_gap_or_change_of_continuous_consumer_is_reported() -> None:
 def test_end_below_read_offset_is_reported() -> None:
     """An unacknowledged record that a consumer received is committed."""
     doubt: list[Event] = [*correct_history(), Sent(0, PLACE, 5000), polled((10, 5000))]
-    again = Read(PLACE, 0, 10, 10, [])
-    assert kinds([*doubt, Reading(PLACE), again]) == {"fell"}
-    assert kinds([*doubt[:-1], Reading(PLACE), doubt[-1], again]) == set()
+    second_read = Read(PLACE, 0, 10, 10, [])
+    assert kinds([*doubt, Reading(PLACE), second_read]) == {"fell"}
+    assert kinds([*doubt[:-1], Reading(PLACE), doubt[-1], second_read]) == set()
 
 
 def dumped(*lengths: int, high_watermark: int = 10, **changed: bytes) -> Dumped:

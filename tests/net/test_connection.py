@@ -209,21 +209,21 @@ async def test_fetch_session_of_deleted_topic_gets_unknown_topic_or_partition(
         async with connected(broker.endpoint) as reader:
             first = await reader.ask(ApiKey.FETCH, version, fetch_request(topic, session_epoch=0))
             assert first.session_id
-            again = request(
+            second = request(
                 ApiKey.FETCH,
                 max_wait_ms=NEVER,
                 min_bytes=1,
                 session_id=first.session_id,
                 session_epoch=1,
             )
-            await reader.send(ApiKey.FETCH, version, again)
+            await reader.send(ApiKey.FETCH, version, second)
             assert await reader.is_silent(0.05)
             await delete_topic(wire, "t")
             row = (await reader.receive()).responses[0].partitions[0]
             assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             await create_topic(wire, "t")
-            again.session_epoch, again.max_wait_ms = 2, 0
-            row = (await reader.ask(ApiKey.FETCH, version, again)).responses[0].partitions[0]
+            second.session_epoch, second.max_wait_ms = 2, 0
+            row = (await reader.ask(ApiKey.FETCH, version, second)).responses[0].partitions[0]
             assert row.error_code == (ErrorCode.INCONSISTENT_TOPIC_ID if version == 13 else 0)
 
 
@@ -268,8 +268,8 @@ async def test_disconnected_client_frees_its_pending_join(start: Start) -> None:
             await until(lambda: len(shard.coordinator.describe_group("g", 5).members) == 2)
             assert await second.is_silent(0.05)
         await until(lambda: len(shard.coordinator.describe_group("g", 5).members) == 1)
-        again = await wire.ask(ApiKey.JOIN_GROUP, 1, join_request("g", joined.member_id))
-        assert (again.error_code, len(again.members)) == (0, 1)
+        rejoin = await wire.ask(ApiKey.JOIN_GROUP, 1, join_request("g", joined.member_id))
+        assert (rejoin.error_code, len(rejoin.members)) == (0, 1)
 
 
 async def test_pending_fetch_does_not_block_other_connections(start: Start) -> None:

@@ -179,9 +179,11 @@ async def test_session_tickets_are_sent_with_first_response(authority: Authority
     session = pair.client.session
     assert session is not None
     assert session.has_ticket
-    again = Pair(authority, session=session, client_context=pair.client_context, server=pair.server)
-    await again.handshake()
-    assert again.client.session_reused
+    resumed = Pair(
+        authority, session=session, client_context=pair.client_context, server=pair.server
+    )
+    await resumed.handshake()
+    assert resumed.client.session_reused
 
 
 async def test_end_of_handshake_is_acknowledged_immediately(

@@ -66,9 +66,9 @@ async def test_topic_is_compacted_during_writes(start: Start) -> None:
         }
         assert [record.offset for record in found if record.offset >= 100] == list(range(100, 120))
         assert await broker.node.maintenance.cleaner.clean_all() > 0
-        again = await contents(wire, topic)
-        assert len(again) < len(found)
-        assert {record.key: record.offset for record in again} == {
+        second_read = await contents(wire, topic)
+        assert len(second_read) < len(found)
+        assert {record.key: record.offset for record in second_read} == {
             record.key: record.offset for record in found
         }
 

@@ -91,14 +91,14 @@ def test_admin_password_is_not_printed_or_logged(tmp_path: Path) -> None:
         password = Path(ready["tls_dev"], "admin.password").read_text()
         use_admin_profile(tmp_path, ready)
         shown = kbroker(tmp_path, "topic", "list")
-    with secured(tmp_path, "--log-level", "debug") as again:
+    with secured(tmp_path, "--log-level", "debug") as second:
         pass
     assert len(password) >= 32
-    outputs = (ready["output"], ready["errors"], again["output"], again["errors"], shown)
+    outputs = (ready["output"], ready["errors"], second["output"], second["errors"], shown)
     assert not any(password in each for each in outputs)
     assert (
-        f"Login    admin, SCRAM-SHA-512; password and certificates in {again['tls_dev']}"
-        in (again["output"])
+        f"Login    admin, SCRAM-SHA-512; password and certificates in {second['tls_dev']}"
+        in (second["output"])
     )
 
 

@@ -92,9 +92,11 @@ def test_none_is_encoded_as_empty_if_not_nullable() -> None:
     assert encode_bytes(listed, 2).hex() == "000167ffffffff"
     struct: Any = ShareFetchResponse.Partition(current_leader=None, records=None)  # type: ignore[arg-type]
     topic = ShareFetchResponse.Topic(partitions=[struct])
-    again, _ = decode(ShareFetchResponse, encode_bytes(ShareFetchResponse(responses=[topic]), 1), 1)
-    assert again.responses[0].partitions[0].current_leader == ShareFetchResponse.Leader()
-    assert again.responses[0].partitions[0].records == b""
+    decoded, _ = decode(
+        ShareFetchResponse, encode_bytes(ShareFetchResponse(responses=[topic]), 1), 1
+    )
+    assert decoded.responses[0].partitions[0].current_leader == ShareFetchResponse.Leader()
+    assert decoded.responses[0].partitions[0].records == b""
 
 
 def test_fields_outside_of_the_version_are_skipped_and_get_their_default() -> None:
@@ -109,13 +111,13 @@ def test_fields_outside_of_the_version_are_skipped_and_get_their_default() -> No
             )
         ],
     )
-    again, _ = decode(FetchRequest, encode_bytes(request, 4), 4)
-    assert (again.session_id, again.session_epoch, again.rack_id) == (0, -1, "")
-    assert again.topics[0].topic == "t"
-    assert again.topics[0].topic_id == ZERO_UUID
-    assert again.topics[0].partitions == [FetchRequest.Partition(partition=1)]
-    again, _ = decode(FetchRequest, encode_bytes(request, 13), 13)
-    assert (again.topics[0].topic, again.topics[0].topic_id) == ("", UUID(int=1))
+    decoded, _ = decode(FetchRequest, encode_bytes(request, 4), 4)
+    assert (decoded.session_id, decoded.session_epoch, decoded.rack_id) == (0, -1, "")
+    assert decoded.topics[0].topic == "t"
+    assert decoded.topics[0].topic_id == ZERO_UUID
+    assert decoded.topics[0].partitions == [FetchRequest.Partition(partition=1)]
+    decoded, _ = decode(FetchRequest, encode_bytes(request, 13), 13)
+    assert (decoded.topics[0].topic, decoded.topics[0].topic_id) == ("", UUID(int=1))
 
 
 def test_array_missing_in_a_version_is_decoded_as_a_new_list() -> None:
@@ -262,16 +264,16 @@ def produced(request: ProduceRequest) -> Any:
 @pytest.mark.parametrize("version", [3, 9])
 def test_records_of_any_buffer_type_are_encoded(kind: type, version: int) -> None:
     request = produce(kind(b"batch"))
-    again, _ = decode(ProduceRequest, encode_bytes(request, version), version)
-    assert isinstance(produced(again), memoryview)
-    assert produced(again) == b"batch"
+    decoded, _ = decode(ProduceRequest, encode_bytes(request, version), version)
+    assert isinstance(produced(decoded), memoryview)
+    assert produced(decoded) == b"batch"
 
 
 def test_null_and_empty_records_are_distinguished() -> None:
     for version in (3, 9):
         for records in (None, b""):
-            again, _ = decode(ProduceRequest, encode_bytes(produce(records), version), version)
-            assert produced(again) == records
+            decoded, _ = decode(ProduceRequest, encode_bytes(produce(records), version), version)
+            assert produced(decoded) == records
 
 
 def test_small_records_are_joined_and_large_ones_are_separate_parts() -> None:
@@ -294,8 +296,8 @@ def test_deferred_range_is_a_separate_part(size: int) -> None:
     parts = encode(produce(deferred), version)
     assert parts[1] is deferred
     whole = b"".join(bytes(part) if isinstance(part, bytearray) else bytes(size) for part in parts)
-    again, _ = decode(ProduceRequest, whole, version)
-    assert produced(again) == bytes(size)
+    decoded, _ = decode(ProduceRequest, whole, version)
+    assert produced(decoded) == bytes(size)
     with pytest.raises(EncodeError):
         encode_bytes(produce(deferred), version)
 
@@ -457,9 +459,9 @@ def survives(pair: Pair, data: bytes) -> None:
         MUTATIONS["refused"] += 1
         return
     assert end <= len(data)
-    again, _ = decode(cls, encode_bytes(value, pair[1]), pair[1])
+    decoded, _ = decode(cls, encode_bytes(value, pair[1]), pair[1])
     # Compare by repr, because NaN is not equal to itself.
-    assert repr(plain(again, pair[1])) == repr(plain(value, pair[1]))
+    assert repr(plain(decoded, pair[1])) == repr(plain(value, pair[1]))
     MUTATIONS["accepted"] += 1
 
 

@@ -115,8 +115,8 @@ def test_every_message_in_slices_equals_the_whole(style: Style) -> None:
             written = run(encode_in_slices(bytearray(), value, version))
             assert joined(written.value) == data, pair
             assert written.pauses == 1 + count.single // FEW, pair
-            (again, end, counted), pauses = run(decode_in_slices(cls, data, version))
-            assert repr(plain(again, version)) == repr(
+            (decoded, end, counted), pauses = run(decode_in_slices(cls, data, version))
+            assert repr(plain(decoded, version)) == repr(
                 plain(decode(cls, data, version)[0], version)
             )
             assert (end, counted) == (len(data), count.all), pair

@@ -232,9 +232,9 @@ def test_import_loads_no_codec() -> None:
 @pytest.mark.parametrize("codec", list(Codec))
 def test_records_round_trip(codec: Codec) -> None:
     batch = encode_batch(RECORDS, base_offset=10, codec=codec)
-    again = list(read_records(batch + encode_batch(RECORDS[:1], base_offset=14)))
-    assert plain(again) == plain([*RECORDS, RECORDS[0]])
-    assert [record.offset for record in again] == [10, 11, 12, 13, 14]
+    decoded = list(read_records(batch + encode_batch(RECORDS[:1], base_offset=14)))
+    assert plain(decoded) == plain([*RECORDS, RECORDS[0]])
+    assert [record.offset for record in decoded] == [10, 11, 12, 13, 14]
 
 
 varied_records = st.lists(
@@ -256,9 +256,9 @@ def test_arbitrary_records_round_trip(
     records: list[Record], codec: Codec, base_offset: int
 ) -> None:
     batch = encode_batch(records, base_offset=base_offset, codec=codec)
-    again = list(read_records(batch))
-    assert plain(again) == plain(records)
-    assert [record.offset - base_offset for record in again] == list(range(len(records)))
+    decoded = list(read_records(batch))
+    assert plain(decoded) == plain(records)
+    assert [record.offset - base_offset for record in decoded] == list(range(len(records)))
     header = read_header(batch)
     assert header.max_timestamp == max(record.timestamp for record in records)
     assert crc32c(batch[21:]) == header.crc

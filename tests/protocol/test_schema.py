@@ -91,9 +91,9 @@ def test_unknown_attributes_are_rejected() -> None:
 
 def test_objects_can_be_copied_and_pickled() -> None:
     made = FetchRequest(topics=[FetchRequest.Topic(topic="t")])
-    again = copy.deepcopy(made)
-    assert again == made
-    assert again.topics[0] is not made.topics[0]
+    copied = copy.deepcopy(made)
+    assert copied == made
+    assert copied.topics[0] is not made.topics[0]
     assert pickle.loads(pickle.dumps(made)) == made
 
 

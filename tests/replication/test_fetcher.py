@@ -166,12 +166,12 @@ async def test_recreated_topic_shares_nothing_with_the_deleted_one(
         with links.held(2):
             async with wire_to(broker.local_node(1)) as wire:
                 await delete_topic(wire, "t")
-            again = await place_topic(broker, "t", 1, 2)
-            assert again.id != topic.id
-            await send(broker, 1, again, b"new")
+            recreated = await place_topic(broker, "t", 1, 2)
+            assert recreated.id != topic.id
+            await send(broker, 1, recreated, b"new")
         await until_equal(broker, "t", 1, 2)
         assert values_in(log_on(broker, 2, "t")) == [b"new"]
-        assert log_on(broker, 2, "t").topic_id == again.id
+        assert log_on(broker, 2, "t").topic_id == recreated.id
 
 
 async def test_unreachable_leader_is_logged_once(

@@ -53,8 +53,8 @@ async def test_new_leader_has_the_sequences_of_producers(tmp_path: Path) -> None
         await broker.local_node(1).crash()
         leader = await until_leader(broker, "t", {2, 3})
         for sequence in range(4, 14, 2):
-            again = await part(broker, leader, topic, sequence)
-            assert (again.error_code, again.base_offset) == (0, sequence)
+            retry = await part(broker, leader, topic, sequence)
+            assert (retry.error_code, retry.base_offset) == (0, sequence)
         assert log_on(broker, leader, "t").log_end_offset == 14
         for sequence in (2, 16):
             skipped = await part(broker, leader, topic, sequence)

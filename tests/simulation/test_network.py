@@ -140,7 +140,7 @@ def test_same_seed_gives_same_network_events() -> None:
         return ends.network._events.digest, trio.current_time()
 
     seed = 1
-    first, again = run(main, 1), run(main, 1)
-    assert first == again
+    first, second = run(main, 1), run(main, 1)
+    assert first == second
     seed = 2
     assert run(main, 2) != first

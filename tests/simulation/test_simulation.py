@@ -30,8 +30,8 @@ PLANTED_BUG_SEEDS = 20
 
 
 def test_same_seed_gives_same_run() -> None:
-    first, again = simulate(7), simulate(7)
-    assert (first.digest, first.work) == (again.digest, again.work)
+    first, second = simulate(7), simulate(7)
+    assert (first.digest, first.work) == (second.digest, second.work)
     assert simulate(8).digest != first.digest
 
 

@@ -338,8 +338,8 @@ class Enumeration(Generic[Promise]):
         self, disk: CrashFiles, mode: Mode, truth: Promise, place: str, operation: Operation
     ) -> None:
         self.cuts_in_recovery += 1
-        again = disk.crashed(mode, seed=disk.operations)
-        self._check(again, truth, f"{place}, then {operation.kind} {operation.path}")
+        second_crash = disk.crashed(mode, seed=disk.operations)
+        self._check(second_crash, truth, f"{place}, then {operation.kind} {operation.path}")
 
     def _check(self, disk: CrashFiles, truth: Promise, place: str) -> None:
         if not _is_new(self._checked, disk.image(), truth) and disk.hook is None:

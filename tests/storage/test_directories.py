@@ -55,10 +55,10 @@ def test_partition_is_placed_in_the_directory_with_the_fewest() -> None:
     directories.delete_logs([("a", 0), ("a", 2)], TOPIC_ID)
     assert {place(directories, "b", index) for index in range(2)} == {ONE}
     directories.close(now_ms=NOW)
-    again = open_directories(files)
-    assert again.clean
-    assert sorted(again.directories()) == [("a", 1), ("a", 3), ("a", 4)]
-    assert [place(again, index=index) for index in (1, 3, 4)] == [TWO, TWO, ONE]
+    reopened = open_directories(files)
+    assert reopened.clean
+    assert sorted(reopened.directories()) == [("a", 1), ("a", 3), ("a", 4)]
+    assert [place(reopened, index=index) for index in (1, 3, 4)] == [TWO, TWO, ONE]
 
 
 def test_placement_of_a_partition_is_kept() -> None:
@@ -163,8 +163,8 @@ def test_moved_log_keeps_its_state() -> None:
     commit(moved)
     directories.empty_trash()
     directories.close(now_ms=NOW)
-    again = open_log(open_directories(files))
-    assert values(again)[-2:] == [b"idempotent", b"after"]
+    reopened = open_log(open_directories(files))
+    assert values(reopened)[-2:] == [b"idempotent", b"after"]
 
 
 def test_log_is_appended_to_and_truncated_during_a_copy() -> None:
@@ -217,8 +217,11 @@ def test_log_with_gaps_is_moved() -> None:
     assert [record.offset for record in records(moved)] == [0, 1, 7, 8, 30, 31]
     assert moved.first_dirty_offset == 9
     directories.close(now_ms=NOW)
-    again = open_log(open_directories(files))
-    assert ([record.offset for record in records(again)][-1], again.first_dirty_offset) == (31, 9)
+    reopened = open_log(open_directories(files))
+    assert ([record.offset for record in records(reopened)][-1], reopened.first_dirty_offset) == (
+        31,
+        9,
+    )
 
 
 def test_log_is_moved_there_and_back() -> None:
@@ -305,10 +308,10 @@ def test_move_interrupted_by_a_clean_shutdown_restarts() -> None:
     written = fill(log)
     directories.start_move(log, TWO).copy(300, now_ms=NOW)
     directories.close(now_ms=NOW)
-    again = open_directories(files)
-    assert again.interrupted == [(("a", 0), TWO)]
+    reopened = open_directories(files)
+    assert reopened.interrupted == [(("a", 0), TWO)]
     assert not files.exists(FUTURE)
-    assert values(open_log(again)) == written
+    assert values(open_log(reopened)) == written
     assert open_directories(files).interrupted == []
 
 

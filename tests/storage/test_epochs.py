@@ -112,9 +112,9 @@ def test_entries_always_increase(assigned: list[tuple[int, int]]) -> None:
         entries = epochs.entries
         assert epochs.latest == epoch
         assert all(a < c and b < d for (a, b), (c, d) in pairwise(entries))
-        again = LeaderEpochs.from_bytes(epochs.to_bytes())
-        assert again is not None
-        assert again.entries == entries
+        decoded = LeaderEpochs.from_bytes(epochs.to_bytes())
+        assert decoded is not None
+        assert decoded.entries == entries
 
 
 @pytest.mark.parametrize("epoch", [-1, -2, -(2**31)])

@@ -47,8 +47,8 @@ class TestFile:
         assert file.read(8, 1) == b""
         file.sync()
         file.close()
-        again = files.open(f"{directory}/a")
-        assert again.append([b"i"]) == 8
+        reopened = files.open(f"{directory}/a")
+        assert reopened.append([b"i"]) == 8
         assert files.read_bytes(f"{directory}/a") == b"abcdefghi"
 
     def test_large_appends_are_read_back(self, place: Place) -> None:

@@ -74,9 +74,9 @@ class TestOffsetIndex:
         for more, further in steps:
             offset, position = offset + more, position + further
             index.append(offset, position)
-        again = OffsetIndex.from_bytes(index.to_bytes(), position + 1)
-        assert again is not None
-        assert again.to_bytes() == index.to_bytes()
+        decoded = OffsetIndex.from_bytes(index.to_bytes(), position + 1)
+        assert decoded is not None
+        assert decoded.to_bytes() == index.to_bytes()
 
 
 class TestTimeIndex:
@@ -105,9 +105,9 @@ class TestTimeIndex:
         index = TimeIndex()
         index.append(256, 0)
         index.append(512, 256)
-        again = TimeIndex.from_bytes(index.to_bytes() + bytes(1200))
-        assert again is not None
-        assert list(again.timestamps) == [256, 512]
+        decoded = TimeIndex.from_bytes(index.to_bytes() + bytes(1200))
+        assert decoded is not None
+        assert list(decoded.timestamps) == [256, 512]
 
     @pytest.mark.parametrize("entries", [[(10, 1), (10, 2)], [(10, 1), (11, 1)], [(10, 5), (9, 6)]])
     def test_damaged_index_is_rejected(self, entries: list[tuple[int, int]]) -> None:

@@ -132,8 +132,8 @@ def test_truncation_within_the_first_batch_empties_the_log() -> None:
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (5, 5, 5)
     append(log, b"next")
     commit(log)
-    again = open_log(open_manager(files.crashed("drop", 0)))
-    assert (again.log_start_offset, values(again)) == (5, [b"next"])
+    reopened = open_log(open_manager(files.crashed("drop", 0)))
+    assert (reopened.log_start_offset, values(reopened)) == (5, [b"next"])
 
 
 def test_recovery_does_not_truncate_synced_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,8 +201,8 @@ class TestProducers:
     def test_retry_returns_the_first_offsets(self, log: Log) -> None:
         first = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
         append(log, b"c", producer_id=9, epoch=0, sequence=2)
-        again = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
-        assert again == first._replace(duplicate=True, log_append_time_ms=NOW)
+        retry = append(log, b"a", b"b", producer_id=9, epoch=0, sequence=0)
+        assert retry == first._replace(duplicate=True, log_append_time_ms=NOW)
         assert log.log_end_offset == 3
 
     def test_sequence_gap_and_old_epoch_are_rejected(self, log: Log) -> None:
@@ -231,8 +231,8 @@ class TestProducers:
             manager = open_manager(*place)
             assert manager.clean == clean
             log = open_log(manager)
-            again = append(log, b"39" * 30, producer_id=9, epoch=2, sequence=39)
-            assert again == LogAppendInfo(39, 39, NOW, True)
+            retry = append(log, b"39" * 30, producer_id=9, epoch=2, sequence=39)
+            assert retry == LogAppendInfo(39, 39, NOW, True)
             with pytest.raises(KafkaError):
                 append(log, b"x", producer_id=9, epoch=2, sequence=41)
             manager._lock.release()
@@ -829,9 +829,9 @@ class TestReplicated:
         log.append_replicated(memoryview(b"".join(parts)), now_ms=NOW)
         commit(log)
         manager.close(now_ms=NOW)
-        again = open_log(open_manager(*place), config=SMALL)
-        assert [record.offset for record in records(again)] == [5, 20, 40]
-        assert again.log_end_offset == 41
+        reopened = open_log(open_manager(*place), config=SMALL)
+        assert [record.offset for record in records(reopened)] == [5, 20, 40]
+        assert reopened.log_end_offset == 41
 
 
 def test_indexes_of_few_sealed_segments_stay_in_memory(log: Log) -> None:

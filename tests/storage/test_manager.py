@@ -225,12 +225,12 @@ class TestDelete:
         assert manager.partitions() == []
         with pytest.raises(StorageError):
             append(log, b"x")
-        again = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
-        fill(again, 2)
+        reopened = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        fill(reopened, 2)
         manager._lock.release()
         manager = open_manager(files, data_dir)
-        again = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
-        assert values(again) == [b"value 0", b"value 1"]
+        reopened = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        assert values(reopened) == [b"value 0", b"value 1"]
         assert any(name.endswith("-delete") for name in files.listdir(data_dir)) == appended
         manager.empty_trash()
         assert not any(name.endswith("-delete") for name in files.listdir(data_dir))
@@ -255,20 +255,20 @@ class TestDelete:
         manager.empty_trash()
         assert 10 < done < len(disks)
         for number, disk in enumerate(disks):
-            again = open_manager(disk)
-            found = {topic_id for _, _, topic_id in again.partitions()}
+            reopened = open_manager(disk)
+            found = {topic_id for _, _, topic_id in reopened.partitions()}
             assert found <= {TOPIC_ID, UUID(int=8), None}
             if TOPIC_ID in found:
-                again.move_aside([("orders", 0)])
-            log = again.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+                reopened.move_aside([("orders", 0)])
+            log = reopened.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
             assert log.log_end_offset <= 3
             if number >= done:
                 assert values(log) == [b"value 0", b"value 1", b"value 2"]
             if found == {TOPIC_ID}:
                 kept = [name for name in disk.listdir("data") if name.endswith("-stray")]
                 disk.rename(f"data/{kept[0]}", "data/orders-0")
-                again = open_manager(disk)
-                assert open_log(again).log_end_offset == 50
+                reopened = open_manager(disk)
+                assert open_log(reopened).log_end_offset == 50
 
 
 class TestCheckpoint:
@@ -433,8 +433,8 @@ class TestCheckpoint:
         commit(log)
         manager.checkpoint(NOW).run()
         for mode in ("lost-name", "mixed"):
-            again = open_log(open_manager(files.crashed(mode, 1)))
-            assert (again.log_start_offset, again.log_end_offset) == (80, 101)
+            reopened = open_log(open_manager(files.crashed(mode, 1)))
+            assert (reopened.log_start_offset, reopened.log_end_offset) == (80, 101)
 
     def test_checkpoint_ignores_a_log_deleted_in_the_meantime(self) -> None:
         files = CrashFiles()
@@ -444,16 +444,16 @@ class TestCheckpoint:
         log.delete_records_before(50)
         job = manager.checkpoint(NOW)
         manager.delete_logs([("orders", 0)], TOPIC_ID)
-        again = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
-        fill(again, 3)
+        reopened = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        fill(reopened, 3)
         before = {path: data for path, data in files.image().items() if "orders-0/" in path}
         job.run()
         after = {path: data for path, data in files.image().items() if "orders-0/" in path}
         assert after == before
         log = manager.open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
         manager._lock.release()
-        again = open_manager(files).open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
-        assert values(again) == [b"value 0", b"value 1", b"value 2"]
+        reopened = open_manager(files).open_log("orders", UUID(int=8), 0, SMALL, now_ms=NOW)
+        assert values(reopened) == [b"value 0", b"value 1", b"value 2"]
 
     def test_guard_is_held_during_every_write(self) -> None:
         held = 0
@@ -504,10 +504,10 @@ class TestCheckpoint:
         log.truncate_to(20, now_ms=NOW)
         assert len(disks) > 20
         for disk in disks:
-            again = open_log(open_manager(disk))
-            end = again.log_end_offset
+            reopened = open_log(open_manager(disk))
+            end = reopened.log_end_offset
             assert end >= 20
-            assert values(again) == [b"value %d" % number for number in range(end)]
+            assert values(reopened) == [b"value %d" % number for number in range(end)]
 
 
 class TestMany:
@@ -549,8 +549,8 @@ class TestMany:
             log.synced(1)
             log.save()
         manager.checkpoint(NOW).run()
-        again = open_manager(files.crashed("lost-name", 0))
-        for log in self.open_all(again):
+        reopened = open_manager(files.crashed("lost-name", 0))
+        for log in self.open_all(reopened):
             assert log.epochs.entries == [(0, 0)]
             assert files.exists(f"{log.directory}/{1:020}.snapshot")
 
@@ -597,8 +597,8 @@ class TestMany:
         manager.sync_recovered()
         log = open_log(manager)
         append(log, b"since")
-        again = manager.repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW).log
-        assert again.synced_offset == again.log_end_offset == 2
+        reopened = manager.repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW).log
+        assert reopened.synced_offset == reopened.log_end_offset == 2
         assert values(open_log(open_manager(files.crashed("drop", 0)))) == [b"before", b"since"]
 
 

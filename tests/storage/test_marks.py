@@ -134,7 +134,7 @@ def test_empty_segment_found_at_the_start_rolls_by_time(clean: bool) -> None:
     log.roll()
     manager.checkpoint(NOW).run()
     manager.close(clean=clean, now_ms=NOW)
-    again = open_log(open_manager(files), "t")
-    append(again, b"y")
-    append(again, b"z", timestamp=NOW + SMALL.segment_ms + 1)
-    assert [segment.base_offset for segment in again.segments] == [0, 1, 2]
+    reopened = open_log(open_manager(files), "t")
+    append(reopened, b"y")
+    append(reopened, b"z", timestamp=NOW + SMALL.segment_ms + 1)
+    assert [segment.base_offset for segment in reopened.segments] == [0, 1, 2]

@@ -88,8 +88,8 @@ def test_file_stays_open_during_a_sync() -> None:
     files.hook = go_on
     sync_logs(files, [first])
     assert opened == [True]
-    again = logs_of(files.crashed("drop", 0), 1)[0]
-    assert values(again) == [b"x"]
+    recovered = logs_of(files.crashed("drop", 0), 1)[0]
+    assert values(recovered) == [b"x"]
 
 
 def test_segment_sealed_during_a_pass_is_synced() -> None:
@@ -99,8 +99,8 @@ def test_segment_sealed_during_a_pass_is_synced() -> None:
     items = log.pending.take_dirty()
     log.roll()
     sync_in_order(items)
-    (again,) = logs_of(files.crashed("drop", 0), 1)
-    assert values(again) == [b"x"]
+    (recovered,) = logs_of(files.crashed("drop", 0), 1)
+    assert values(recovered) == [b"x"]
 
 
 def test_removed_segments_are_unregistered() -> None:

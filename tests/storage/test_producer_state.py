@@ -287,13 +287,13 @@ class TestSnapshot:
         states.update(header(0, 1, producer_id=2)._replace(attributes=0x10), 200, NOW)
         states.update(header(0, 1, producer_id=3)._replace(attributes=0x10), 150, NOW)
         states.end_transaction(control(producer_id=4), Marker(True, 9), 300, NOW)
-        again = ProducerStates.from_bytes(states.to_bytes(), NOW)
-        assert again is not None
-        assert again.to_bytes() == states.to_bytes()
-        assert not again.has_newest_batches_only
-        assert again.first_open_offset == 150
+        decoded = ProducerStates.from_bytes(states.to_bytes(), NOW)
+        assert decoded is not None
+        assert decoded.to_bytes() == states.to_bytes()
+        assert not decoded.has_newest_batches_only
+        assert decoded.first_open_offset == 150
         for producer_id, producer in states:
-            other = again.get(producer_id)
+            other = decoded.get(producer_id)
             assert other is not None
             fields = [name for name in dir(producer) if name != "find" and name[0] != "_"]
             for name in set(fields) - {"markers"}:

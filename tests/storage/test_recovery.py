@@ -504,6 +504,6 @@ def test_log_never_starts_after_lost_records(more: int) -> None:
         log.roll()
         for _ in range(more):
             append(log, b"second")
-        again = open_log(open_manager(files.crashed("mixed", seed)))
-        assert again.log_start_offset == 0
-        assert again.log_end_offset <= 1 + more
+        reopened = open_log(open_manager(files.crashed("mixed", seed)))
+        assert reopened.log_start_offset == 0
+        assert reopened.log_end_offset <= 1 + more

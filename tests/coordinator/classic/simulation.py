@@ -467,10 +467,10 @@ class Simulation:
         for group in live.groups_of(ClassicGroup):
             ahead = encode_key(GroupMetadataKey(group=group.id)) in self.h.not_stored
             if group.stored and group.state in (STABLE, EMPTY) and not ahead:
-                again = fresh.classic_group(group.id)
-                must(again is not None, f"group {group.id} is lost after a restart")
-                assert again is not None
-                must(_stored(again) == _stored(group), f"{group.id} differs after a restart")
+                replayed = fresh.classic_group(group.id)
+                must(replayed is not None, f"group {group.id} is lost after a restart")
+                assert replayed is not None
+                must(_stored(replayed) == _stored(group), f"{group.id} differs after a restart")
         self.work["log checks"] += 1
 
     def _check_memory(self, state: ShardState) -> None:

@@ -58,21 +58,21 @@ def test_pending_member_id_delays_rebalance_but_does_not_start_one() -> None:
     (leader,) = h.stable(1)
     newcomer = h.new_id()
     assert h.heartbeat(leader, 1) == ErrorCode.NONE
-    again = h.join(leader)
-    assert again.is_pending
+    rejoin = h.join(leader)
+    assert rejoin.is_pending
     call = h.join(newcomer)
-    assert again.response.generation_id == call.response.generation_id == 2
+    assert rejoin.response.generation_id == call.response.generation_id == 2
 
 
 def test_expired_member_id_completes_join_phase() -> None:
     h = Harness()
     (leader,) = h.stable(1)
     h.new_id(session_ms=7_000)
-    again = h.join(leader)
+    rejoin = h.join(leader)
     h.sleep(6_999)
-    assert again.is_pending
+    assert rejoin.is_pending
     h.sleep(1)
-    assert again.response.generation_id == 2
+    assert rejoin.response.generation_id == 2
 
 
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
@@ -90,14 +90,14 @@ def test_member_that_does_not_rejoin_within_rebalance_timeout_is_removed() -> No
     h = Harness()
     first, second = h.stable(2)
     h.sleep(1)
-    again = h.join(first)
+    rejoin = h.join(first)
     for _ in range(3):  # heartbeats extend the session, not the join phase
         h.sleep(9_000)
         assert h.heartbeat(second, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert again.is_pending
+    assert rejoin.is_pending
     events = h.sleep(3_000)
-    assert again.response.generation_id == 3
-    assert [row.member_id for row in again.response.members] == [first]
+    assert rejoin.response.generation_id == 3
+    assert [row.member_id for row in rejoin.response.members] == [first]
     assert f"{second} did not rejoin in time" in [event.cause for event in events]
     assert h.heartbeat(second, 2) == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -108,13 +108,13 @@ def test_missing_rebalance_timeout_defaults_to_session_timeout(
 ) -> None:
     h = Harness()
     first, second = h.stable(2, version, rebalance_ms=rebalance_ms)
-    again = h.join(first, version=version, rebalance_ms=rebalance_ms)
+    rejoin = h.join(first, version=version, rebalance_ms=rebalance_ms)
     h.sleep(5_000)
     h.heartbeat(second, 2)
     h.sleep(SESSION_MS - 5_001)
-    assert again.is_pending
+    assert rejoin.is_pending
     h.sleep(1)
-    assert again.response.generation_id == 3
+    assert rejoin.response.generation_id == 3
 
 
 def test_initial_rebalance_waits_for_more_members() -> None:
@@ -153,8 +153,8 @@ def test_only_leader_receives_member_list(version: int) -> None:
     protocols = (STICKY, ("range", b"for range"))
     first = h.enter(version, protocols=protocols).response
     second_call = h.enter(version, protocols=(("range", b"of the second"),))
-    again = h.join(first.member_id, version=version, protocols=protocols)
-    leader, follower = again.response, second_call.response
+    rejoin = h.join(first.member_id, version=version, protocols=protocols)
+    leader, follower = rejoin.response, second_call.response
     assert leader.leader == follower.leader == first.member_id
     assert leader.generation_id == follower.generation_id == 2
     assert leader.protocol_name == follower.protocol_name == "range"
@@ -205,9 +205,9 @@ def test_repeated_join_after_lost_response_returns_same_generation() -> None:
     h = Harness()
     member = h.new_id()
     first = h.join(member).response
-    again = h.join(member).response
-    assert again == first
-    assert [row.member_id for row in again.members] == [member]
+    rejoin = h.join(member).response
+    assert rejoin == first
+    assert [row.member_id for row in rejoin.members] == [member]
     other = h.join(member, protocols=OTHER).response
     assert other.generation_id == 2
 
@@ -218,8 +218,8 @@ def test_selected_protocol_is_supported_by_all_and_preferred_by_most() -> None:
     first = h.enter(protocols=a)
     assert first.response.protocol_name == "a"
     second = h.enter(protocols=b)
-    again = h.join(first.response.member_id, protocols=a)
-    assert again.response.protocol_name == "b"  # b before c for the first, c before b: first wins
+    rejoin = h.join(first.response.member_id, protocols=a)
+    assert rejoin.response.protocol_name == "b"  # b before c for the first, c before b: first wins
     third = h.enter(protocols=b)
     h.join(first.response.member_id, protocols=a)
     h.join(second.response.member_id, protocols=b)
@@ -304,9 +304,9 @@ def test_cooperative_rebalance_uses_two_ordinary_rebalances() -> None:
     waiting = h.sync(second, 2, protocol="cooperative-sticky")
     h.sync(first, 2, {first: b"half", second: b""}, protocol="cooperative-sticky")
     assert waiting.response.assignment == b""
-    again = h.join(first, protocols=(("cooperative-sticky", subscription("orders") + b"!"),))
+    rejoin = h.join(first, protocols=(("cooperative-sticky", subscription("orders") + b"!"),))
     h.join(second, protocols=protocols)
-    assert again.response.generation_id == 3
+    assert rejoin.response.generation_id == 3
 
 
 def test_group_max_size_rejects_new_members() -> None:
@@ -576,9 +576,9 @@ def test_static_member_with_other_protocols_starts_rebalance() -> None:
     h = Harness()
     first = h.join(instance="i0", protocols=(STICKY, *RANGE)).response.member_id
     h.sync(first, 1, {first: b"x"}, instance="i0", protocol="sticky")
-    again = h.join(instance="i0", protocols=RANGE)
-    assert (again.response.protocol_name, again.response.generation_id) == ("range", 2)
-    assert again.response.leader == again.response.member_id
+    rejoin = h.join(instance="i0", protocols=RANGE)
+    assert (rejoin.response.protocol_name, rejoin.response.generation_id) == ("range", 2)
+    assert rejoin.response.leader == rejoin.response.member_id
     assert h.heartbeat(first, 1, instance="i0") == ErrorCode.FENCED_INSTANCE_ID
 
 
@@ -601,13 +601,13 @@ def test_replacing_static_member_fences_pending_join() -> None:
     h = Harness()
     leader, _ = static_group(h)
     pending = h.join(leader, instance="i0")
-    again = h.join(instance="i0")
+    rejoin = h.join(instance="i0")
     assert pending.response.error_code == ErrorCode.FENCED_INSTANCE_ID
     assert pending.response.member_id == leader
-    assert again.is_pending
+    assert rejoin.is_pending
     h.join(instance="i1")
-    assert again.response.generation_id == 3
-    assert again.response.leader == again.response.member_id
+    assert rejoin.response.generation_id == 3
+    assert rejoin.response.leader == rejoin.response.member_id
 
 
 def test_replacing_static_member_fences_pending_sync_and_rebalances() -> None:
@@ -616,23 +616,23 @@ def test_replacing_static_member_fences_pending_sync_and_rebalances() -> None:
     h.join(leader, instance="i0")
     h.join(follower, instance="i1")
     pending = h.sync(follower, 3, instance="i1")
-    again = h.join(instance="i1")
+    rejoin = h.join(instance="i1")
     assert pending.response.error_code == ErrorCode.FENCED_INSTANCE_ID
-    assert again.is_pending
+    assert rejoin.is_pending
     assert h.heartbeat(leader, 3) == ErrorCode.REBALANCE_IN_PROGRESS
     h.join(leader, instance="i0")
-    assert again.response.generation_id == 4
+    assert rejoin.response.generation_id == 4
 
 
 def test_static_members_survive_missed_rebalance() -> None:
     h = Harness()
     leader, follower = static_group(h)
-    again = h.join(leader, instance="i0")
+    rejoin = h.join(leader, instance="i0")
     for _ in range(4):
         h.sleep(7_500)
         h.heartbeat(follower, 2, instance="i1")
-    assert again.response.generation_id == 3
-    assert len(again.response.members) == 2
+    assert rejoin.response.generation_id == 3
+    assert len(rejoin.response.members) == 2
     assert h.heartbeat(follower, 2, instance="i1") == ErrorCode.ILLEGAL_GENERATION
 
 
@@ -666,8 +666,8 @@ def test_leave_starts_rebalance_of_remaining_members(version: int) -> None:
     if version >= 3:
         assert [(m.member_id, m.error_code) for m in response.members] == [(leader, 0)]
     assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    again = h.join(follower).response
-    assert (again.generation_id, again.leader) == (3, follower)
+    rejoin = h.join(follower).response
+    assert (rejoin.generation_id, rejoin.leader) == (3, follower)
 
 
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)
@@ -750,9 +750,9 @@ def test_new_member_that_disconnects_before_response_is_removed() -> None:
     newcomer = h.join(version=3)
     h.abandon(newcomer)
     assert newcomer.is_pending
-    again = h.join(leader, version=3)
-    assert again.response.generation_id == 2
-    assert len(again.response.members) == 1
+    rejoin = h.join(leader, version=3)
+    assert rejoin.response.generation_id == 2
+    assert len(rejoin.response.members) == 1
     assert "disconnected before it received its member ID" in h.history("g")[-2].cause
 
 
@@ -773,15 +773,15 @@ def test_known_member_that_disconnects_may_return_within_session() -> None:
     other = h.join(follower)
     assert other.is_pending  # no generation begins with a disconnected member
     h.sleep(SESSION_MS - 1)
-    again = h.join(leader)
-    assert again.response.generation_id == other.response.generation_id == 3
+    rejoin = h.join(leader)
+    assert rejoin.response.generation_id == other.response.generation_id == 3
     h.leave((leader, None))
     h.join(follower)
     third = h.enter()
     h.abandon(third)
-    again = h.join(follower)
+    rejoin = h.join(follower)
     h.sleep(SESSION_MS)
-    assert [row.member_id for row in again.response.members] == [follower]
+    assert [row.member_id for row in rejoin.response.members] == [follower]
 
 
 def test_member_that_disconnects_during_sync_may_return_within_session() -> None:

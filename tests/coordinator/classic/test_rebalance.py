@@ -180,10 +180,10 @@ def test_leave_that_cannot_be_stored_fails_but_empties_group() -> None:
     assert h.describe().group_state == "Empty"
     assert h.enter().response.generation_id == 3
     # The log still contains the previous generation, whose members time out after a restart.
-    again = h.restarted()
-    assert again.describe().group_state == "Stable"
-    again.sleep(SESSION_MS)
-    assert again.describe().group_state == "Empty"
+    restarted = h.restarted()
+    assert restarted.describe().group_state == "Stable"
+    restarted.sleep(SESSION_MS)
+    assert restarted.describe().group_state == "Empty"
 
 
 def test_timeout_that_cannot_be_stored_fails_pending_requests() -> None:

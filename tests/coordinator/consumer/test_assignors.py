@@ -154,8 +154,8 @@ def test_unchanged_group_keeps_assignment(alike: bool) -> None:
         case = random_case(rng, alike=alike)
         for assignor in ASSIGNORS.values():
             before = shared(assignor, case.group, case.topics)
-            again = shared(assignor, after(case.group, before), case.topics)
-            assert again == before
+            second = shared(assignor, after(case.group, before), case.topics)
+            assert second == before
 
 
 def test_uniform_moves_only_partitions_of_new_member() -> None:

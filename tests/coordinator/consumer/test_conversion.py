@@ -70,9 +70,9 @@ def test_empty_classic_group_becomes_consumer_group_with_its_offsets() -> None:
         assert h.beat("a", 0).error_code == 0
         assert not is_classic(h)
         assert h.coordinator.committed("g") == {("orders", 0): 7}
-        again = h.restarted()
-        assert not is_classic(again)
-        assert again.coordinator.committed("g") == {("orders", 0): 7}
+        restarted = h.restarted()
+        assert not is_classic(restarted)
+        assert restarted.coordinator.committed("g") == {("orders", 0): 7}
 
 
 def test_classic_group_becomes_consumer_group_after_members_left() -> None:
@@ -297,9 +297,9 @@ def test_group_becomes_classic_when_only_classic_members_remain() -> None:
     )
     joins = [h.join(a), h.join(b)]
     assert {each.response.generation_id for each in joins} == {generation_of(h)}
-    again = h.restarted()
-    assert is_classic(again)
-    assert {each.member_id for each in again.describe().members} == {a, b}
+    restarted = h.restarted()
+    assert is_classic(restarted)
+    assert {each.member_id for each in restarted.describe().members} == {a, b}
 
 
 @pytest.mark.parametrize("policy", [MigrationPolicy.DISABLED, MigrationPolicy.UPGRADE])

@@ -70,8 +70,8 @@ def test_single_member_receives_all_partitions_once() -> None:
     first = h.beat("a", 0)
     assert (first.member_epoch, given(h, first)) == (2, ALL)
     assert first.heartbeat_interval_ms == 5_000
-    again = h.beat("a", 2, owned=ALL)
-    assert (again.member_epoch, given(h, again)) == (2, None)
+    next_beat = h.beat("a", 2, owned=ALL)
+    assert (next_beat.member_epoch, given(h, next_beat)) == (2, None)
 
 
 def test_full_heartbeat_receives_full_response() -> None:
@@ -105,8 +105,8 @@ def test_previous_epoch_is_accepted_after_lost_response() -> None:
 def test_rejoining_member_receives_full_assignment() -> None:
     h = harness()
     h.beat("a", 0)
-    again = h.beat("a", 0)
-    assert (again.member_epoch, given(h, again)) == (2, ALL)
+    next_beat = h.beat("a", 0)
+    assert (next_beat.member_epoch, given(h, next_beat)) == (2, ALL)
     assert len(members(h)) == 1
 
 

@@ -34,8 +34,8 @@ def test_commit_of_older_epoch_is_accepted_for_partitions_held_since() -> None:
     assert h.commit(offsets, "a", 3) == [stale] * 4  # one stale partition rejects all, as in Kafka
     assert h.commit({("orders", index): 1 for index in (0, 1)}, "a", 3) == [0, 0]
     assert h.commit(offsets, "a", 4) == [0, 0, 0, 0]
-    again = h.restarted()
-    assert again.commit(offsets, "a", 3) == [stale] * 4
+    restarted = h.restarted()
+    assert restarted.commit(offsets, "a", 3) == [stale] * 4
 
 
 def test_fetches_with_member_id_are_fenced_by_epoch() -> None:

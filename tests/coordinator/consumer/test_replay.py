@@ -11,13 +11,13 @@ def test_restart_keeps_group_and_restarts_sessions() -> None:
     h.beat("a", 0, instance_id="i", rack_id="r")
     h.beat("b", 0, subscribed_topic_regex="or.*")
     h.beat("a", 2, instance_id="i")
-    again = h.restarted()
-    assert again.describe_consumer() == h.describe_consumer()
-    assert again.beat("a", 2, instance_id="i", owned={"orders": [0, 1]}).member_epoch == 3
-    again.sleep(SESSION_MS - 1)
-    assert set(members(again)) == {"a", "b"}
-    again.sleep(1)
-    assert not members(again)
+    restarted = h.restarted()
+    assert restarted.describe_consumer() == h.describe_consumer()
+    assert restarted.beat("a", 2, instance_id="i", owned={"orders": [0, 1]}).member_epoch == 3
+    restarted.sleep(SESSION_MS - 1)
+    assert set(members(restarted)) == {"a", "b"}
+    restarted.sleep(1)
+    assert not members(restarted)
 
 
 def test_revocation_timeout_continues_after_restart() -> None:
@@ -25,6 +25,6 @@ def test_revocation_timeout_continues_after_restart() -> None:
     h.beat("a", 0)
     h.beat("b", 0)
     h.beat("a", 2)
-    again = h.restarted()
-    again.sleep(REBALANCE_MS)
-    assert set(members(again)) == {"b"}
+    restarted = h.restarted()
+    restarted.sleep(REBALANCE_MS)
+    assert set(members(restarted)) == {"b"}

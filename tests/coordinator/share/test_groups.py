@@ -44,8 +44,8 @@ def test_member_gets_partitions_after_initialization() -> None:
     assert (first.member_epoch, given(h, first)) == (2, {})
     assert first.heartbeat_interval_ms == 5_000
     assert asked(h) == ALL
-    again = h.share_beat("a", 2)
-    assert (again.member_epoch, given(h, again)) == (2, None)
+    next_beat = h.share_beat("a", 2)
+    assert (next_beat.member_epoch, given(h, next_beat)) == (2, None)
     (made,) = h.make_states()
     assert made.epoch == 2
     response = h.share_beat("a", 2)

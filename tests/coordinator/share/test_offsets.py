@@ -56,8 +56,8 @@ def test_deleting_offsets_removes_topic_from_group() -> None:
     h.settle(result)
     assert begun_by(result).partitions == {topic_id: {0, 1, 2, 3}}
     assert list(h.coordinator.share_offsets.partitions("g")) == []
-    again = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
-    assert begun_by(again).partitions == {topic_id: {0, 1, 2, 3}}, (
+    repeated = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
+    assert begun_by(repeated).partitions == {topic_id: {0, 1, 2, 3}}, (
         "the deletion is not confirmed yet"
     )
     h.settle(h.coordinator.share_offsets.deleted("g", [topic_id]))

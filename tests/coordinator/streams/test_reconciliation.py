@@ -73,9 +73,9 @@ def test_tasks_are_resent_to_member_that_may_have_missed_them(h: Harness) -> Non
     h.sleep(20_000)
     assert active(h.streams_beat("a", 2)) is None
     assert active(h.streams_beat("a", 2, owned={"0": [0]})) == mine
-    again = h.restarted()
-    assert active(again.streams_beat("a", 2)) == mine
-    assert active(again.streams_beat("a", 2)) is None
+    restarted = h.restarted()
+    assert active(restarted.streams_beat("a", 2)) == mine
+    assert active(restarted.streams_beat("a", 2)) is None
 
 
 def test_member_that_does_not_revoke_in_time_is_removed(h: Harness) -> None:

@@ -13,12 +13,12 @@ def test_restart_keeps_group(h: Harness) -> None:
     h.streams_beat("b", 0)
     h.streams_beat("a", 2)
     before = h.describe_streams()
-    again = h.restarted()
-    assert again.describe_streams() == before
-    assert again.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
-    assert active(again.streams_beat("b", 3)) == {"0": [2, 3]}
-    again.streams_beat("a", -1)
-    again.streams_beat("b", -1)
-    for result in again.coordinator.delete_group("g", again.now):
-        again.settle(result)
-    assert again.restarted().describe_streams().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    restarted = h.restarted()
+    assert restarted.describe_streams() == before
+    assert restarted.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
+    assert active(restarted.streams_beat("b", 3)) == {"0": [2, 3]}
+    restarted.streams_beat("a", -1)
+    restarted.streams_beat("b", -1)
+    for result in restarted.coordinator.delete_group("g", restarted.now):
+        restarted.settle(result)
+    assert restarted.restarted().describe_streams().error_code == ErrorCode.GROUP_ID_NOT_FOUND

@@ -361,7 +361,7 @@ def test_end_txn_results_of_first_protocol(commit: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "commit", "again", "code"),
+    ("state", "commit", "from_previous_epoch", "code"),
     [
         ("Empty", False, True, FENCED),
         ("Empty", False, False, NONE),
@@ -378,9 +378,9 @@ def test_end_txn_results_of_first_protocol(commit: bool) -> None:
     ],
 )
 def test_end_txn_results_of_second_protocol(
-    state: str, commit: bool, again: bool, code: ErrorCode
+    state: str, commit: bool, from_previous_epoch: bool, code: ErrorCode
 ) -> None:
-    """Table of KIP-890: `again` means the previous epoch, otherwise the current one."""
+    """Table of KIP-890: the producer sends the previous epoch, or else the current one."""
     log = Log()
     log.init()
     if state == "Empty":
@@ -390,11 +390,11 @@ def test_end_txn_results_of_second_protocol(
         log.end(commit=state == "CompleteCommit")
     now = log.transaction.epoch
     assert (log.state, now) == (state, 1)
-    response = log.end(commit=commit, epoch=now - 1 if again else now)
+    response = log.end(commit=commit, epoch=now - 1 if from_previous_epoch else now)
     if code:
         assert producer_in(response) == (code, -1, -1)
     else:
-        assert producer_in(response) == (0, 101, now if again else now + 1)
+        assert producer_in(response) == (0, 101, now if from_previous_epoch else now + 1)
         assert log.transaction.epoch == response.producer_epoch
     for epoch in (now - 2, now + 2):
         assert producer_in(log.end(commit=commit, epoch=epoch)) == (FENCED, -1, -1)

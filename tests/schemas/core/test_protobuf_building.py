@@ -50,9 +50,9 @@ def test_descriptors_equal_those_of_protoc(module: ModuleType) -> None:
 
 def test_messages_of_descriptor_decode_encoded_data() -> None:
     made = classes(built(WHOLE))["p.M"](m={"k": {"s": [1, -1]}}, a=7, e=0, at={"seconds": 1})
-    again = classes(built(WHOLE))["p.M"].FromString(made.SerializeToString())
-    assert (again.m["k"].s, again.WhichOneof("choice"), again.at.seconds) == ([1, -1], "a", 1)
-    assert again.HasField("e")
+    decoded = classes(built(WHOLE))["p.M"].FromString(made.SerializeToString())
+    assert (decoded.m["k"].s, decoded.WhichOneof("choice"), decoded.at.seconds) == ([1, -1], "a", 1)
+    assert decoded.HasField("e")
 
 
 def test_descriptor_contains_all_declarations() -> None:

@@ -31,8 +31,8 @@ def test_descriptor_text_keeps_order_of_messages_and_maps() -> None:
     first = built(text)
     (m,) = first.message_type
     assert [each.name for each in m.nested_type] == ["N", "MEntry", "O"]
-    again = built(text_of_descriptor(first.SerializeToString()))
-    assert [each.name for each in again.message_type[0].nested_type] == ["N", "MEntry", "O"]
+    decoded = built(text_of_descriptor(first.SerializeToString()))
+    assert [each.name for each in decoded.message_type[0].nested_type] == ["N", "MEntry", "O"]
 
 
 def test_descriptor_text_keeps_defaults() -> None:
@@ -53,8 +53,8 @@ def test_descriptor_text_keeps_defaults() -> None:
         )
     text = text_of_descriptor(file.SerializeToString())
     assert r'"\000a\"\\n\377"' in text
-    again = built(text)
-    assert [each.default_value for each in again.message_type[0].field] == [
+    decoded = built(text)
+    assert [each.default_value for each in decoded.message_type[0].field] == [
         each.default_value for each in message.field
     ]
 

@@ -122,9 +122,9 @@ def _environ(directory: Path, port: int) -> dict[str, str]:
     """
     programs = directory.parent / f"{directory.name}-bin"
     programs.mkdir()
-    for name, words in (("kbroker", "-m kbroker"), ("pytest", "-m pytest"), ("python", "")):
+    for name, arguments in (("kbroker", "-m kbroker"), ("pytest", "-m pytest"), ("python", "")):
         path = programs / name
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        path.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
         path.chmod(0o755)
     return os.environ | {
         "PATH": f"{programs}:{os.environ['PATH']}",

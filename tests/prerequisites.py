@@ -275,8 +275,8 @@ def is_of_this_python(directory: Path) -> bool:
     python = directory / "bin/python"
     if not python.exists():
         return not python.is_symlink()  # a link to a deleted Python
-    asked = [str(python), "-c", "import sys; print(sys.base_prefix, sys.version)"]
-    output = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    command = [str(python), "-c", "import sys; print(sys.base_prefix, sys.version)"]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return output.strip() == f"{sys.base_prefix} {sys.version}"
 
 
@@ -299,16 +299,16 @@ def problem_of_java(_tools: Path, *, newest: int | None, compiler: bool) -> str:
     program = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if program is None:
         return "Java is missing"
-    where = f"JAVA_HOME={home}: unset it, or name another one; its Java" if home else program
+    label = f"JAVA_HOME={home}: unset it, or name another one; its Java" if home else program
     found = re.search(r'version "(\d+)', _output_of(program, "-version"))
     if found is None:
-        return f"{where} does not start"
+        return f"{label} does not start"
     version = int(found[1])
     if version < OLDEST_JAVA or (newest and version > newest):
         wanted = f"{OLDEST_JAVA} to {newest}" if newest else f"{OLDEST_JAVA} or newer"
-        return f"{where} is of version {version}, wanted is {wanted}"
+        return f"{label} is of version {version}, wanted is {wanted}"
     if compiler and "jdk.compiler" not in _output_of(program, "--list-modules"):
-        return f"{where} has no compiler"
+        return f"{label} has no compiler"
     return ""
 
 

@@ -21,7 +21,7 @@ def processors() -> tuple[int, int]:
 
 def stolen_part(before: tuple[int, int]) -> float:
     """Return the share of CPU time that was stolen since `processors` returned `before`."""
-    total, stolen = (now - then for now, then in zip(processors(), before, strict=True))
+    total, stolen = (now - earlier for now, earlier in zip(processors(), before, strict=True))
     return stolen / total if total else 0.0
 
 

@@ -100,8 +100,8 @@ def test_commands_of_part_run_concurrently(tmp_path: Path) -> None:
     meet = (
         "touch {0}/{1}; for i in $(seq 200); do test -e {0}/{2} && exit 0; sleep 0.05; done; exit 1"
     )
-    both = [meet.format(tmp_path, *names) for names in (("a", "b"), ("b", "a"))]
-    assert failures_of(*both) == []
+    commands = [meet.format(tmp_path, *names) for names in (("a", "b"), ("b", "a"))]
+    assert failures_of(*commands) == []
 
 
 SAMPLE = """

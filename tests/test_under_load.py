@@ -27,9 +27,9 @@ sys.exit(found)
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="counts processes in /proc")
 def test_load_runs_only_during_command() -> None:
     count = [sys.executable, "-c", COUNT_CHILDREN]
-    others = subprocess.run(count, check=False).returncode
-    assert under_load.main(3, count) == others + 3
-    assert subprocess.run(count, check=False).returncode == others
+    load_count = subprocess.run(count, check=False).returncode
+    assert under_load.main(3, count) == load_count + 3
+    assert subprocess.run(count, check=False).returncode == load_count
 
 
 def test_stopped_load_process_fails_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,14 +80,14 @@ async def find_problems(
     with longest_step() as step, no_collections():
         for array in arrays(apis):
             gc.collect()
-            for what, frame in requests(array, crowd):
+            for label, frame in requests(array, crowd):
                 step.seconds = 0
                 how, size = await exchange(broker.node, apis, frame)
                 outcomes[how] += 1
                 if step.seconds > STEP_SECONDS_MAX:
-                    found.append(f"{what}: {step}")
+                    found.append(f"{label}: {step}")
                 if how == "no response" or size > ANSWER_BYTES_MAX:
-                    found.append(f"{what}: {how}, {size} bytes")
+                    found.append(f"{label}: {how}, {size} bytes")
             async with connected(broker.endpoint) as bystander:
                 assert await bystander.works()
     return found

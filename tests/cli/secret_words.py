@@ -15,10 +15,10 @@ BAD_PAIRS = (
 )
 
 
-def said_by(*words: str) -> str:
+def said_by(*arguments: str) -> str:
     """Return the output of a command line that fails."""
     try:
-        done = invoke(*words, status=2)
+        done = invoke(*arguments, status=2)
     except AssertionError:
-        done = invoke(*words, status=1)
+        done = invoke(*arguments, status=1)
     return done.output

@@ -48,19 +48,19 @@ async def test_audit_with_findings_exits_with_status_1(cli: Cli, read_json: Read
     assert found["counts"] == {"missing": 2}
     assert {finding["key"] for finding in found["findings"]} == {"k18", "k19"}
     await cli("audit", "t", "--against", "u", "--allow-lag")
-    same = await read_json("audit", "u", "--against", "t", "--match-by", "key", status=1)
-    assert same["counts"] == {"extra": 2}
+    report = await read_json("audit", "u", "--against", "t", "--match-by", "key", status=1)
+    assert report["counts"] == {"extra": 2}
 
 
 async def test_audit_compares_with_topic_of_another_cluster(cli: Cli) -> None:
     await fill(cli, "t")
     async with started() as other:
-        there = "--against-bootstrap", other.bootstrap_servers
+        other_cluster = "--against-bootstrap", other.bootstrap_servers
         await cli("topic", "create", "t", "--partitions", "2", "-b", other.bootstrap_servers)
-        output = (await cli("audit", "t", "--against", "t", *there, status=1)).stdout
+        output = (await cli("audit", "t", "--against", "t", *other_cluster, status=1)).stdout
         assert "20 missing" in output
         await cli("topic", "produce", "t", "--json", "-b", other.bootstrap_servers, stdin=LINES)
-        await cli("audit", "t", "--against", "t", *there, "--match-by", "record")
+        await cli("audit", "t", "--against", "t", *other_cluster, "--match-by", "record")
 
 
 async def test_audit_that_fails_exits_with_status_3(cli: Cli, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_audit_that_fails_exits_with_status_3(cli: Cli, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (["--match-by", "key"], "need --against TOPIC"),
         (["--distinct"], "need --against TOPIC"),
@@ -86,8 +86,8 @@ async def test_audit_that_fails_exits_with_status_3(cli: Cli, tmp_path: Path) ->
         (["--unique-by", "header"], "unknown record identity"),
     ],
 )
-def test_audit_with_invalid_options_exits_with_status_2(words: list[str], why: str) -> None:
-    assert why in invoke("audit", "t", *words, status=2).output
+def test_audit_with_invalid_options_exits_with_status_2(arguments: list[str], why: str) -> None:
+    assert why in invoke("audit", "t", *arguments, status=2).output
 
 
 async def test_audit_reports_offsets_of_open_transactions(broker: Broker, cli: Cli) -> None:

@@ -33,46 +33,46 @@ def leaders(broker: Broker) -> list[int]:
 
 async def test_node_can_be_drained_rebalanced_and_unregistered(cli: Cli) -> None:
     async with started(nodes=3) as broker:
-        where = ("-b", broker.bootstrap_servers)
+        bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 6, 2)
-        await cli("topic", "produce", "orders", "x", *where)
-        shown = await cli("cluster", "drain", "3", "--dry-run", *where)
+        await cli("topic", "produce", "orders", "x", *bootstrap)
+        shown = await cli("cluster", "drain", "3", "--dry-run", *bootstrap)
         assert "orders-" in shown.stdout
         assert any(3 in nodes for nodes in placed(broker)), "nothing moved"
-        await cli("cluster", "drain", "3", *where)
+        await cli("cluster", "drain", "3", *bootstrap)
         assert all(sorted(nodes) == [1, 2] for nodes in placed(broker))
         assert sorted(leaders(broker)) == [1, 1, 1, 2, 2, 2]
         await make(broker, "later", 3, 2)
         assert all(sorted(nodes) == [1, 2] for nodes in placed(broker))
-        await cli("cluster", "drain", "3", "--undo", *where)
-        await cli("cluster", "rebalance", *where)
+        await cli("cluster", "drain", "3", "--undo", *bootstrap)
+        await cli("cluster", "rebalance", *bootstrap)
         held = [each for nodes in placed(broker) for each in nodes]
         assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
-        assert (await cli("cluster", "rebalance", *where)).stdout == "no moves needed\n"
-        output = await cli("cluster", "unregister", "3", *where, status=1)
+        assert (await cli("cluster", "rebalance", *bootstrap)).stdout == "no moves needed\n"
+        output = await cli("cluster", "unregister", "3", *bootstrap, status=1)
         assert "broker 3 is running; stop it first" in output.stderr
         await broker.local_node(3).stop()
-        output = await cli("cluster", "unregister", "3", *where, status=1)
+        output = await cli("cluster", "unregister", "3", *bootstrap, status=1)
         assert "kbroker cluster drain 3" in output.stderr
-        await cli("cluster", "drain", "3", *where)
-        await cli("cluster", "unregister", "3", *where)
+        await cli("cluster", "drain", "3", *bootstrap)
+        await cli("cluster", "unregister", "3", *bootstrap)
         assert broker.running().cluster.node_ids == [1, 2]
 
 
 async def test_rebalance_skips_drained_node(cli: Cli) -> None:
     async with started(nodes=4) as broker:
-        where = ("-b", broker.bootstrap_servers)
+        bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 6, 2)
         await make(broker, "alone", 3, 1)
-        await cli("cluster", "drain", "4", *where)
-        output = await cli("cluster", "rebalance", "--replicas", "2", *where)
+        await cli("cluster", "drain", "4", *bootstrap)
+        output = await cli("cluster", "rebalance", "--replicas", "2", *bootstrap)
         assert "broker 4 is drained and gets no partitions" in output.stderr
         assert "`kbroker cluster drain 4 --undo`" in output.stderr
         assert not any(4 in nodes for nodes in placed(broker))
-        await cli("cluster", "drain", "3", *where)
+        await cli("cluster", "drain", "3", *bootstrap)
         assert all(sorted(nodes) == [1, 2] for nodes in placed(broker)), "nothing went to 4"
-        await cli("cluster", "drain", "4", "--undo", *where)
-        await cli("cluster", "rebalance", *where)
+        await cli("cluster", "drain", "4", "--undo", *bootstrap)
+        await cli("cluster", "rebalance", *bootstrap)
         assert {each for nodes in placed(broker) for each in nodes} == {1, 2, 4}
         await broker.remove_node(1)
         assert {each for nodes in placed(broker) for each in nodes} == {2, 4}
@@ -80,56 +80,56 @@ async def test_rebalance_skips_drained_node(cli: Cli) -> None:
 
 async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> None:
     async with started(nodes=3) as broker:
-        where = ("-b", broker.bootstrap_servers)
+        bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 2, 3)
         await make(broker, "users", 3, 2)
         before = list(placed(broker))
-        output = await cli("cluster", "drain", "3", *where, status=1)
+        output = await cli("cluster", "drain", "3", *bootstrap, status=1)
         assert (
             "too few other brokers for all replicas of orders; start one more, or" in output.stderr
         )
         assert list(placed(broker)) == before
         await make(broker, "later", 3, 1)
         assert any(nodes == [3] for nodes in placed(broker)), "it takes partitions as before"
-        shown = await cli("cluster", "drain", "3", "--dry-run", *where)
+        shown = await cli("cluster", "drain", "3", "--dry-run", *bootstrap)
         assert "2 partitions lose one replica: orders" in shown.stderr
-        output = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *where)
+        output = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *bootstrap)
         assert "2 partitions lose one replica: orders\n" in output.stderr
         assert {each for nodes in placed(broker) for each in nodes} == {1, 2}
-        await cli("cluster", "drain", "2", "--allow-fewer-replicas", *where)
-        output = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *where, status=1)
+        await cli("cluster", "drain", "2", "--allow-fewer-replicas", *bootstrap)
+        output = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *bootstrap, status=1)
         assert "no other broker can take the partitions of later, orders, users" in output.stderr
         assert list(placed(broker)) == [[1]] * 8
 
 
 async def test_rebalance_adds_replicas_on_new_nodes(cli: Cli) -> None:
     async with started(nodes=1) as broker:
-        where = ("-b", broker.bootstrap_servers)
+        bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 3, 1)
         await make(broker, "__consumer_offsets", 2, 1)
         for _ in range(2):
             await broker.add_node()
-        shown = await cli("cluster", "rebalance", "--dry-run", *where)
+        shown = await cli("cluster", "rebalance", "--dry-run", *bootstrap)
         assert "__consumer_offsets-0     1  2, 1, 3" in shown.stdout
-        await cli("cluster", "rebalance", "--replicas", "2", *where)
+        await cli("cluster", "rebalance", "--replicas", "2", *bootstrap)
         topics = broker.running().cluster.topics.values()
         factors = {topic.name: topic.replication_factor for topic in topics}
         assert factors == {"orders": 2, "__consumer_offsets": 3}
         assert sorted(leaders(broker)) in ([1, 1, 2, 2, 3], [1, 1, 2, 3, 3], [1, 2, 2, 3, 3])
-        assert (await cli("cluster", "rebalance", *where)).stdout == "no moves needed\n"
+        assert (await cli("cluster", "rebalance", *bootstrap)).stdout == "no moves needed\n"
 
 
 async def test_cluster_health_reports_missing_replicas(cli: Cli) -> None:
     async with started(nodes=3) as broker:
-        where = ("-b", broker.bootstrap_servers)
+        bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 1, 3, min_insync_replicas="3")
         await make(broker, "alone", 1, 1)
         ((lone,),) = (nodes for nodes in placed(broker) if len(nodes) == 1)
-        assert (await cli("cluster", "health", *where)).stdout == "healthy\n"
+        assert (await cli("cluster", "health", *bootstrap)).stdout == "healthy\n"
         await broker.local_node(lone).crash()
         cluster = broker.running().cluster
         await until(lambda: lone not in cluster.nodes and -1 in leaders(broker))
-        output = (await cli("cluster", "health", *where, status=1)).stdout
+        output = (await cli("cluster", "health", *bootstrap, status=1)).stdout
         assert f"under-replicated: not in sync on {lone}; ISR below min.insync.replicas" in output
         assert f"start broker {lone}" in output
         assert "alone-0" in output

@@ -14,9 +14,9 @@ from kbroker.cli import main
 from ..testing.test_control import environment, served
 
 
-def run(ready: dict[str, Any], *words: str, status: int = 0) -> str:
+def run(ready: dict[str, Any], *arguments: str, status: int = 0) -> str:
     """Run a command and return its output."""
-    result = CliRunner().invoke(main, ["cluster", *words], env=environment(ready))
+    result = CliRunner().invoke(main, ["cluster", *arguments], env=environment(ready))
     assert result.exit_code == status, result.output
     return result.output
 
@@ -65,8 +65,8 @@ def test_topic_commands_wait_for_new_leader_after_crash(tmp_path: Path) -> None:
     with served(*flags) as ready:
         environment = {"KBROKER_BOOTSTRAP": ready["bootstrap_servers"]}
 
-        def command(*words: str, given: str = "") -> str:
-            result = CliRunner().invoke(main, ["topic", *words], env=environment, input=given)
+        def command(*arguments: str, given: str = "") -> str:
+            result = CliRunner().invoke(main, ["topic", *arguments], env=environment, input=given)
             assert result.exit_code == 0, result.output
             return result.output
 

@@ -20,8 +20,8 @@ async def test_quota_can_be_set_listed_and_removed(
     at: tuple[str, str], cli: Cli, read_json: ReadJson
 ) -> None:
     assert await read_json(*QUOTAS, "list", *at) == []
-    words = ("producer_byte_rate=1048576", "request_percentage=12.5")
-    output = await cli(*QUOTAS, "set", "--user", "alice", *words, *at)
+    limits = ("producer_byte_rate=1048576", "request_percentage=12.5")
+    output = await cli(*QUOTAS, "set", "--user", "alice", *limits, *at)
     assert output.stdout.splitlines() == [
         "user=alice: producer_byte_rate is 1048576",
         "user=alice: request_percentage is 12.5",
@@ -29,14 +29,14 @@ async def test_quota_can_be_set_listed_and_removed(
     names = ("--user", "alice", "--client-id", "<default>")
     await cli(*QUOTAS, "set", *names, "consumer_byte_rate=1e6", *at)
     await cli(*QUOTAS, "set", "--ip", "10.0.0.1", "connection_creation_rate=5", *at)
-    everything = [
+    rows = [
         {"user": "alice", "quotas": {"producer_byte_rate": 1048576, "request_percentage": 12.5}},
         {"user": "alice", "client_id": "<default>", "quotas": {"consumer_byte_rate": 1000000}},
         {"ip": "10.0.0.1", "quotas": {"connection_creation_rate": 5}},
     ]
-    assert await read_json(*QUOTAS, "list", *at) == everything
-    assert await read_json(*QUOTAS, "list", "--user", "alice", *at) == everything[:2]
-    assert await read_json(*QUOTAS, "list", "--client-id", "<default>", *at) == everything[1:2]
+    assert await read_json(*QUOTAS, "list", *at) == rows
+    assert await read_json(*QUOTAS, "list", "--user", "alice", *at) == rows[:2]
+    assert await read_json(*QUOTAS, "list", "--client-id", "<default>", *at) == rows[1:2]
     table = (await cli(*QUOTAS, "list", *at)).stdout.splitlines()
     assert [line.split() for line in table] == [
         ["USER", "CLIENT-ID", "IP", "QUOTAS"],
@@ -44,16 +44,16 @@ async def test_quota_can_be_set_listed_and_removed(
         ["alice", "<default>", "-", "consumer_byte_rate=1000000"],
         ["-", "-", "10.0.0.1", "connection_creation_rate=5"],
     ]
-    gone = await cli(*QUOTAS, "remove", "--user", "alice", "request_percentage", *at)
-    assert gone.stdout == "user=alice: removed request_percentage\n"
-    gone = await cli(*QUOTAS, "remove", "--user", "alice", *at)
-    assert gone.stdout == "user=alice: removed producer_byte_rate\n"
-    assert await read_json(*QUOTAS, "list", *at) == everything[1:]
+    reply = await cli(*QUOTAS, "remove", "--user", "alice", "request_percentage", *at)
+    assert reply.stdout == "user=alice: removed request_percentage\n"
+    reply = await cli(*QUOTAS, "remove", "--user", "alice", *at)
+    assert reply.stdout == "user=alice: removed producer_byte_rate\n"
+    assert await read_json(*QUOTAS, "list", *at) == rows[1:]
     assert (await cli(*QUOTAS, "remove", "--user", "alice", *at)).stdout == ""
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "expected"),
+    ("arguments", "status", "expected"),
     [
         (["set", "producer_byte_rate=1"], 2, "--user, --client-id, both of them, or --ip"),
         (["remove"], 2, "--user, --client-id, both of them, or --ip"),
@@ -65,7 +65,7 @@ async def test_quota_can_be_set_listed_and_removed(
     ],
 )
 async def test_invalid_quota_is_rejected(
-    at: tuple[str, str], cli: Cli, words: list[str], status: int, expected: str
+    at: tuple[str, str], cli: Cli, arguments: list[str], status: int, expected: str
 ) -> None:
-    refused = await cli(*QUOTAS, *words, *at, status=status)
+    refused = await cli(*QUOTAS, *arguments, *at, status=status)
     assert expected in " ".join(refused.stderr.split())

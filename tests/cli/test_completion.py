@@ -23,9 +23,9 @@ def test_completion_prints_valid_script_for_each_shell(shell: str) -> None:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
 
 
-def proposed(*words: str, incomplete: str) -> list[str]:
-    typed = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["kbroker", *words, incomplete])}
-    typed["COMP_CWORD"] = str(len(words) + 1)
+def proposed(*arguments: str, incomplete: str) -> list[str]:
+    typed = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["kbroker", *arguments, incomplete])}
+    typed["COMP_CWORD"] = str(len(arguments) + 1)
     done = CliRunner(env=typed).invoke(main, [], prog_name="kbroker")
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
@@ -40,8 +40,8 @@ async def test_completion_proposes_names_from_cluster(cli: Cli) -> None:
     await cli("topic", "create", "orders", "order-events", "users")
     await cli("group", "seek", "readers", "--to", "end", "-t", "users")
 
-    async def ask(*words: str, incomplete: str) -> list[str]:
-        return await trio.to_thread.run_sync(lambda: proposed(*words, incomplete=incomplete))
+    async def ask(*arguments: str, incomplete: str) -> list[str]:
+        return await trio.to_thread.run_sync(lambda: proposed(*arguments, incomplete=incomplete))
 
     assert await ask("topic", "describe", incomplete="ord") == ["order-events", "orders"]
     assert await ask("topic", "consume", "-n", "1", incomplete="u") == ["users"]

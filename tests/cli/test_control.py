@@ -18,9 +18,9 @@ from ..limits import PROCESS_SECONDS
 def test_commands_find_the_control_port(tmp_path: Path) -> None:
     """By the data directory or a port file, but not by a file that another user may have written."""
 
-    def nodes(*words: str, status: int = 0, **variables: str) -> str:
+    def nodes(*arguments: str, status: int = 0, **variables: str) -> str:
         done = subprocess.run(
-            [*KBROKER, "cluster", "node", "list", *words],
+            [*KBROKER, "cluster", "node", "list", *arguments],
             capture_output=True,
             text=True,
             timeout=PROCESS_SECONDS,

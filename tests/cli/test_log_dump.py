@@ -54,8 +54,8 @@ def test_log_dump_decodes_transaction_states(data: Path, tmp_path: Path) -> None
     (written,) = [directory for directory in directories if list(Path(directory).glob("*.log"))]
     shutil.copytree(written, other)
     assert "transactional_id" not in invoke("log", "dump", "-r", str(other)).stdout
-    asked = invoke("log", "dump", "-r", "--transaction-log-decoder", str(other)).stdout
-    assert "transactional_id=tx" in asked
+    output = invoke("log", "dump", "-r", "--transaction-log-decoder", str(other)).stdout
+    assert "transactional_id=tx" in output
 
 
 def test_log_dump_of_damaged_segment_exits_with_status_1(data: Path) -> None:

@@ -203,14 +203,14 @@ async def served(directory: Path) -> dict[bytes | None, bytes | None]:
 async def test_repair_keeps_all_records_when_replaced_segments_came_back(tmp_path: Path) -> None:
     before, values = await write_compacted(tmp_path)
     directory = tmp_path / "t-0"
-    gone = sorted(name for name in before if not (directory / name).exists())
-    for name in gone[:2]:
+    missing = sorted(name for name in before if not (directory / name).exists())
+    for name in missing[:2]:
         (directory / name).write_bytes(before[name])
     done = CliRunner().invoke(main, ["log", "repair", str(directory)])
     assert done.exit_code == 0, done.output
     assert "lost: no known records; the next offset is 100" in done.output
     assert sorted(path.name for path in directory.glob("*.corrupt")) == [
-        f"{name}.corrupt" for name in gone[:2]
+        f"{name}.corrupt" for name in missing[:2]
     ]
     assert await served(tmp_path) == values
 

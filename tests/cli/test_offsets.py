@@ -30,5 +30,5 @@ async def test_consume_accepts_all_offset_ranges(cli: Cli) -> None:
     first = await cli("topic", "consume", "t", "--from-beginning", "-n", "1", "-f", "%v")
     assert first.stdout == "0"
     await cli("topic", "consume", "t", "-o", "nowhere", status=2)
-    gone = await cli("topic", "consume", "t", "-o", "77", status=1)
-    assert "does not have offset 77" in gone.stderr
+    output = await cli("topic", "consume", "t", "-o", "77", status=1)
+    assert "does not have offset 77" in output.stderr

@@ -102,8 +102,8 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         ]
         + [["--json", "--records", *offsets]],
         "compat": [
-            ["kafka-consumer-groups", *words]
-            for words in (["--list"], ["--describe", "--all-groups", "--members"])
+            ["kafka-consumer-groups", *arguments]
+            for arguments in (["--list"], ["--describe", "--all-groups", "--members"])
         ],
         "audit": [["t", *form] for form in FORMS] + [["t", "--unique-by", "key"]],
         "replay": [["t", "--to-topic", "x" + EVIL, "--dry-run"]],
@@ -262,20 +262,20 @@ async def test_commands_escape_control_characters_of_client_names(tmp_path: Path
     async with evil_broker(data) as environment:
         for command, calls in commands(data).items():
             for call in calls:
-                words = [*command.split(), *call]
+                arguments = [*command.split(), *call]
                 work = functools.partial(
                     CliRunner(env=environment).invoke,
                     main,
-                    words,
+                    arguments,
                     input="a password",
                     catch_exceptions=False,
                 )
                 result = await trio.to_thread.run_sync(work)
                 assert result.exit_code in (0, 1, 3, 4) or command == "security acl remove", (
-                    words,
+                    arguments,
                     result.output,
                 )
-                check(words, result)
+                check(arguments, result)
                 if "evil" in result.output:
                     seen.add(command)
     may_be_silent = {"cluster health", "cluster info", "cluster logdirs", "fault check"}
@@ -286,13 +286,13 @@ async def test_commands_escape_control_characters_of_client_names(tmp_path: Path
     assert {name for name, calls in commands(data).items() if calls} - seen <= may_be_silent
 
 
-def check(words: list[str], result: Result) -> None:
+def check(arguments: list[str], result: Result) -> None:
     """Check that the output has printable lines only, and that JSON has the original names."""
     for line in result.output.split("\n"):
-        assert line.isprintable(), (words, line)
-        assert not line.startswith("FORGED"), (words, line)
-    if "json" in words and "evil" in result.stdout:
-        assert EVIL in "".join(_texts(json.loads(result.stdout))), words
+        assert line.isprintable(), (arguments, line)
+        assert not line.startswith("FORGED"), (arguments, line)
+    if "json" in arguments and "evil" in result.stdout:
+        assert EVIL in "".join(_texts(json.loads(result.stdout))), arguments
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -57,7 +57,7 @@ async def test_produce_json_accepts_partial_lines(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "expected"),
     [
         ("nonsense", "line 2: invalid JSON"),
         ("[1]", "must be an object"),
@@ -69,12 +69,14 @@ async def test_produce_json_accepts_partial_lines(cli: Cli) -> None:
         ('{"partition": 9}', "t has no partition 9, it has 1"),
     ],
 )
-async def test_produce_json_reports_number_of_invalid_line(cli: Cli, line: str, words: str) -> None:
+async def test_produce_json_reports_number_of_invalid_line(
+    cli: Cli, line: str, expected: str
+) -> None:
     await cli("topic", "create", "t")
     output = await cli(
         "topic", "produce", "t", "--json", stdin=f'{{"value": "a"}}\n{line}\n', status=1
     )
-    assert words in output.stderr
+    assert expected in output.stderr
 
 
 async def test_produce_partitions_keys_like_java_producer(cli: Cli) -> None:

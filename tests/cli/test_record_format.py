@@ -50,7 +50,7 @@ async def test_produce_prints_records_with_output_format(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "words"),
+    ("template", "expected"),
     [
         ("%?", "unknown field %?"),
         (r"\q", "unknown escape"),
@@ -62,9 +62,9 @@ async def test_produce_prints_records_with_output_format(cli: Cli) -> None:
         ("%h", "unknown field %h"),
     ],
 )
-async def test_invalid_template_is_rejected(cli: Cli, template: str, words: str) -> None:
+async def test_invalid_template_is_rejected(cli: Cli, template: str, expected: str) -> None:
     await cli("topic", "create", "t")
-    assert words in (await cli("topic", "consume", "t", "-f", template, status=2)).stderr
+    assert expected in (await cli("topic", "consume", "t", "-f", template, status=2)).stderr
 
 
 async def test_template_supports_every_field(cli: Cli) -> None:

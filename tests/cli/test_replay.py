@@ -220,17 +220,17 @@ async def test_replay_uses_no_consumer_group(
 ) -> None:
     await filled("topic", "consume", "orders", "-g", "live", "-o", "start", "-n", "2")
     before = (await filled("group", "describe", "live", "-o", "json")).stdout
-    asked: set[ApiKey] = set()
+    requested: set[ApiKey] = set()
     send = Connection._send
 
     async def noted(self: Connection, key: ApiKey, version: int, message: Any) -> None:
-        asked.add(key)
+        requested.add(key)
         await send(self, key, version, message)
 
     monkeypatch.setattr(Connection, "_send", noted)
     await filled("replay", "orders", "--to-topic", "copy")
     monkeypatch.undo()
-    assert asked == {
+    assert requested == {
         ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.LIST_OFFSETS, ApiKey.FETCH, ApiKey.PRODUCE,
         ApiKey.INIT_PRODUCER_ID, ApiKey.DESCRIBE_CONFIGS,
     }  # fmt: skip

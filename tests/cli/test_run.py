@@ -110,7 +110,7 @@ async def test_seed_is_not_written_again_after_restart(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "expected"),
     [
         ("nonsense", "line 2: invalid JSON"),
         ('{"value": "x"}', "line 2: the topic is missing"),
@@ -118,7 +118,7 @@ async def test_seed_is_not_written_again_after_restart(tmp_path: Path) -> None:
         ('{"topic": "a b"}', "the topic name 'a b'"),
     ],
 )
-def test_invalid_seed_prevents_start(tmp_path: Path, line: str, words: str) -> None:
+def test_invalid_seed_prevents_start(tmp_path: Path, line: str, expected: str) -> None:
     seed = tmp_path / "seed.ndjson"
     seed.write_text(f'{{"topic": "t"}}\n{line}\n')
     command = [*SERVE, "--memory", "--seed", str(seed)]
@@ -126,5 +126,5 @@ def test_invalid_seed_prevents_start(tmp_path: Path, line: str, words: str) -> N
         command, capture_output=True, text=True, check=False, timeout=PROCESS_SECONDS
     )
     assert done.returncode == 3
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "ready" not in done.stdout

@@ -38,9 +38,11 @@ def bad_lines(command: click.Command) -> Iterator[list[str]]:
 
 
 def test_usage_errors_hide_secret_arguments() -> None:
-    lines = [[*path, *words] for path, command in commands(main) for words in bad_lines(command)]
-    for words in lines:
-        assert SECRET not in said_by(*words), words
+    lines = [
+        [*path, *arguments] for path, command in commands(main) for arguments in bad_lines(command)
+    ]
+    for arguments in lines:
+        assert SECRET not in said_by(*arguments), arguments
     assert len(lines) > 150
 
 

@@ -112,8 +112,8 @@ def test_secured_test_calls_every_command() -> None:
     assert not called & ALONE
 
 
-def invoke(environment: dict[str, str], *words: str) -> Result:
-    return CliRunner(env=environment).invoke(main, words, input="a password")
+def invoke(environment: dict[str, str], *arguments: str) -> Result:
+    return CliRunner(env=environment).invoke(main, arguments, input="a password")
 
 
 def toml(settings: dict[str, str]) -> str:
@@ -151,8 +151,8 @@ async def test_all_commands_work_with_tls_sasl_and_acls(tmp_path: Path) -> None:
         wrong = {}
         token = ""
         for each in CALLS:
-            words = each.format(token=token).split()
-            result = await trio.to_thread.run_sync(partial(invoke, admin, *words))
+            arguments = each.format(token=token).split()
+            result = await trio.to_thread.run_sync(partial(invoke, admin, *arguments))
             if each.startswith("security token create"):
                 token = json.loads(result.stdout)["token"]
             if result.exit_code and not (

@@ -47,8 +47,15 @@ async def test_user_can_be_added_listed_and_removed(
     for mechanism in ScramMechanism:
         assert await logs_in(broker, "bob", "brush", mechanism)
     assert not await logs_in(broker, "bob", "brush\n")
-    both = ("--mechanism", "scram-sha-256", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192")
-    made = await cli("security", "user", "add", "carol", *both, *LOGIN, stdin="crayon")
+    options = (
+        "--mechanism",
+        "scram-sha-256",
+        "--mechanism",
+        "SCRAM-SHA-512",
+        "--iterations",
+        "8192",
+    )
+    made = await cli("security", "user", "add", "carol", *options, *LOGIN, stdin="crayon")
     assert made.stdout == "user carol can authenticate with SCRAM-SHA-256, SCRAM-SHA-512\n"
     for mechanism in ScramMechanism:
         assert await logs_in(broker, "carol", "crayon", mechanism)
@@ -65,8 +72,8 @@ async def test_user_can_be_added_listed_and_removed(
     assert not await logs_in(broker, "bob", "brush")
     assert await logs_in(broker, "bob", "another one")
     one = ("--mechanism", "SCRAM-SHA-256")
-    gone = await cli("security", "user", "remove", "carol", *one, *LOGIN)
-    assert gone.stdout == "user carol can no longer authenticate with SCRAM-SHA-256\n"
+    output = await cli("security", "user", "remove", "carol", *one, *LOGIN)
+    assert output.stdout == "user carol can no longer authenticate with SCRAM-SHA-256\n"
     assert not await logs_in(broker, "carol", "crayon")
     assert await logs_in(broker, "carol", "crayon", SHA_512)
     second_output = await cli("security", "user", "remove", "carol", *one, *LOGIN, status=1)
@@ -92,8 +99,8 @@ async def test_added_user_gets_mechanisms_of_the_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The user is added through a second listener without authentication."""
-    both = "listeners=SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
-    async with guarded(both, *settings) as broker:
+    options = "listeners=SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+    async with guarded(options, *settings) as broker:
         endpoint = next(at for each, at in broker.server.endpoints() if each.name == "PLAINTEXT")
         monkeypatch.setenv(ENVIRONMENT, str(endpoint))
         made = await cli("security", "user", "add", "bob", stdin="brush")
@@ -110,16 +117,16 @@ async def test_added_user_gets_mechanisms_of_the_broker(
 async def test_added_user_gets_mechanisms_of_the_listener_of_the_admin(cli: Cli) -> None:
     own = "listener.name.sasl_plaintext.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512"
     async with guarded(own) as broker:
-        words = ("--bootstrap", broker.bootstrap_servers, *LOGIN)
-        made = await cli("security", "user", "add", "bob", *words, stdin="brush")
+        arguments = ("--bootstrap", broker.bootstrap_servers, *LOGIN)
+        made = await cli("security", "user", "add", "bob", *arguments, stdin="brush")
         assert await logs_in(broker, "bob", "brush", SHA_512)
     assert made.stdout == "user bob can authenticate with SCRAM-SHA-512\n"
 
 
 async def test_user_add_warns_of_mechanism_without_listener(cli: Cli) -> None:
     async with started() as broker:
-        words = ("--bootstrap", broker.bootstrap_servers, "--mechanism", "SCRAM-SHA-512")
-        made = await cli("security", "user", "add", "bob", *words, stdin="brush")
+        arguments = ("--bootstrap", broker.bootstrap_servers, "--mechanism", "SCRAM-SHA-512")
+        made = await cli("security", "user", "add", "bob", *arguments, stdin="brush")
     assert "no listener of the brokers enables SCRAM-SHA-512" in made.stdout
     assert "can authenticate" not in made.stdout
 
@@ -190,6 +197,6 @@ async def test_completion_proposes_user_names(broker: Broker, cli: Cli) -> None:
     for name in ("bob", "barbara", "alice"):
         await cli("security", "user", "add", name, *LOGIN, stdin="brush")
     for verb in ("list", "remove"):
-        words = "security", "user", verb, *LOGIN[:5], f"'{LOGIN[5]}'"
-        found = await trio.to_thread.run_sync(lambda: proposed(*words, incomplete="b"))  # noqa: B023
+        arguments = "security", "user", verb, *LOGIN[:5], f"'{LOGIN[5]}'"
+        found = await trio.to_thread.run_sync(lambda: proposed(*arguments, incomplete="b"))  # noqa: B023
         assert found == ["barbara", "bob"]

@@ -63,8 +63,8 @@ async def test_acl_can_be_added_listed_and_removed(
 ) -> None:
     assert await read_json("security", "acl", "list", *LOGIN) == []
     orders = ("--topic", "orders")
-    both = (*READ, "--operation", "WRITE")
-    made = await cli("security", "acl", "add", *BOB, *both, *orders, *LOGIN)
+    read_and_write = (*READ, "--operation", "WRITE")
+    made = await cli("security", "acl", "add", *BOB, *read_and_write, *orders, *LOGIN)
     assert made.stdout.splitlines() == [
         "ALLOW User:bob READ on topic orders from *",
         "ALLOW User:bob WRITE on topic orders from *",
@@ -90,8 +90,8 @@ async def test_acl_can_be_added_listed_and_removed(
     assert [json.loads(line)["principal"] for line in lines] == ["User:*", "User:*"]
     output = await cli("security", "acl", "remove", *BOB, *READ, *LOGIN, status=2)
     assert "1 ACLs match; pass --yes" in output.stderr
-    gone = await read_json("security", "acl", "remove", *BOB, *READ, "--yes", *LOGIN)
-    assert [row["operation"] for row in gone] == ["read"]
+    removed = await read_json("security", "acl", "remove", *BOB, *READ, "--yes", *LOGIN)
+    assert [row["operation"] for row in removed] == ["read"]
     assert len(broker.node.cluster.acls) == 3
     assert await read_json("security", "acl", "remove", *BOB, *READ, *LOGIN) == []
 
@@ -99,8 +99,14 @@ async def test_acl_can_be_added_listed_and_removed(
 async def test_acl_list_matches_patterns_and_remove_matches_literally(
     cli: Cli, read_json: ReadJson
 ) -> None:
-    for words in (["orders"], ["ord", "--prefixed"], ["*"], ["order"], ["orders", "--prefixed"]):
-        await cli("security", "acl", "add", *BOB, *READ, "--topic", *words, *LOGIN)
+    for arguments in (
+        ["orders"],
+        ["ord", "--prefixed"],
+        ["*"],
+        ["order"],
+        ["orders", "--prefixed"],
+    ):
+        await cli("security", "acl", "add", *BOB, *READ, "--topic", *arguments, *LOGIN)
     orders = ("--topic", "orders")
 
     def names(rows: Any) -> list[tuple[str, str]]:
@@ -114,13 +120,13 @@ async def test_acl_list_matches_patterns_and_remove_matches_literally(
     ]
     prefixed = await read_json("security", "acl", "list", *orders, "--prefixed", *LOGIN)
     assert names(prefixed) == [("orders", "prefixed")]
-    gone = await read_json("security", "acl", "remove", *orders, "--yes", *LOGIN)
-    assert names(gone) == [("orders", "literal")]
+    removed = await read_json("security", "acl", "remove", *orders, "--yes", *LOGIN)
+    assert names(removed) == [("orders", "literal")]
     assert len(await read_json("security", "acl", "list", "--prefixed", *LOGIN)) == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["add", *READ, "--topic", "t"], "add --principal NAME"),
         (["add", *BOB, *READ], "no operation"),
@@ -138,9 +144,9 @@ async def test_acl_list_matches_patterns_and_remove_matches_literally(
     ],
 )
 async def test_acl_commands_reject_invalid_options(
-    words: list[str], expected: str, cli: Cli
+    arguments: list[str], expected: str, cli: Cli
 ) -> None:
-    assert expected in (await cli("security", "acl", *words, *LOGIN, status=2)).stderr
+    assert expected in (await cli("security", "acl", *arguments, *LOGIN, status=2)).stderr
 
 
 async def test_denied_acl_command_suggests_next_action(broker: Broker, cli: Cli) -> None:
@@ -185,7 +191,7 @@ async def test_producer_and_consumer_shortcuts_grant_required_operations(
 
 
 @pytest.mark.parametrize(
-    ("given", "asked", "allowed", "rule", "commands"),
+    ("given", "question", "allowed", "rule", "commands"),
     [
         (
             [],
@@ -251,7 +257,7 @@ async def test_producer_and_consumer_shortcuts_grant_required_operations(
 )
 async def test_acl_explain_names_rule_and_commands(
     given: list[list[str]],
-    asked: list[str],
+    question: list[str],
     allowed: bool,
     rule: str,
     commands: list[str],
@@ -259,10 +265,10 @@ async def test_acl_explain_names_rule_and_commands(
     read_json: ReadJson,
 ) -> None:
     """The printed commands are sufficient."""
-    for words in given:
-        await cli("security", "acl", "add", *words, *LOGIN)
-    who = [] if "--principal" in asked else BOB
-    why = ("security", "acl", "explain", *who, *asked, *LOGIN)
+    for command_line in given:
+        await cli("security", "acl", "add", *command_line, *LOGIN)
+    principal = [] if "--principal" in question else BOB
+    why = ("security", "acl", "explain", *principal, *question, *LOGIN)
     (row,) = await read_json(*why)
     assert (row["allowed"], row["rule"]) == (allowed, rule)
     assert row["commands"] == [f"kbroker security acl {each}" for each in commands]
@@ -281,9 +287,9 @@ async def test_acl_explain_reports_unknown_rules(cli: Cli) -> None:
         *("security", "acl", "add", "--principal", "bob", "--operation", "describe", "--cluster"),
         *LOGIN,
     )
-    words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
-    assert "Other ACLs apply to --host ::1." in (await cli(*words, *LOGIN)).stdout
-    output = (await cli(*words, *login("bob"))).stdout
+    arguments = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
+    assert "Other ACLs apply to --host ::1." in (await cli(*arguments, *LOGIN)).stdout
+    output = (await cli(*arguments, *login("bob"))).stdout
     assert "does not expose its super.users and allow.everyone.if.no.acl.found" in output
 
 
@@ -292,8 +298,8 @@ async def test_acl_explain_reports_allow_everyone_setting(
 ) -> None:
     async with guarded("allow.everyone.if.no.acl.found=true") as broker:
         monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap_servers)
-        words = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
-        output = (await cli(*words, *LOGIN)).stdout
+        arguments = ("security", "acl", "explain", *BOB, *READ, "--topic", "t")
+        output = (await cli(*arguments, *LOGIN)).stdout
         assert "and allow.everyone.if.no.acl.found is true" in output
 
 

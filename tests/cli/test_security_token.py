@@ -56,8 +56,8 @@ async def broker() -> AsyncIterator[Broker]:
 async def test_token_can_be_created_renewed_and_expired(
     broker: Broker, cli: Cli, read_json: ReadJson
 ) -> None:
-    words = ("--renewer", "User:alice", "--renewer", "bob", "--max-lifetime", "2d")
-    (made,) = await read_json("security", "token", "create", *words, *ADMIN)
+    arguments = ("--renewer", "User:alice", "--renewer", "bob", "--max-lifetime", "2d")
+    (made,) = await read_json("security", "token", "create", *arguments, *ADMIN)
     token_id, hmac = made["token"], made.pop("hmac")
     assert (made["owner"], made["requester"]) == ("User:admin", "User:admin")
     assert made["renewers"] == ["User:alice", "User:bob"]
@@ -93,8 +93,8 @@ async def test_failed_token_command_suggests_next_action(broker: Broker, cli: Cl
     refused = await cli("security", "token", "create", *with_token(token_id, hmac), status=1)
     assert "authenticate as a user or with a certificate" in refused.stderr
     async with guarded() as other:
-        where = ("-b", str(other.endpoint))
-        disabled = await cli("security", "token", "create", *where, *ADMIN, status=1)
+        bootstrap = ("-b", str(other.endpoint))
+        disabled = await cli("security", "token", "create", *bootstrap, *ADMIN, status=1)
     assert "set delegation.token.secret.key on all brokers" in disabled.stderr
 
 
@@ -114,6 +114,6 @@ async def test_completion_proposes_token_ids(broker: Broker, cli: Cli) -> None:
     async with open_cluster([broker.endpoint], security=ALICE) as cluster:
         token = await create_delegation_token(cluster)
     for verb in ("renew", "expire"):
-        words = ("security", "token", verb)
-        ask = functools.partial(proposed, *words, incomplete=token.id[:4])
+        arguments = ("security", "token", verb)
+        ask = functools.partial(proposed, *arguments, incomplete=token.id[:4])
         assert await trio.to_thread.run_sync(ask) == [token.id]

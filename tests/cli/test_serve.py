@@ -56,12 +56,12 @@ def test_serve_prints_ready_line_and_exits_cleanly_on_signal(tmp_path: Path) -> 
         lines = [process.stdout.readline() for _ in range(4)]
         address = wait_for(port_file)
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=SECONDS)
+        output, _ = process.communicate(timeout=SECONDS)
     assert lines[0].startswith("kbroker 0.")
     assert f"localhost:{address.split(':')[1].strip()}" in lines[1]
     assert "new" in lines[2]
     assert lines[3].startswith("ready in ")
-    assert rest == "stopped\n"
+    assert output == "stopped\n"
     assert process.returncode == 0
     assert not port_file.exists()
 
@@ -203,8 +203,8 @@ def test_serve_stops_when_parent_exits(event: str) -> None:
         while json.loads(parent.stdout.readline())["event"] != event:
             pass
         parent.kill()
-        rest, _ = parent.communicate(timeout=SECONDS)  # to the end of the server's output
-    assert json.loads(rest.splitlines()[-1])["event"] == "stopped"
+        output, _ = parent.communicate(timeout=SECONDS)  # to the end of the server's output
+    assert json.loads(output.splitlines()[-1])["event"] == "stopped"
 
 
 def test_serve_stops_after_idle_timeout() -> None:
@@ -220,6 +220,6 @@ def test_health_exit_status_shows_running_server(tmp_path: Path) -> None:
         done = subprocess.run([*health, address], capture_output=True, text=True, check=False)
         assert done.returncode == 0
         assert "responds" in done.stdout
-    gone = subprocess.run([*health, address], capture_output=True, text=True, check=False)
-    assert gone.returncode == 1
-    assert "kbroker serve" in gone.stderr
+    output = subprocess.run([*health, address], capture_output=True, text=True, check=False)
+    assert output.returncode == 1
+    assert "kbroker serve" in output.stderr

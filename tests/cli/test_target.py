@@ -139,9 +139,9 @@ async def test_brokers_setting_accepts_name_bootstrap_servers(cli: Cli, broker: 
 
 
 def test_foreign_token_callback_class_is_rejected() -> None:
-    words = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
-    words.append("sasl.login.callback.handler.class=com.example.Tokens")
-    options = [word for each in words for word in ("-X", each)]
+    arguments = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
+    arguments.append("sasl.login.callback.handler.class=com.example.Tokens")
+    options = [word for each in arguments for word in ("-X", each)]
     output = invoke("topic", "list", *options, status=2).stderr
     assert "com.example.Tokens is not supported; remove the setting" in output
 

@@ -69,13 +69,13 @@ async def test_txn_list_and_describe_show_transaction_states(
     assert (
         await read_json("cluster", "txn", "list", "--state", "Ongoing", "--longer-than", "1h") == []
     )
-    both = await read_json("cluster", "txn", "describe", "open", "empty")
-    assert [(row["state"], row["partitions"]) for row in both] == [
+    described = await read_json("cluster", "txn", "describe", "open", "empty")
+    assert [(row["state"], row["partitions"]) for row in described] == [
         ("Ongoing", ["t-0"]),
         ("Empty", []),
     ]
-    assert (both[0]["timeout_ms"], both[0]["producer_epoch"]) == (TIMEOUT_MS, 0)
-    assert both[1]["start_timestamp"] is None
+    assert (described[0]["timeout_ms"], described[0]["producer_epoch"]) == (TIMEOUT_MS, 0)
+    assert described[1]["start_timestamp"] is None
     text = (await cli("cluster", "txn", "describe", "open")).stdout
     assert "STATE             Ongoing" in text
     output = await cli("cluster", "txn", "describe", "missing", status=1)

@@ -31,16 +31,16 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def test_acls_are_added_described_and_removed(broker: Broker) -> None:
-    ours, others = acl(), acl(principal="User:bob")
+    ours, foreign = acl(), acl(principal="User:bob")
     async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
-        await add_acls(cluster, [others, ours, ours])
-        assert await describe_acls(cluster, [ANY, ANY]) == [ours, others]
+        await add_acls(cluster, [foreign, ours, ours])
+        assert await describe_acls(cluster, [ANY, ANY]) == [ours, foreign]
         described = await describe_rules(cluster)
         assert described.rules == AuthorizerSettings(frozenset(["User:admin"]))
         assert described.hidden_settings == []
         assert await remove_acls(cluster, [ANY._replace(principal="User:bob"), ANY]) == [
             ours,
-            others,
+            foreign,
         ]
         with pytest.raises(KafkaError) as refused:
             await add_acls(cluster, [acl(permission=type(ALLOW)(1))])

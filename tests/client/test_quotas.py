@@ -14,10 +14,10 @@ async def test_quotas_are_altered_and_described(broker: Broker) -> None:
     async with open_cluster([broker.endpoint]) as cluster:
         await alter_quotas(cluster, {"user": None}, {"producer_byte_rate": 5.0})
         await alter_quotas(cluster, {"user": "al", "client-id": "c"}, {"consumer_byte_rate": 7.0})
-        both = ClientQuota({"user": "al", "client-id": "c"}, {"consumer_byte_rate": 7.0})
+        quota = ClientQuota({"user": "al", "client-id": "c"}, {"consumer_byte_rate": 7.0})
         default = ClientQuota({"user": None}, {"producer_byte_rate": 5.0})
-        assert await describe_quotas(cluster) == [default, both]
-        assert await describe_quotas(cluster, {"user": "al"}) == [both]
+        assert await describe_quotas(cluster) == [default, quota]
+        assert await describe_quotas(cluster, {"user": "al"}) == [quota]
         assert await describe_quotas(cluster, {"user": "al"}, strict=True) == []
         assert await describe_quotas(cluster, {"user": None}) == [default]
         with pytest.raises(KafkaError) as refused:

@@ -165,10 +165,10 @@ async def transaction_is_atomic(world: World) -> None:
     store = world.client()
     copy = await Copy(world.client()).open()
     first = await must_put(store, "a", 1)
-    both: dict[str, Document | None] = {"a": None, "b": {"n": 2}, "c": {"n": 3}}
-    refused = await store.transact(both, compares={"a": first, "b": first}, cause="refused")
+    changes: dict[str, Document | None] = {"a": None, "b": {"n": 2}, "c": {"n": 3}}
+    refused = await store.transact(changes, compares={"a": first, "b": first}, cause="refused")
     assert refused is None
-    done = await store.transact(both, compares={"a": first, "b": ABSENT}, cause="done")
+    done = await store.transact(changes, compares={"a": first, "b": ABSENT}, cause="done")
     assert done is not None
     await copy.knows(done)
     assert copy.entries == {"b": ({"n": 2}, done), "c": ({"n": 3}, done)}

@@ -266,13 +266,13 @@ class Network:
         self._clients.discard(client)
 
     async def _carry(
-        self, source: trio.SocketStream, target: trio.SocketStream, both: trio.CancelScope
+        self, source: trio.SocketStream, target: trio.SocketStream, scope: trio.CancelScope
     ) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await source.receive_some(RECEIVE_BYTES):
                 if target not in self._deaf:
                     await target.send_all(data)
-        both.cancel()
+        scope.cancel()
 
 
 @asynccontextmanager

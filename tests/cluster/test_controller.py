@@ -83,15 +83,15 @@ async def test_last_isr_member_leads_after_its_return(
         await lease_ends()
         await two.crash()
         await lease_ends()
-        gone = three.partition()
-        assert (gone.leader, gone.isr) == (-1, [2])
+        after_failure = three.partition()
+        assert (after_failure.leader, after_failure.isr) == (-1, [2])
         await one.start()
         await settled()
-        assert three.partition() == gone, "node 1 may lack what node 2 committed alone"
+        assert three.partition() == after_failure, "node 1 may lack what node 2 committed alone"
         await two.start()
         await settled()
         back = three.partition()
-        assert (back.leader, back.leader_epoch) == (2, gone.leader_epoch + 1)
+        assert (back.leader, back.leader_epoch) == (2, after_failure.leader_epoch + 1)
 
 
 async def test_nodes_that_left_small_isr_stay_eligible(

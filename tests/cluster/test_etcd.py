@@ -69,18 +69,18 @@ def test_error_names_unreadable_tls_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--memory"], ["--nodes", "3"], ["--racks", "a,b"], ["--control-port", "0"]]
+    "arguments", [["--memory"], ["--nodes", "3"], ["--racks", "a,b"], ["--control-port", "0"]]
 )
-def test_cluster_option_excludes_single_process_options(words: list[str]) -> None:
-    done = CliRunner().invoke(main, ["serve", "--cluster", "etcd://one/shop", *words])
+def test_cluster_option_excludes_single_process_options(arguments: list[str]) -> None:
+    done = CliRunner().invoke(main, ["serve", "--cluster", "etcd://one/shop", *arguments])
     assert done.exit_code == 2
-    assert f"--cluster and {words[0]} exclude each other" in done.output
+    assert f"--cluster and {arguments[0]} exclude each other" in done.output
 
 
 def test_migrate_metadata_ignores_cluster_variable(tmp_path: Path) -> None:
     environment = {"KBROKER_CLUSTER": "etcd://one/shop"}
-    words = ["cluster", "resize", "--nodes", "1", str(tmp_path)]
-    done = CliRunner().invoke(main, words, env=environment)
+    arguments = ["cluster", "resize", "--nodes", "1", str(tmp_path)]
+    done = CliRunner().invoke(main, arguments, env=environment)
     assert done.exit_code == 1
     assert "found no directories of nodes" in done.output
     done = CliRunner().invoke(main, ["cluster", "migrate-metadata", str(tmp_path)], env=environment)

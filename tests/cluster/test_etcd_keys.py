@@ -46,11 +46,11 @@ def test_foreign_value_raises_error_that_names_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "is_older"),
+    ("other", "is_older"),
     [((6, 5, 1), True), ((8, 5, 1), True), ((8, 8, 1), False), ((7, 5, 2), False)],
 )
 def test_key_is_older_if_revision_or_version_is_lower(
-    there: tuple[int, int, int], is_older: bool
+    other: tuple[int, int, int], is_older: bool
 ) -> None:
     known = Held("cause", {}, 7, 5, 2)
-    assert Held("cause", {}, *there).is_older_than(known) is is_older
+    assert Held("cause", {}, *other).is_older_than(known) is is_older

@@ -177,12 +177,12 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
         store_at(etcd.endpoints, "away") as other,
     ):
         stays = await must_put(other, "stays", 0)
-        gone = await must_put(other, "gone", 0)
+        put = await must_put(other, "gone", 0)
         anew = await must_put(other, "anew", 0)
         await must_put(store, "changed", 0)
         copy = await Copy(store).open()
         await network.cut()
-        await must_put(other, "gone", None, gone)
+        await must_put(other, "gone", None, put)
         await must_put(other, "anew", None, anew)
         created = await must_put(other, "anew", 1)
         changed = (await other.range("changed")).entries["changed"].revision
@@ -299,12 +299,12 @@ async def test_waiters_for_slow_watch_share_heartbeats(
 async def test_etcd_user_authenticates_and_renews_token(tmp_path: Path) -> None:
     etcd = Etcd(tmp_path)
     try:
-        everything = {"key": b64encode(b"\0").decode(), "range_end": b64encode(b"\0").decode()}
+        whole_range = {"key": b64encode(b"\0").decode(), "range_end": b64encode(b"\0").decode()}
         etcd.ask("auth/user/add", {"name": "root", "password": "secret"})
         etcd.ask("auth/role/add", {"name": "root"})
         etcd.ask("auth/user/grant", {"user": "root", "role": "root"})
         etcd.ask(
-            "auth/role/grant", {"name": "root", "perm": {"permType": "READWRITE", **everything}}
+            "auth/role/grant", {"name": "root", "perm": {"permType": "READWRITE", **whole_range}}
         )
         etcd.ask("auth/enable", {})
         wrong = Gateway(etcd.endpoints, login=Login("root", "wrong"))

@@ -407,9 +407,9 @@ class FullDisk:
 async def test_change_history_is_bounded(files: MemFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "HISTORY_ENTRIES", 10)
     store = LocalStore(files, PATH)
-    both: dict[str, Document | None] = {"a": {}, "b": {}}
+    changes: dict[str, Document | None] = {"a": {}, "b": {}}
     for _ in range(20):
-        await store.transact(both, compares={}, cause="test")
+        await store.transact(changes, compares={}, cause="test")
     received: list[Change] = []
     with pytest.raises(Compacted, match="up to revision 15 are no longer available"):
         store.watch(received.append, after=14)

@@ -25,10 +25,10 @@ def run(directory: Path, *arguments: str) -> Outcome:
     """Run tests against a copy. Fails if a test fails or the copy is not compiled."""
     environment = os.environ | {"PYTHONPATH": str(directory)}
     environment.pop("PYTEST_XDIST_WORKER", None)  # this process may be a worker of pytest-xdist
-    asked = subprocess.check_output(
+    printed = subprocess.check_output(
         [sys.executable, "-c", PRINT_MODULE_PATH], cwd=directory, env=environment, text=True
     )
-    assert Path(asked.strip()).suffix in (".so", ".pyd")
+    assert Path(printed.strip()).suffix in (".so", ".pyd")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, "-p", "no:cacheprovider", *arguments],
         cwd=directory,

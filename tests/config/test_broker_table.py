@@ -64,7 +64,7 @@ def test_own_settings_are_missing_in_kafka() -> None:
     kafka = kafka_settings("broker")
     own = {each.name for each in BROKER_PROPERTIES.values() if each.own}
     # Kafka names outside its broker settings: of its authorizer, and quotas that tools set.
-    others = {
+    unused = {
         "super.users",
         "allow.everyone.if.no.acl.found",
         "leader.replication.throttled.rate",
@@ -72,7 +72,7 @@ def test_own_settings_are_missing_in_kafka() -> None:
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "max.decompressed.message.bytes",  # of Kafka 4.4
     }
-    assert own == BROKER_PROPERTIES.keys() - kafka.keys() - others
+    assert own == BROKER_PROPERTIES.keys() - kafka.keys() - unused
 
 
 def test_every_kafka_broker_setting_is_known() -> None:
@@ -163,9 +163,9 @@ def test_applied_settings_are_read_by_the_code() -> None:
         read.add("broker.id")
     every = (*TOPIC_PROPERTIES.values(), *BROKER_PROPERTIES.values())
     applied = {each.name for each in every if each.effect is Effect.APPLIED}
-    others = {each.name for each in every} - applied
+    unused = {each.name for each in every} - applied
     assert sorted(applied - read) == [], "read them, or mark them LATER in the table"
-    assert sorted(n for n in others if attribute.get(n) in names) == [], "mark them APPLIED"
+    assert sorted(n for n in unused if attribute.get(n) in names) == [], "mark them APPLIED"
 
 
 # Documentation

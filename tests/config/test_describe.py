@@ -136,17 +136,17 @@ def test_describe_topic_with_cache_equals_uncached_result(
 def test_describe_topic_caches_default_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = BrokerConfig.load()
     first = describe_topic({}, broker)
-    asked = []
+    described = []
     effective = TopicConfig.effective
 
     def counted(config: TopicConfig, name: str) -> Value:
-        asked.append(name)
+        described.append(name)
         return effective(config, name)
 
     monkeypatch.setattr(TopicConfig, "effective", counted)
     assert describe_topic({}, broker) == first
     assert describe_topic({"retention.ms": "7"}, broker) != first
-    assert asked == ["retention.ms"]
+    assert described == ["retention.ms"]
     changed = broker.overlay(
         {"log.retention.ms": "8"}, origin="test", source=Source.DYNAMIC_DEFAULT_BROKER
     )

@@ -208,8 +208,8 @@ async def test_listener_security_detects_missing_users(mechanism: str, has_users
 
 def test_server_warns_of_listener_without_users() -> None:
     options = ("listeners=SASL_PLAINTEXT://localhost:0", "sasl.enabled.mechanisms=SCRAM-SHA-256")
-    words = [word for option in options for word in ("-o", option)]
-    with serving("--memory", *words) as process:
+    arguments = [word for option in options for word in ("-o", option)]
+    with serving("--memory", *arguments) as process:
         assert process.stderr is not None
         warning = next(line for line in process.stderr if "log in" in line)
     assert "clients cannot authenticate at SASL_PLAINTEXT://localhost:" in warning

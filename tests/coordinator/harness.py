@@ -532,12 +532,12 @@ class Harness:
 
     def make_states(self, *, well: bool = True) -> list[StatesToInitialize]:
         """Complete all pending initialization requests, and return them."""
-        asked, self.to_make = self.to_make, []
-        for each in asked:
+        requested, self.to_make = self.to_make, []
+        for each in requested:
             self.settle(
                 self.coordinator.share_states.made(each.group_id, each.partitions, well=well)
             )
-        return asked
+        return requested
 
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic, or add partitions to it."""

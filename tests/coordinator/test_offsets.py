@@ -170,8 +170,8 @@ def test_fetch_of_missing_offset_is_not_an_error(version: int) -> None:
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_fetch_of_null_topics_returns_all_offsets(version: int) -> None:
     h = Harness()
-    everything: dict[str, list[int]] | None = None if version >= 2 else {}
-    assert h.fetch(everything, version=version) == {}
+    all_topics: dict[str, list[int]] | None = None if version >= 2 else {}
+    assert h.fetch(all_topics, version=version) == {}
     h.commit({ORDERS: 1, ("audit", 0): 2, ("orders", 3): 3})
     assert h.fetch({}, version=version) == {}
     if version >= 2:

@@ -22,8 +22,8 @@ def test_group_is_found_by_its_own_type_only(state: ShardState) -> None:
     group = state.begin(ConsumerGroup("g"))
     assert state.consumer_group("g") is group
     assert state.committing_group("g") is group
-    others = [state.classic_group("g"), state.share_group("g"), state.streams_group("g")]
-    assert others == [None, None, None]
+    other_groups = [state.classic_group("g"), state.share_group("g"), state.streams_group("g")]
+    assert other_groups == [None, None, None]
 
 
 def test_share_group_does_not_commit_offsets(state: ShardState) -> None:

@@ -106,8 +106,8 @@ async def test_offsets_of_topics_deleted_during_load_are_deleted(tmp_path: Path)
         await delete_topic(wire, "t")
         assert broker.node.is_loading
         await fetch_when_loaded(wire)
-        everything = OffsetFetchRequest(group_id="g", topics=None)
-        assert (await wire.ask(ApiKey.OFFSET_FETCH, 5, everything)).topics == []
+        all_offsets = OffsetFetchRequest(group_id="g", topics=None)
+        assert (await wire.ask(ApiKey.OFFSET_FETCH, 5, all_offsets)).topics == []
 
 
 async def test_small_coordinators_are_loaded_before_node_serves(

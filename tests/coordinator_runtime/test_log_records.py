@@ -26,10 +26,10 @@ def test_group_records_are_decoded(value: str) -> None:
     assert row is not None
     assert row["group"] == "g"
     assert len(row) > 2
-    gone = row_of(key, None)
-    assert gone is not None
-    assert gone["tombstone"] is True
-    assert gone.keys() - row.keys() == {"tombstone"}
+    tombstone = row_of(key, None)
+    assert tombstone is not None
+    assert tombstone["tombstone"] is True
+    assert tombstone.keys() - row.keys() == {"tombstone"}
 
 
 def test_current_assignment_record_is_decoded() -> None:

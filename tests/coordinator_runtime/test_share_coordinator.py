@@ -57,16 +57,16 @@ class World(NamedTuple):
         return SharePartitionKey("g", self.topic.id, index)
 
     def initialize(self, index: int = 0, start: int = 7, epoch: int = 1) -> Asked:
-        asked = InitializeShareGroupStateRequest.Partition(
+        request = InitializeShareGroupStateRequest.Partition(
             partition=index, state_epoch=epoch, start_offset=start
         )
         operation = ShareCoordinator.initialize
-        return Asked(self.service.perform(operation, self.share(index), asked))
+        return Asked(self.service.perform(operation, self.share(index), request))
 
     def start_offset(self, index: int = 0) -> int:
-        asked = ReadShareGroupStateSummaryRequest.Partition(partition=index)
+        request = ReadShareGroupStateSummaryRequest.Partition(partition=index)
         operation = ShareCoordinator.summary
-        rows = self.service.perform(operation, self.share(index), asked)
+        rows = self.service.perform(operation, self.share(index), request)
         assert isinstance(rows, list)
         return int(rows[0].start_offset)
 
@@ -157,10 +157,10 @@ async def test_response_waits_for_commit_or_loss_of_leadership(
     world.service.shard(world.share().name)
     replica = world.replica
     replica.commits_at_once = False
-    asked = world.initialize()
-    assert asked.is_pending
+    pending = world.initialize()
+    assert pending.is_pending
     event(replica)
-    assert asked.code == code
+    assert pending.code == code
     is_served = code is not None
     assert bool(world.service.shards()) is is_served
     if not is_served:

@@ -144,13 +144,13 @@ async def test_transaction_commits_offsets_of_groups_on_all_nodes(
 
 
 async def send_offset(writer: Writer, group: str, offset: int) -> None:
-    who = {"transactional_id": NAME, "producer_id": writer.id, "producer_epoch": writer.epoch}
+    producer = {"transactional_id": NAME, "producer_id": writer.id, "producer_epoch": writer.epoch}
     if not writer.second:
-        add = request(ApiKey.ADD_OFFSETS_TO_TXN, group_id=group, **who)
+        add = request(ApiKey.ADD_OFFSETS_TO_TXN, group_id=group, **producer)
         assert not (await writer.wire.ask(ApiKey.ADD_OFFSETS_TO_TXN, 3, add)).error_code
     cls = type(request(ApiKey.TXN_OFFSET_COMMIT))
     row = cls.Partition(partition_index=0, committed_offset=offset)
-    ask = cls(group_id=group, topics=[cls.Topic(name="t", partitions=[row])], **who)
+    ask = cls(group_id=group, topics=[cls.Topic(name="t", partitions=[row])], **producer)
     response = await writer.wire.ask(ApiKey.TXN_OFFSET_COMMIT, 5 if writer.second else 3, ask)
     assert response.topics[0].partitions[0].error_code == 0
 

@@ -143,11 +143,11 @@ def other_cluster(data: Path, random_: random.Random, templates: Templates) -> s
     return _replace_directory(data, random_, templates.other, "of another cluster:")
 
 
-def _replace_directory(data: Path, random_: random.Random, source: Path, what: str) -> str:
+def _replace_directory(data: Path, random_: random.Random, source: Path, action: str) -> str:
     path = random_.choice(partition_directories(source))
     shutil.rmtree(data / path.name, ignore_errors=True)
     shutil.copytree(path, data / path.name)
-    return f"{what} {path.name}"
+    return f"{action} {path.name}"
 
 
 DAMAGES: Sequence[Damage] = (
@@ -183,11 +183,11 @@ async def run_case(
     source = random_.choice([templates.clean, templates.crashed])
     shutil.copytree(source, data)
     done = [damage(data, random_, templates) for damage in damages or choose_damages(random_)]
-    what = f"seed {seed}, {source.name}: {' and '.join(done)}"
+    action = f"seed {seed}, {source.name}: {' and '.join(done)}"
     try:
         with collected_log() as lines:
             result, faults = await _check(templates, data, lines)
-        return Outcome(what, result, faults)
+        return Outcome(action, result, faults)
     finally:
         shutil.rmtree(data)
 

@@ -91,9 +91,9 @@ async def _check(broker: Broker) -> None:
 
 async def test_cluster_grows_to_three_nodes_and_shrinks_back(alone: Path) -> None:
     assert grow(OsFiles(), [str(alone)], 3) == [1, 2, 3]
-    there = {METADATA_JOURNAL, JOURNAL_RESERVE, JOURNAL_END, ".lock"}
-    there |= {"node-1", "node-2", "node-3"}
-    assert set(os.listdir(alone)) == there
+    files = {METADATA_JOURNAL, JOURNAL_RESERVE, JOURNAL_END, ".lock"}
+    files |= {"node-1", "node-2", "node-3"}
+    assert set(os.listdir(alone)) == files
     async with started(alone) as broker:
         assert [each.id for each in broker.nodes] == [1, 2, 3]
         assert all(each.node.partitions.logs.clean for each in broker.nodes)

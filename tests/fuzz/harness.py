@@ -142,11 +142,11 @@ class Fuzzer:
         self._versions = {api.key: api.versions for api in served.values()}
 
     def _counted(self, api: Api) -> Api:
-        def handler(ctx: Context, asked: Any) -> Any:
+        def handler(ctx: Context, request: Any) -> Any:
             if ctx.client_id != SENTINEL:
                 self._reached_handler = True
                 self.report.hits[api.key.name] += 1
-            return api.handler(ctx, asked)
+            return api.handler(ctx, request)
 
         return api._replace(handler=handler)
 
@@ -230,8 +230,10 @@ class Fuzzer:
 
     def _too_slow(self, frame: Frame, took: float, index: int) -> str:
         if took > self.report.slowest[0]:
-            what = f"{frame.key.name} {frame.version}, {len(frame.data)} bytes, frame {index}"
-            self.report.slowest = (took, what)
+            description = (
+                f"{frame.key.name} {frame.version}, {len(frame.data)} bytes, frame {index}"
+            )
+            self.report.slowest = (took, description)
         limit = FRAME_SECONDS_MAX + SECONDS_PER_BYTE_MAX * len(frame.data)
         return f"took {took:.2f} s" if took > limit else ""
 
@@ -280,7 +282,7 @@ def state_of(node: Node) -> object:
 
 
 async def exchange(
-    node: Node, apis: Mapping[int, Api], data: bytes, who: Principal | None = None
+    node: Node, apis: Mapping[int, Api], data: bytes, principal: Principal | None = None
 ) -> tuple[bytes, bool]:
     """Send a frame (without its length) and a valid request.
 
@@ -289,8 +291,8 @@ async def exchange(
     ours, server = socket.socketpair()
     client = trio.socket.from_stdlib_socket(ours)
     peer = Peer("127.0.0.1", Endpoint("127.0.0.1", 9092), "PLAINTEXT", None)
-    if who is not None:
-        peer.set_principal(who)
+    if principal is not None:
+        peer.set_principal(principal)
     connection = Connection(
         node,
         apis,

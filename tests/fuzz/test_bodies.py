@@ -103,15 +103,15 @@ async def test_every_malformed_length_count_and_tag_gets_valid_response_or_close
     assert tried >= len(apis[key].versions)
 
 
-def check_sent(frame: bytes, sent: bytes, what: str) -> None:
+def check_sent(frame: bytes, sent: bytes, description: str) -> None:
     """Check that the bytes are at most one valid response."""
     responses = split_frames(sent)
-    assert responses is not None, what
+    assert responses is not None, description
     if responses and correlation(responses[-1]) == SENTINEL_ID:
         responses.pop()
-    assert len(responses) <= 1, what
+    assert len(responses) <= 1, description
     for response in responses:
-        assert check_answer(frame, response) == "", what
+        assert check_answer(frame, response) == "", description
 
 
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)

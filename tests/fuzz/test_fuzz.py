@@ -243,10 +243,10 @@ async def test_client_that_closes_early_gets_no_truncated_response() -> None:
     rows = [DeleteRecordsRequest.Partition(partition_index=index) for index in range(30_000)]
     topic = DeleteRecordsRequest.Topic(name="missing", partitions=rows)
     ask = DeleteRecordsRequest(topics=[topic], timeout_ms=1000)
-    asked = frame(ApiKey.DELETE_RECORDS, 1, ask)
+    request = frame(ApiKey.DELETE_RECORDS, 1, ask)
     async with started() as broker:
         for _ in range(20):
-            sent, _ = await exchange(broker.node, load_apis(), asked[4:])
+            sent, _ = await exchange(broker.node, load_apis(), request[4:])
             assert split_frames(sent) is not None
 
 

@@ -227,10 +227,10 @@ class RequestGenerator:
         return head.encode("latin-1", "replace") + b"\r\n" + body
 
 
-async def status_of(there: Endpoint, request: bytes) -> int | None:
+async def status_of(endpoint: Endpoint, request: bytes) -> int | None:
     """Send a request and return the status of the response, or None without a response."""
     data = b""
-    async with await trio.open_tcp_stream(*there) as stream:
+    async with await trio.open_tcp_stream(*endpoint) as stream:
         with suppress(trio.BrokenResourceError), trio.fail_after(ANSWER_SECONDS):
             await stream.send_all(request)
             with trio.move_on_after(PATIENCE_SECONDS):
@@ -238,8 +238,8 @@ async def status_of(there: Endpoint, request: bytes) -> int | None:
             if not data:  # the server may wait for more of a body
                 await stream.send_eof()
                 data = await stream.receive_some(HEAD_BYTES)
-    words = bytes(data).split(None, 2)
-    return int(words[1]) if len(words) > 1 and words[0].startswith(b"HTTP/") else None
+    parts = bytes(data).split(None, 2)
+    return int(parts[1]) if len(parts) > 1 and parts[0].startswith(b"HTTP/") else None
 
 
 def check_log(caplog: pytest.LogCaptureFixture, sent: object) -> None:
@@ -261,10 +261,10 @@ async def test_random_http_requests_cause_no_error(
     number = int(request.config.option.frames * REQUESTS_PER_FRAME)
     statuses: set[int | None] = set()
     async with broker_with(service, config, None, None):
-        for there in (service.http.endpoint_of(1), service.registry.endpoint_of(1)):
+        for endpoint in (service.http.endpoint_of(1), service.registry.endpoint_of(1)):
             for _ in range(number):
-                sent = generator.request(str(there))
-                status = await status_of(there, sent)
+                sent = generator.request(str(endpoint))
+                status = await status_of(endpoint, sent)
                 statuses.add(status)
                 assert status != 500, sent[:2_000]
                 check_log(caplog, sent[:2_000])
@@ -291,9 +291,9 @@ async def test_malformed_http_head_is_rejected(head: str, caplog: pytest.LogCapt
     assert service.http is not None
     assert service.registry is not None
     async with broker_with(service, config, None, None):
-        for there in (service.http.endpoint_of(1), service.registry.endpoint_of(1)):
-            text = f"{head}Host: {there}\r\nConnection: close\r\n\r\n"
-            status = await status_of(there, text.encode("latin-1"))
+        for endpoint in (service.http.endpoint_of(1), service.registry.endpoint_of(1)):
+            text = f"{head}Host: {endpoint}\r\nConnection: close\r\n\r\n"
+            status = await status_of(endpoint, text.encode("latin-1"))
             assert status in (200, 400, 403, 404, 405, 413), status
             check_log(caplog, head)
 

@@ -73,16 +73,16 @@ async def test_request_with_longest_strings_gets_response(key: ApiKey) -> None:
                 valid = VALID[key](world, random.Random(version))
                 if key == ApiKey.PRODUCE:
                     valid.acks = 1
-                for what, message in [("client id", valid), *stretched(valid, version)]:
-                    client_id = LONG_STRINGS[0] if what == "client id" else "c"
+                for field, message in [("client id", valid), *stretched(valid, version)]:
+                    client_id = LONG_STRINGS[0] if field == "client id" else "c"
                     head = struct.pack(">hhih", key, version, 1, len(client_id))
                     head += client_id.encode()
                     if request_class(key).is_flexible(version):
                         head += b"\x00"
                     frame = head + b"".join(each.data for each in tokens(message, version))
                     sent, cut_off = await exchange(broker.node, apis, frame)
-                    assert not cut_off, f"version {version}, {what}"
-                    check_sent(frame, sent, f"version {version}, {what}")
+                    assert not cut_off, f"version {version}, {field}"
+                    check_sent(frame, sent, f"version {version}, {field}")
             assert broker.node.context.error_log.unhandled_errors == 0, alarm.messages
     finally:
         logging.getLogger("kbroker").removeHandler(alarm)

@@ -215,22 +215,32 @@ async def test_listener_settings_are_described_like_in_kafka(version: int) -> No
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_unknown_settings_of_each_source_are_listed_without_value(version: int) -> None:
     """The sources equal those of Apache Kafka 4.3: 2 broker, 3 all brokers, 4 static."""
-    both, dynamic = "log.cleaner.threads", "log.cleaner.io.buffer.size"  # only Kafka has these
+    unknown_everywhere, dynamic = (
+        "log.cleaner.threads",
+        "log.cleaner.io.buffer.size",
+    )  # only Kafka has these
     config = BrokerConfig.load(
-        options={"my.password": "hunter2", both: "1", "log.dir.failure.timeout.ms": "9"}
+        options={
+            "my.password": "hunter2",
+            unknown_everywhere: "1",
+            "log.dir.failure.timeout.ms": "9",
+        }
     )
     async with (
         open_broker(config, data_dir=None, listeners=[LOOPBACK]) as broker,
         connected(broker.endpoint) as wire,
     ):
-        for name, values in ((EVERY_NODE, {both: "2"}), ("1", {both: "3", dynamic: "4"})):
+        for name, values in (
+            (EVERY_NODE, {unknown_everywhere: "2"}),
+            ("1", {unknown_everywhere: "3", dynamic: "4"}),
+        ):
             resource = ConfigResource(ResourceType.BROKER, name)
             await broker.node.cluster.alter_configs(resource, values, cause="test")
         row = await describe(wire, version, BROKER, "1", include_synonyms=True)
-        unknown = {"my.password", both, dynamic, "log.dir.failure.timeout.ms"}
+        unknown = {"my.password", unknown_everywhere, dynamic, "log.dir.failure.timeout.ms"}
         found = {each.name: each for each in row.configs if each.name in unknown}
         assert {name: [s.source for s in each.synonyms] for name, each in found.items()} == {
-            both: [2, 3, 4],
+            unknown_everywhere: [2, 3, 4],
             dynamic: [2],
             "my.password": [4],
         }
@@ -239,7 +249,7 @@ async def test_unknown_settings_of_each_source_are_listed_without_value(version:
             assert (each.read_only, each.is_sensitive, each.config_type) == (True, True, 0)
             assert {each.value, *(s.value for s in each.synonyms)} == {None}
         cluster = await describe(wire, version, BROKER, EVERY_NODE, include_synonyms=True)
-        assert [each.name for each in cluster.configs] == [both]
+        assert [each.name for each in cluster.configs] == [unknown_everywhere]
 
 
 async def test_topic_shows_changed_broker_default_at_once(wire: Wire, broker: Broker) -> None:

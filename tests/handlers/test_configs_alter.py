@@ -300,7 +300,7 @@ async def test_broker_settings_survive_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "setting", "value", "words"),
+    ("name", "setting", "value", "expected"),
     [
         ("1", "num.partitions", "3", r"dynamically: \[num.partitions\]"),
         ("", "num.partitions", "3", r"dynamically: \[num.partitions\]"),
@@ -313,11 +313,11 @@ async def test_broker_settings_survive_restart(tmp_path: Path) -> None:
     ],
 )
 async def test_invalid_broker_settings_are_rejected(
-    wire: Wire, name: str, setting: str, value: str, words: str
+    wire: Wire, name: str, setting: str, value: str, expected: str
 ) -> None:
     row = await change(wire, (setting, SET, value), kind=BROKER, name=name)
     assert row.error_code == ErrorCode.INVALID_REQUEST
-    assert re.search(words, row.error_message)
+    assert re.search(expected, row.error_message)
     assert await dynamic_settings(wire, BROKER, name) == {}
 
 
@@ -545,10 +545,10 @@ async def test_resources_with_settings_are_listed(wire: Wire) -> None:
     await create_topic(wire, "t")
     await change(wire, ("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name="g")
     await change(wire, ("interval.ms", SET, "1000"), kind=METRICS, name="m")
-    everything = [(GROUP, "g"), (METRICS, "m"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")]
-    assert await list_resources(wire) == everything
+    resources = [(GROUP, "g"), (METRICS, "m"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")]
+    assert await list_resources(wire) == resources
     assert await list_resources(wire, version=0) == [(METRICS, "m")]
-    for kind, name in everything:
+    for kind, name in resources:
         assert await list_resources(wire, kind) == [(kind, name)]
     assert await list_resources(wire, TOPIC, GROUP, TOPIC) == [(GROUP, "g"), (TOPIC, "t")]
     await replace(wire, {}, kind=GROUP, name="g")

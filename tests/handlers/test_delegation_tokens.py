@@ -283,10 +283,10 @@ async def test_visible_tokens_depend_on_ownership_and_acls() -> None:
         first, second = [(await create(alice)).token_id for _ in range(2)]
         shared = (await create(alice, "bob")).token_id
         own = (await create(bob)).token_id
-        everything = {first, second, shared, own}
+        all_tokens = {first, second, shared, own}
         assert set(await ids(alice)) == {first, second, shared}
         assert set(await ids(bob)) == {shared, own}
-        assert set(await ids(admin)) == everything
+        assert set(await ids(admin)) == all_tokens
         assert await ids(bob, everybody=False) == []
         assert await ids(bob, "alice") == [shared]
         assert set(await ids(bob, "bob")) == {shared, own}
@@ -297,10 +297,10 @@ async def test_visible_tokens_depend_on_ownership_and_acls() -> None:
         )
         assert set(await ids(bob)) == {first, shared, own}
         await grant(admin, new(AclResourceType.USER, lets, "User:alice", principal="User:bob"))
-        assert set(await ids(bob)) == everything
+        assert set(await ids(bob)) == all_tokens
         prefix = new(AclResourceType.USER, lets, "User:b", pattern=PatternType.PREFIXED)
         await grant(admin, prefix)
-        assert set(await ids(alice)) == everything
+        assert set(await ids(alice)) == all_tokens
 
 
 async def test_concurrent_token_creation_respects_limit(monkeypatch: pytest.MonkeyPatch) -> None:

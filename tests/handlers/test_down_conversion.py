@@ -197,8 +197,8 @@ async def test_invalid_message_fails_only_its_partition(wire: Wire) -> None:
         ProduceRequest.Partition(index=1, records=message(crc=1)),
         ProduceRequest.Partition(index=2, records=wrapper(messages([b"2"]), Codec.GZIP)),
     ]
-    asked = [ProduceRequest.Topic(name="t", partition_data=rows)]
-    response = await wire.ask(ApiKey.PRODUCE, 2, ProduceRequest(acks=-1, topic_data=asked))
+    request = [ProduceRequest.Topic(name="t", partition_data=rows)]
+    response = await wire.ask(ApiKey.PRODUCE, 2, ProduceRequest(acks=-1, topic_data=request))
     codes = [row.error_code for row in response.responses[0].partition_responses]
     assert codes == [0, ErrorCode.CORRUPT_MESSAGE, 0]
     for index, expected in ((0, [b"0"]), (1, []), (2, [b"2"])):
@@ -431,8 +431,8 @@ async def test_request_limit_applies_to_version_3(wire: Wire) -> None:
     for index in range(3):
         await produce(wire, topic, batch([b"x" * 1000]), partition=index)
     for limit, expected in ((0, 1), (1, 1), (2500, 2), (1 << 20, 3)):
-        asked = fetch_request(topic, partitions=range(3), max_bytes=limit)
-        response = await wire.ask(ApiKey.FETCH, 3, asked)
+        request = fetch_request(topic, partitions=range(3), max_bytes=limit)
+        response = await wire.ask(ApiKey.FETCH, 3, request)
         rows = response.responses[0].partitions
         assert [len(old_values(row, 3)) for row in rows] == [1] * expected + [0] * (3 - expected)
 
@@ -443,8 +443,8 @@ async def test_every_partition_returns_a_batch_below_version_3(wire: Wire) -> No
     for index in range(3):
         await produce(wire, topic, batch([b"x" * 1000]), partition=index)
     for version in (0, 1, 2):
-        asked = fetch_request(topic, partitions=range(3), partition_max_bytes=100)
-        response = await wire.ask(ApiKey.FETCH, version, asked)
+        request = fetch_request(topic, partitions=range(3), partition_max_bytes=100)
+        response = await wire.ask(ApiKey.FETCH, version, request)
         rows = response.responses[0].partitions
         assert [len(old_values(row, version)) for row in rows] == [1, 1, 1]
 
@@ -458,8 +458,8 @@ async def test_uncompressed_bytes_per_old_fetch_are_bounded(
     for index in (0, 1):
         for _ in range(10):
             await produce(wire, topic, batch([bytes(10_000)], codec=1), partition=index)
-    asked = fetch_request(topic, partitions=(0, 1))
-    response = await wire.ask(ApiKey.FETCH, 2, asked)
+    request = fetch_request(topic, partitions=(0, 1))
+    response = await wire.ask(ApiKey.FETCH, 2, request)
     first, second = response.responses[0].partitions
     assert old_offsets(first, 2) == [0, 1, 2]
     assert old_offsets(second, 2) == []

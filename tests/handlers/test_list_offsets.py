@@ -159,8 +159,8 @@ async def test_partition_named_twice_is_rejected(wire: Wire, version: int) -> No
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_list_offsets_of_unknown_partition_returns_error(wire: Wire, version: int) -> None:
     topic = await create_topic(wire, "t")
-    for where, partition in ((Topic("missing"), 0), (topic, 1), (topic, -1)):
-        row = await list_offset(wire, where, LATEST, version, partition=partition)
+    for topic_, partition in ((Topic("missing"), 0), (topic, 1), (topic, -1)):
+        row = await list_offset(wire, topic_, LATEST, version, partition=partition)
         assert row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (row.offset, row.timestamp) == (-1, -1)
 

@@ -74,8 +74,8 @@ async def test_metadata_returns_brokers_and_partitions(
 async def test_metadata_of_all_and_of_no_topics_is_returned(wire: Wire, version: int) -> None:
     for name in ("a", "b"):
         await create_topic(wire, name)
-    everything = await request_metadata(wire, version, topics=None if version else [])
-    assert sorted(t.name for t in everything.topics) == ["a", "b"]
+    all_topics = await request_metadata(wire, version, topics=None if version else [])
+    assert sorted(t.name for t in all_topics.topics) == ["a", "b"]
     if version:
         nothing = await request_metadata(wire, version, topics=[])
         assert (nothing.topics, len(nothing.brokers)) == ([], 1)
@@ -285,10 +285,10 @@ def topic_rows(response: Any) -> list[tuple[str, int, list[int]]]:
 async def test_topic_partitions_are_sorted_by_name(wire: Wire) -> None:
     for name, count in (("b", 2), ("a", 1), ("c", 3)):
         await create_topic(wire, name, count)
-    everything = [("a", 0, [0]), ("b", 0, [0, 1]), ("c", 0, [0, 1, 2])]
+    all_topics = [("a", 0, [0]), ("b", 0, [0, 1]), ("c", 0, [0, 1, 2])]
     for names in ((), ("c", "a", "b"), ("c", "b", "a", "a")):
         response = await describe_page(wire, *names)
-        assert (topic_rows(response), response.next_cursor) == (everything, None)
+        assert (topic_rows(response), response.next_cursor) == (all_topics, None)
     (row, *_) = (await describe_page(wire, "a")).topics
     assert row.topic_id != ZERO_UUID
     assert row.topic_authorized_operations == 0xDF8

@@ -179,8 +179,8 @@ async def test_produce_to_wrong_node_returns_leader(version: int) -> None:
         response, row = await _produce(wire, topic, version, 1)
         assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (2, 0)
-        (where,) = response.node_endpoints
-        assert (where.node_id, where.host, where.port) == (2, *broker.nodes[1].endpoint)
+        (node,) = response.node_endpoints
+        assert (node.node_id, node.host, node.port) == (2, *broker.nodes[1].endpoint)
         response, row = await _produce(wire, topic, version, 0)
         assert (row.error_code, row.current_leader) == (ErrorCode.NONE, None)
         assert response.node_endpoints == []

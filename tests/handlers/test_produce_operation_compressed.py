@@ -96,14 +96,14 @@ async def test_large_batches_are_decompressed_outside_event_loop(
     noise = b"".join(number.to_bytes(4, "big") for number in range(0, 1 << 31, 1 << 18))
     large = batch([noise], codec=codec)
     assert len(expands) < LIGHT_COMPRESSED_BYTES_MAX < len(large)
-    for data, where in (
+    for data, thread in (
         (batch([b"small"], codec=codec), {True}),
         (large, {False}),
         (batch([LARGE]), set()),
         (expands, {True, False}),
     ):
         assert (await produce(wire, topic, data)).error_code == 0
-        assert set(chunks_in_event_loop) == where
+        assert set(chunks_in_event_loop) == thread
         assert chunks_in_event_loop == sorted(chunks_in_event_loop, reverse=True)
         chunks_in_event_loop.clear()
 
@@ -193,6 +193,6 @@ async def test_small_decompression_limit_applies_in_event_loop() -> None:
 
 async def test_invalid_batch_with_acks_0_closes_connection(wire: Wire) -> None:
     topic = await create_topic(wire, "t")
-    asked = produce_request(topic, garbage(Codec.GZIP), acks=0)
-    await wire.send(ApiKey.PRODUCE, 9, asked, answered=False)
+    request = produce_request(topic, garbage(Codec.GZIP), acks=0)
+    await wire.send(ApiKey.PRODUCE, 9, request, answered=False)
     await wire.wait_closed()

@@ -82,8 +82,8 @@ async def wire() -> Any:
 
 
 async def test_last_row_of_duplicate_partition_wins_in_long_commit(wire: Wire) -> None:
-    asked = [*range(PARTITIONS), *[0] * PARTITIONS, PARTITIONS]
-    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit_request(asked))
+    indexes = [*range(PARTITIONS), *[0] * PARTITIONS, PARTITIONS]
+    response = await wire.ask(ApiKey.OFFSET_COMMIT, 7, commit_request(indexes))
     (topic,) = response.topics
     codes = {row.partition_index: row.error_code for row in topic.partitions}
     assert list(codes) == [*range(PARTITIONS + 1)], "each partition has one row, in order"

@@ -51,9 +51,9 @@ async def test_client_gets_metrics_and_interval_of_matching_subscriptions() -> N
         assert some.push_interval_ms == 60_000
         assert some.client_instance_id != nothing.client_instance_id
         await subscribe(wire, "c", metrics="*")
-        everything = await get_subscription(wire)
-        assert everything.requested_metrics == [""]
-        ids = {each.subscription_id for each in (nothing, some, everything)}
+        subscription = await get_subscription(wire)
+        assert subscription.requested_metrics == [""]
+        ids = {each.subscription_id for each in (nothing, some, subscription)}
         assert len(ids) == 3
 
 

@@ -211,8 +211,8 @@ async def test_aborted_transaction_is_invisible(wire: Wire, version: int) -> Non
         await writer.write(topic, b"%d" % round_)
         assert await writer.end(commit=round_ % 2 == 0) == ErrorCode.NONE
     assert await committed_values(wire, topic) == [b"0", b"2"]
-    everything = (await fetch(wire, topic)).records
-    data = [header for _, header in iter_headers(everything) if not header.is_control]
+    uncommitted = (await fetch(wire, topic)).records
+    data = [header for _, header in iter_headers(uncommitted) if not header.is_control]
     assert len(data) == 4, "read_uncommitted consumers get aborted records"
 
 

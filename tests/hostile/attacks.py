@@ -170,9 +170,9 @@ async def records_to_many_partitions(target: Target) -> None:
 
 
 async def many_cheap_requests(target: Target) -> None:
-    asked = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+    frame_sent = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
     async with connected(target.bootstrap) as wire, trio.open_nursery() as nursery:
-        nursery.start_soon(wire.send_bytes, asked * 5000)
+        nursery.start_soon(wire.send_bytes, frame_sent * 5000)
         for _ in range(5000):
             await wire.receive_frame()
 
@@ -199,10 +199,10 @@ async def large_frame_without_last_byte(target: Target) -> None:
 
 
 async def one_byte_at_a_time(target: Target) -> None:
-    asked = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+    frame_sent = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
     async with connected(target.bootstrap) as wire:
-        for i in range(len(asked)):
-            await wire.send_bytes(asked[i : i + 1])
+        for i in range(len(frame_sent)):
+            await wire.send_bytes(frame_sent[i : i + 1])
             await trio.lowlevel.checkpoint()
         await wire.receive_frame()
 
@@ -355,9 +355,9 @@ async def requests_of_disconnected_clients(target: Target) -> None:
     names = [f"gone-{i}" for i in range(50)]
     async with connected(target.bootstrap) as wire:
         await wire.send_bytes(creation(names))
-    asked = request(ApiKey.DELETE_TOPICS, topic_names=names)
+    deletion = request(ApiKey.DELETE_TOPICS, topic_names=names)
     async with connected(target.bootstrap) as wire:
-        await wire.send_bytes(frame(ApiKey.DELETE_TOPICS, 5, asked))
+        await wire.send_bytes(frame(ApiKey.DELETE_TOPICS, 5, deletion))
 
 
 # -- garbage
@@ -395,11 +395,11 @@ def garbage() -> dict[str, bytes]:
 
 async def garbage_in_batches(target: Target) -> None:
     async with connected(target.bootstrap) as wire:
-        for what, batch in garbage().items():
+        for name, batch in garbage().items():
             response = await wire.ask(ApiKey.PRODUCE, 9, produce_request(GARBAGE_TOPIC, batch))
             row = response.responses[0].partition_responses[0]
             if not row.error_code:
-                raise BrokerMisbehaved(f"invalid batch was acknowledged: {what}")
+                raise BrokerMisbehaved(f"invalid batch was acknowledged: {name}")
 
 
 # -- batches that expand
@@ -438,8 +438,8 @@ def produced(*batches: bytes, version: int = 9) -> bytes:
         for index, each in enumerate(batches)
     ]
     topic = ProduceRequest.Topic(name=MANY.name, partition_data=rows)
-    asked = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
-    return frame(ApiKey.PRODUCE, version, asked)
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+    return frame(ApiKey.PRODUCE, version, request)
 
 
 @cache
@@ -476,8 +476,8 @@ async def bombs_for_internal_topics(target: Target) -> None:
     async with connected(target.bootstrap) as wire:
         for name in INTERNAL_TOPICS:
             for bomb in record_bombs()[:2]:
-                asked = produce_request(Topic(name), bomb)
-                response = await wire.ask(ApiKey.PRODUCE, 9, asked)
+                request = produce_request(Topic(name), bomb)
+                response = await wire.ask(ApiKey.PRODUCE, 9, request)
                 code = response.responses[0].partition_responses[0].error_code
                 if code not in REJECTED_TOPIC:
                     raise BrokerMisbehaved(f"records for {name}: error {code}")
@@ -642,8 +642,8 @@ async def live_views_of_stored_batches(target: Target) -> None:
         raise BrokerMisbehaved(
             f"{statuses[HTTPStatus.OK]} live views at once (maximum: {LIVE_MAX})"
         )
-    if others := statuses.keys() - {HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS}:
-        raise BrokerMisbehaved(f"live views returned HTTP statuses {sorted(others)}")
+    if unexpected := statuses.keys() - {HTTPStatus.OK, HTTPStatus.TOO_MANY_REQUESTS}:
+        raise BrokerMisbehaved(f"live views returned HTTP statuses {sorted(unexpected)}")
 
 
 async def expensive_client_metrics(target: Target) -> None:

@@ -99,8 +99,8 @@ async def _size(wire: Wire) -> int:
     """Return the bytes on disk of all partitions of the topic."""
     cls = DescribeLogDirsRequest
     partitions = [*range(PARTITIONS)]
-    asked = cls(topics=[cls.Topic(topic=COMPACTED.name, partitions=partitions)])
-    response = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 1, asked)
+    request = cls(topics=[cls.Topic(topic=COMPACTED.name, partitions=partitions)])
+    response = await wire.ask(ApiKey.DESCRIBE_LOG_DIRS, 1, request)
     rows = (
         row
         for directory in response.results

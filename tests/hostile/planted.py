@@ -154,8 +154,8 @@ async def planted_batches_for_share_consumers(
 
 
 async def _bombs_topic(wire: Wire) -> Topic:
-    asked = MetadataRequest(topics=[MetadataRequest.Topic(name=BOMBS.name)])
-    known = await wire.ask(ApiKey.METADATA, 12, asked)
+    request = MetadataRequest(topics=[MetadataRequest.Topic(name=BOMBS.name)])
+    known = await wire.ask(ApiKey.METADATA, 12, request)
     return Topic(BOMBS.name, known.topics[0].topic_id)
 
 
@@ -190,8 +190,8 @@ async def _begin_group(wire: Wire, topic: Topic, group: str, period: str) -> Non
         state.Partition(partition=index, start_offset=UNINITIALIZED)
         for index in range(len(bombs()))
     ]
-    asked = state(group_id=group, topics=[state.Topic(topic_id=topic.id, partitions=rows)])
-    response = await wire.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, asked)
+    request = state(group_id=group, topics=[state.Topic(topic_id=topic.id, partitions=rows)])
+    response = await wire.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, 0, request)
     codes = {row.error_code for each in response.results for row in each.partitions}
     assert codes | {altered.error_code} == {0}, (codes, altered)
 

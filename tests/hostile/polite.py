@@ -99,8 +99,8 @@ class PoliteClient:
         if self._registry is None:
             return False
         body = json.dumps({"schema": '{"type": "fixed", "name": "Polite", "size": 8}'})
-        asked = ("POST", "/subjects/polite/versions", body), ("GET", "/schemas/ids/1", None)
-        for method, path, data in asked:
+        requests = ("POST", "/subjects/polite/versions", body), ("GET", "/schemas/ids/1", None)
+        for method, path, data in requests:
             try:
                 self._registry.request(method, path, data)
                 response = self._registry.getresponse()

@@ -168,8 +168,8 @@ class Run:
         addresses = [self._target.bootstrap]
         if self._target.registry is not None:
             addresses.append(self._target.registry)
-        there = (f"{host}:{port}" for host, port in addresses)
-        command = (sys.executable, "-m", "tests.hostile.polite", *there)
+        names = (f"{host}:{port}" for host, port in addresses)
+        command = (sys.executable, "-m", "tests.hostile.polite", *names)
         async with json_child(command) as (_, _, ask):
             await ask()
             await self._phase("nothing", {}, 2 * seconds, ask)

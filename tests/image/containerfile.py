@@ -49,8 +49,8 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
     """Parse a Containerfile into instructions, each with its arguments on one line."""
     lines = [line for line in text.splitlines() if not re.match(r"\s*(#|$)", line)]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
-        name, _, rest = line.partition(" ")
-        yield name, rest.strip()
+        name, _, arguments = line.partition(" ")
+        yield name, arguments.strip()
 
 
 class ContainerEngine:
@@ -107,13 +107,13 @@ class ContainerEngine:
         """Build the image of a Containerfile. Fails with the output of a failed step."""
         stages: dict[str, Image] = {}
         image = Image(Path())
-        for name, rest in instructions(text):
+        for name, arguments in instructions(text):
             if name == "FROM":
-                _base, _, stage = rest.partition(" AS ")
+                _base, _, stage = arguments.partition(" AS ")
                 image = stages[stage] = Image(self._layer())
                 self._with_python(image)
             else:
-                self._step(image, stages, name, rest)
+                self._step(image, stages, name, arguments)
         return image
 
     def _with_python(self, image: Image) -> None:
@@ -131,39 +131,39 @@ class ContainerEngine:
             script = f'#!/bin/sh\nexec "{path}" "$@"\n'
             self.write(image, f"/usr/local/bin/{name}", script, mode="755")
 
-    def _step(self, image: Image, stages: Mapping[str, Image], name: str, rest: str) -> None:
+    def _step(self, image: Image, stages: Mapping[str, Image], name: str, arguments: str) -> None:
         match name:
             case "RUN":
                 done = subprocess.run(
-                    self._entering(image, ["sh", "-c", rest], image.layer, image.environment),
+                    self._entering(image, ["sh", "-c", arguments], image.layer, image.environment),
                     capture_output=True,
                     text=True,
                     check=False,
                 )
-                assert done.returncode == 0, f"{rest}\n{done.stdout}{done.stderr}"
+                assert done.returncode == 0, f"{arguments}\n{done.stdout}{done.stderr}"
             case "COPY":
-                self._copy(image, stages, shlex.split(rest))
+                self._copy(image, stages, shlex.split(arguments))
             case "USER":
-                image.user = rest
+                image.user = arguments
             case "WORKDIR":
-                image.directory = rest
+                image.directory = arguments
             case "ENV":
-                image.environment |= dict(each.split("=", 1) for each in shlex.split(rest))
+                image.environment |= dict(each.split("=", 1) for each in shlex.split(arguments))
             case "CMD":
-                image.command = json.loads(rest)
+                image.command = json.loads(arguments)
             case "EXPOSE":
-                image.exposed += rest.split()
+                image.exposed += arguments.split()
             case "VOLUME":
-                image.volumes += json.loads(rest)
+                image.volumes += json.loads(arguments)
             case "HEALTHCHECK":
-                image.health = json.loads(rest.partition("CMD ")[2])
+                image.health = json.loads(arguments.partition("CMD ")[2])
             case "STOPSIGNAL":
                 pass
             case _:
                 raise ValueError(f"unsupported Containerfile instruction {name!r}")
 
-    def _copy(self, image: Image, stages: Mapping[str, Image], words: Sequence[str]) -> None:
-        *options, source, target = words
+    def _copy(self, image: Image, stages: Mapping[str, Image], arguments: Sequence[str]) -> None:
+        *options, source, target = arguments
         place = f"{image.layer}/files{target}"
         names = ["."]
         if options:
@@ -220,8 +220,8 @@ class ContainerEngine:
             lines += [f"mount -t tmpfs -o mode=1777 tmpfs {root}/tmp"]
             lines += [f"printf {shlex.quote(HOSTS)} > {root}/etc/hosts"]
         settings = {"HOME": "/root" if user == "root" else image.directory, **environment}
-        words = [f"{name}={value}" for name, value in settings.items()]
-        inner = [*("chroot", f"--userspec={user}", root), *("env", "-i", *words)]
+        arguments = [f"{name}={value}" for name, value in settings.items()]
+        inner = [*("chroot", f"--userspec={user}", root), *("env", "-i", *arguments)]
         inner += ["sh", "-c", f'cd {image.directory} && exec "$@"', "sh", *command]
         lines.append(f"exec {shlex.join(inner)}")
         flags = ["--net", "--uts"] if isolated else []
@@ -247,10 +247,10 @@ class ContainerEngine:
 
 def _not_ignored(context: Path) -> list[str]:
     """Return the paths of a context that .containerignore includes."""
-    everything, *rest = (context / ".containerignore").read_text().splitlines()
-    assert everything == "*"
-    kept = [line.removeprefix("!") for line in rest if line.startswith("!")]
-    assert [line for line in rest if not line.startswith("!")] == ["**/__pycache__"]
+    ignore_all, *arguments = (context / ".containerignore").read_text().splitlines()
+    assert ignore_all == "*"
+    kept = [line.removeprefix("!") for line in arguments if line.startswith("!")]
+    assert [line for line in arguments if not line.startswith("!")] == ["**/__pycache__"]
     return kept
 
 
@@ -268,7 +268,7 @@ class Container:
 
     def start(self, command: Sequence[str]) -> None:
         """Run the command."""
-        words = self._engine._entering(
+        arguments = self._engine._entering(
             self._image,
             command,
             self._layer,
@@ -277,7 +277,7 @@ class Container:
             isolated=True,
         )
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + START_SECONDS
         while not self._is_inside():
             assert self.process.poll() is None, self.log_text()
@@ -306,15 +306,15 @@ class Container:
     def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run another command in the container, like `docker exec`."""
         settings = {"HOME": self._image.directory, **self._environment}
-        words = [f"{name}={value}" for name, value in settings.items()]
+        arguments = [f"{name}={value}" for name, value in settings.items()]
         user = ["setpriv", "--reuid=1000", "--regid=0", "--clear-groups"]
-        return self._enter(*user, *("env", "-i", *words), *command, stdin=stdin)
+        return self._enter(*user, *("env", "-i", *arguments), *command, stdin=stdin)
 
     def _enter(self, *command: str, stdin: str) -> subprocess.CompletedProcess[str]:
         first = self.first_process()
-        there = [f"--root=/proc/{first}/root", f"--wd=/proc/{first}/cwd"]
+        options = [f"--root=/proc/{first}/root", f"--wd=/proc/{first}/cwd"]
         return subprocess.run(
-            ["nsenter", "--target", first, "--all", *there, *command],
+            ["nsenter", "--target", first, "--all", *options, *command],
             input=stdin,
             capture_output=True,
             text=True,

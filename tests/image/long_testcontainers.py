@@ -46,9 +46,9 @@ def java(kind: str) -> Plan:
         key, *values = line.split(" ")
         rows.setdefault(key, []).append([base64.b64decode(each).decode() for each in values])
     ((path, script),) = rows["script"]
-    words = [*rows.get("entrypoint", [[]])[0], *rows["command"][0]]
+    arguments = [*rows.get("entrypoint", [[]])[0], *rows["command"][0]]
     environment = {name: value for name, value in rows["env"]}
-    return Plan(words, environment, path, script, rows["until"][0][0])
+    return Plan(arguments, environment, path, script, rows["until"][0][0])
 
 
 def python(kind: str) -> Plan:

@@ -81,7 +81,7 @@ def test_settings_file_replaces_defaults_of_listeners_and_directories(tmp_path: 
 def test_containerignore_includes_files_of_containerfile() -> None:
     text = (ROOT / "Containerfile").read_text()
     sent = (ROOT / ".containerignore").read_text().splitlines()
-    copied = [rest.split()[0] for name, rest in instructions(text) if name == "COPY"]
+    copied = [arguments.split()[0] for name, arguments in instructions(text) if name == "COPY"]
     assert copied == [".", "--from=wheel", "image/"]
     for each in sent:
         if each.startswith("!"):

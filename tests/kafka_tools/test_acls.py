@@ -22,8 +22,8 @@ async def test_kafka_acls_remove_asks_for_confirmation(cli: Cli, answer: str, le
         await cli(
             *acls, "--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t"
         )
-        asked = await cli(*acls, "--remove", "--topic", "t", stdin=answer)
-        assert asked.stdout == (
+        output = await cli(*acls, "--remove", "--topic", "t", stdin=answer)
+        assert output.stdout == (
             "Are you sure you want to delete all ACLs for resource filter "
             "`ResourcePattern(resourceType=TOPIC, name=t, patternType=LITERAL)`? (y/n)\n"
         )

@@ -11,7 +11,7 @@ from ..commands import invoke
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (("kafka-topics", "--list", "--what"), "--what; use `kbroker topic`"),
         (("kafka-topics", "--list"), "--bootstrap-server HOST:PORT is missing"),
@@ -22,13 +22,13 @@ from ..commands import invoke
         (("kafka-configs", "--describe", "--user", "a", "--ip", "b"), "name a user, a client"),
     ],
 )
-def test_unsupported_request_prints_alternative(words: tuple[str, ...], expected: str) -> None:
-    assert expected in invoke("compat", *words, status=1).output
+def test_unsupported_request_prints_alternative(arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in invoke("compat", *arguments, status=1).output
 
 
 @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "kafka-run-class"])
 def test_usage_errors_of_kafka_tools_hide_secrets(tool: str) -> None:
-    for words in (
+    for arguments in (
         ["--no-such-option", SECRET],
         [f"--no-such-option={SECRET}"],
         [f"-no-such-option={SECRET}"],
@@ -40,5 +40,5 @@ def test_usage_errors_of_kafka_tools_hide_secrets(tool: str) -> None:
         *(["--override", pair] for pair in BAD_PAIRS),
         [SECRET, SECRET, SECRET],
     ):
-        line = ["compat", tool, *words, "--bootstrap-server", NOWHERE]
+        line = ["compat", tool, *arguments, "--bootstrap-server", NOWHERE]
         assert SECRET not in said_by(*line), line

@@ -15,7 +15,7 @@ from ..commands import Cli
 
 async def test_kafka_configs_hides_passwords(cli: Cli, broker: Broker) -> None:
     server = ("compat", "kafka-configs", "--bootstrap-server", broker.bootstrap_servers, "--alter")
-    for words in (
+    for arguments in (
         ("--user", "alice", "--add-config", f"SCRAM-SHA-256=[iterations=20000,password={SECRET}]"),
         ("--user", "alice", f"--add-config=SCRAM-SHA-256=[iterations=1,password={SECRET}]"),
         ("--user", "alice", "--add-config", f"SCRAM-SHA-256=[password={SECRET}],SCRAM-SHA-512=[x]"),
@@ -28,7 +28,7 @@ async def test_kafka_configs_hides_passwords(cli: Cli, broker: Broker) -> None:
         ("--topic", "t", "--add-config", f"ssl.key.passwort={SECRET}"),
         ("--topic", "t", f"--add-c=sasl.jaas.config=[a b=\"{SECRET}\"]"),
     ):  # fmt: skip
-        assert SECRET not in (await cli(*server, *words, status=1)).output, words
+        assert SECRET not in (await cli(*server, *arguments, status=1)).output, arguments
 
 
 def test_kafka_configs_error_hides_arguments_unless_public(

@@ -10,14 +10,14 @@ from ..commands import Cli
 async def test_console_tools_restore_keys_headers_and_nulls(cli: Cli, broker: Broker) -> None:
     server = ("--bootstrap-server", broker.bootstrap_servers, "--topic", "lines")
     reader = ("parse.key=true", "parse.headers=true", "null.marker=NULL", "key.separator=:")
-    words = [word for each in reader for word in ("--property", each)]
+    arguments = [word for each in reader for word in ("--property", each)]
     await cli(
-        "compat", "kafka-console-producer", *server, *words, stdin="h:1\ta:b\nNULL\tNULL:NULL\n"
+        "compat", "kafka-console-producer", *server, *arguments, stdin="h:1\ta:b\nNULL\tNULL:NULL\n"
     )
     shown = ("print.key=true", "print.headers=true", "print.offset=true")
-    words = [word for each in shown for word in ("--formatter-property", each)]
+    arguments = [word for each in shown for word in ("--formatter-property", each)]
     read = await cli(
-        *("compat", "kafka-console-consumer", *server, *words),
+        *("compat", "kafka-console-consumer", *server, *arguments),
         *("--from-beginning", "--max-messages", "2"),
     )
     assert read.stdout == "Offset:0\th:1\ta\tb\nOffset:1\tNO_HEADERS\tnull\tnull\n"

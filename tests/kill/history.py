@@ -302,8 +302,8 @@ class Checker:
         if place[0] not in self._trimmed and read.log_start > 0:
             self._report("lost", place, f"everything before {read.log_start}")
         if partition.due >= read.end:
-            gone = [offset for offset in partition.acked if read.end <= offset <= partition.due]
-            text = f"{len(gone)} acked, up to {partition.due}, but the end is {read.end}"
+            lost = [offset for offset in partition.acked if read.end <= offset <= partition.due]
+            text = f"{len(lost)} acked, up to {partition.due}, but the end is {read.end}"
             self._report("lost", place, text)
 
     def _check_record(self, place: Place, partition: _Partition, offset: int, value: int) -> None:
@@ -343,8 +343,8 @@ class Checker:
         }
         for node, batches in committed.items():
             self._check_replica(dump, node, batches)
-        (first, like), *others = committed.items()
-        for node, batches in others:
+        (first, like), *differing = committed.items()
+        for node, batches in differing:
             for one, other in zip(like, batches, strict=False):
                 if one != other:
                     text = f"nodes {first} and {node} differ from offset {min(one.first, other.first)} on"

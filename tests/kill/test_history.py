@@ -76,13 +76,13 @@ def test_unacknowledged_record_may_be_stored_or_not() -> None:
 
 
 def test_record_acknowledged_during_read_may_be_beyond_its_end() -> None:
-    asked: list[Event] = [Sent(0, PLACE, 5000), Reading(PLACE)]
+    setup: list[Event] = [Sent(0, PLACE, 5000), Reading(PLACE)]
     assert (
-        kinds([*correct_history(), *asked, Acked(PLACE, 10, 5000), Read(PLACE, 0, 10, 10, [])])
+        kinds([*correct_history(), *setup, Acked(PLACE, 10, 5000), Read(PLACE, 0, 10, 10, [])])
         == set()
     )
     assert kinds(
-        [*correct_history(), asked[0], Acked(PLACE, 10, 5000), asked[1], Read(PLACE, 0, 10, 10, [])]
+        [*correct_history(), setup[0], Acked(PLACE, 10, 5000), setup[1], Read(PLACE, 0, 10, 10, [])]
     ) == {"lost"}
 
 

@@ -58,10 +58,10 @@ class Network:
             _ip("-n", name, "link", "set", "lo", "up")
             _ip("-n", name, "route", "add", "default", "via", self._gateway(number))
 
-    def _join(self, number: int, link: str, there: Sequence[str]) -> None:
+    def _join(self, number: int, link: str, namespace: Sequence[str]) -> None:
         """Assign addresses to both ends of a machine's link."""
-        _ip(*there, "address", "add", f"{self._address(number)}/30", "dev", link)
-        _ip(*there, "link", "set", link, "up")
+        _ip(*namespace, "address", "add", f"{self._address(number)}/30", "dev", link)
+        _ip(*namespace, "link", "set", link, "up")
         router = ("-n", self._router)
         _ip(*router, "address", "add", f"{self._gateway(number)}/30", "dev", f"to{number}")
         _ip(*router, "link", "set", f"to{number}", "up")
@@ -90,10 +90,10 @@ class Network:
                 self._dropped.add((source, target))
                 self._rule("add", source, target)
 
-    def cut(self, some: Sequence[Machine], others: Sequence[Machine]) -> None:
+    def cut(self, first: Sequence[Machine], second: Sequence[Machine]) -> None:
         """Drop all packets between two sets of machines, until `heal`."""
-        self.drop(some, others)
-        self.drop(others, some)
+        self.drop(first, second)
+        self.drop(second, first)
 
     def heal(self) -> None:
         """Remove all cuts."""
@@ -101,8 +101,8 @@ class Network:
             self._rule("del", *self._dropped.pop())
 
     def _rule(self, verb: str, source: Machine, target: Machine) -> None:
-        words = ("from", source.address, "to", target.address, "priority", "100", "blackhole")
-        _ip("-n", self._router, "rule", verb, *words)
+        arguments = ("from", source.address, "to", target.address, "priority", "100", "blackhole")
+        _ip("-n", self._router, "rule", verb, *arguments)
 
     def close(self) -> None:
         """Delete all namespaces. Running processes keep theirs until they end."""
@@ -110,7 +110,7 @@ class Network:
             subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
 
 
-def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NoNetwork(f"ip {' '.join(words)}: {done.stderr.strip()}")
+        raise NoNetwork(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

@@ -97,14 +97,14 @@ class MachineRun(Run):
     def isolate(self, victims: Sequence[int]) -> None:
         """Cut a node off from the other nodes and from etcd, but not from clients."""
         (node,) = victims
-        rest = [*self.cluster.machines_but(victims), *self.cluster.members]
-        self._cut([node], rest)
+        targets = [*self.cluster.machines_but(victims), *self.cluster.members]
+        self._cut([node], targets)
 
     def isolate_others(self, victims: Sequence[int]) -> list[Place]:
         """Cut all nodes but one off from etcd and from that one; it lacks in-sync replicas."""
         (node,) = victims
-        others = [each for each in NODES if each != node]
-        self._cut(others, [self.cluster.machine_of(node), *self.cluster.members])
+        targets = [each for each in NODES if each != node]
+        self._cut(targets, [self.cluster.machine_of(node), *self.cluster.members])
         return SINGLES
 
     def cut_from_etcd(self, victims: Sequence[int]) -> None:
@@ -172,9 +172,9 @@ class MachineRun(Run):
         time.sleep(2 * SESSION_SECONDS)
         return PLACES
 
-    def _cut(self, nodes: Sequence[int], others: Sequence[Machine]) -> None:
+    def _cut(self, nodes: Sequence[int], targets: Sequence[Machine]) -> None:
         machines = [self.cluster.machine_of(node) for node in nodes]
-        self.cluster.network.cut(machines, others)
+        self.cluster.network.cut(machines, targets)
         self.undo.callback(self.cluster.network.heal)
 
     def _kill_etcd(self, numbers: Sequence[int]) -> list[Place]:

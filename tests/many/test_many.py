@@ -68,34 +68,34 @@ class Run:
             cold = await create_topic(wire, COLD, COLD_PARTITIONS)
             for index in range(COLD_PARTITIONS):
                 assert (await produce(wire, cold, batch([VALUE]), partition=index)).error_code == 0
-            for what, step in (
+            for label, step in (
                 (f"{self.crowd.partitions} partitions created in", self.crowd.create),
                 ("first record for each in", self.crowd.produce),
                 (f"{self.crowd.groups} groups committed in", self.crowd.commit),
             ):
                 began = time.perf_counter()
                 await step(wire)
-                self.add(f"{what} {time.perf_counter() - began:.1f} s")
+                self.add(f"{label} {time.perf_counter() - began:.1f} s")
 
-    async def idle(self, what: str) -> None:
+    async def idle(self, label: str) -> None:
         """Measure memory, descriptors and CPU of the idle server."""
         before = self.full.cpu_seconds()
         await trio.sleep(self.idle_seconds)
         cpu = (self.full.cpu_seconds() - before) / self.idle_seconds
         descriptors = self.full.descriptors()
         self.add(
-            f"{what}: {self.full.resident_bytes() / 1e6:.0f} MB, {descriptors} descriptors, "
+            f"{label}: {self.full.resident_bytes() / 1e6:.0f} MB, {descriptors} descriptors, "
             f"{cpu:.1%} of a CPU core"
         )
         assert descriptors <= self._descriptors_max
 
-    async def ping(self, what: str) -> None:
+    async def ping(self, label: str) -> None:
         """Measure the p99 of a hot partition on both servers."""
         async with connected(self.empty.endpoint) as one, connected(self.full.endpoint) as other:
             alone, among_many = await side_by_side(one, other, self.pings)
         ratio = p99_ms(among_many) / p99_ms(alone)
         self.add(
-            f"hot p99 {what} {p99_ms(among_many):.2f} ms, alone {p99_ms(alone):.2f} ms, "
+            f"hot p99 {label} {p99_ms(among_many):.2f} ms, alone {p99_ms(alone):.2f} ms, "
             f"worst {max(among_many) * 1000:.0f} and {max(alone) * 1000:.0f} ms"
         )
         self.ratios.append(ratio)

@@ -56,8 +56,8 @@ def test_bug_is_detected_and_harmless_change_is_not(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_failure_without_the_bug_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     always = Failure(("-c", "raise SystemExit(1)"), "always")
-    where = "Path('kbroker/cluster/watchers.py')"
-    code = f"from pathlib import Path; assert 'watcher(change)' in {where}.read_text()"
+    path = "Path('kbroker/cluster/watchers.py')"
+    code = f"from pathlib import Path; assert 'watcher(change)' in {path}.read_text()"
     broken = Failure(("-c", code), "with the defect")
     monkeypatch.setattr(mutant, "failures", lambda *_: iter([always, broken]))
     (skips_history,) = (each for each in MUTANTS if each.name == "M10")

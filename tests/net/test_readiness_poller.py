@@ -166,10 +166,10 @@ async def test_simultaneous_requests_are_all_read_before_responses_are_sent(
     """A client that sleeps between its requests is then woken only once."""
     done: list[str] = []
 
-    def note(what: str, client: Client) -> bool:
-        if what == "take":
+    def note(event: str, client: Client) -> bool:
+        if event == "take":
             client.take()
-        done.append(what)
+        done.append(event)
         return False
 
     with clients(poller, 5) as created:

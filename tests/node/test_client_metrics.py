@@ -55,8 +55,8 @@ async def test_newest_metrics_of_each_client_are_kept() -> None:
         assert await push(wire, second) == 0
         data = compress(Codec.LZ4, DATA)
         assert await push(wire, first, data, compression_type=3, terminating=True) == 0
-        (_, same), (labels, kept) = latest(broker)
-        assert kept == same == [Metric("producer.rate", {}, 2.5)]
+        (_, latest_labels), (labels, kept) = latest(broker)
+        assert kept == latest_labels == [Metric("producer.rate", {}, 2.5)]
         assert labels["client_instance_id"] == str(first.client_instance_id)
         assert labels["client_id"] == "test"
         assert await push(wire, first) == ErrorCode.INVALID_REQUEST  # the instance has terminated

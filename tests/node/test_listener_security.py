@@ -188,12 +188,12 @@ async def test_keystore_can_be_given_as_pem_text(authority: Authority) -> None:
 async def test_password_protected_stores_are_accepted(authority: Authority) -> None:
     """The stores have the format that keytool creates."""
     other = Authority(authority.directory, "other")
-    both = str(other.pkcs12("server"))
+    store = str(other.pkcs12("server"))
     async with started(authority) as broker:
         names = "ssl.keystore.location", "ssl.truststore.location"
         passwords = "ssl.keystore.password", "ssl.truststore.password"
         await change_tls_listener(
-            broker, dict.fromkeys(names, both) | dict.fromkeys(passwords, PASSWORD)
+            broker, dict.fromkeys(names, store) | dict.fromkeys(passwords, PASSWORD)
         )
         assert await is_trusted(broker, other)
 

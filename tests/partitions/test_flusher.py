@@ -63,11 +63,11 @@ async def test_log_does_not_wait_for_all_logs_of_another_client(
 
         monkeypatch.setattr(flusher, "_sync", noted)
         async with flusher.sync_lock:  # makes all requests wait for the sync
-            asked = produce_request(many, None)
-            asked.topic_data[0].partition_data = [
+            request = produce_request(many, None)
+            request.topic_data[0].partition_data = [
                 ProduceRequest.Partition(index=index, records=batch()) for index in range(count)
             ]
-            await wide.send(ApiKey.PRODUCE, 9, asked)
+            await wide.send(ApiKey.PRODUCE, 9, request)
             await until(lambda: len(flusher._dirty.get("many", ())) == count)
             await polite.send(ApiKey.PRODUCE, 9, produce_request(one, batch()))
             await until(lambda: "one" in flusher._dirty)
@@ -94,9 +94,9 @@ async def test_acks_of_many_partitions_require_a_sync_of_each_file(
 
         monkeypatch.setattr(files, "_fsync", noted)
         rows = [ProduceRequest.Partition(index=n, records=batch()) for n in range(count)]
-        asked = produce_request(topic, None)
-        asked.topic_data[0].partition_data = rows
-        response = await wire.ask(ApiKey.PRODUCE, 9, asked)
+        request = produce_request(topic, None)
+        request.topic_data[0].partition_data = rows
+        response = await wire.ask(ApiKey.PRODUCE, 9, request)
         assert [row.error_code for row in response.responses[0].partition_responses] == [0] * count
         assert synced == {f"t-{number}" for number in range(count)}
 

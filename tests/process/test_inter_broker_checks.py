@@ -141,9 +141,9 @@ async def test_inter_broker_password_can_be_changed_at_runtime() -> None:
     name = "listener.name.in.scram-sha-256.sasl.jaas.config"
     async with cluster(*settings, users="User:ANONYMOUS;User:node") as broker:
         jaas = 'a.ScramLoginModule required username="two" password="new" user_two="new";'
-        both = {name: jaas, "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}
+        changes = {name: jaas, "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-256"}
         for node in broker.nodes:
-            assert await change(broker, both, node.id) is None
+            assert await change(broker, changes, node.id) is None
         for node in broker.nodes:
             security = next(each.security for each in node.listeners if each.name == "IN")
             assert security is not None

@@ -103,8 +103,8 @@ def test_banner_omits_size_for_many_partitions(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_added_directories_count_as_clean(tmp_path: Path) -> None:
     banner_of(tmp_path, "--topic", "t:2")
-    both = f"log.dirs={tmp_path / 'data'},{tmp_path / 'more'}"
-    more = ["--port", "0", "--port-file", str(tmp_path / "port"), "-o", both]
+    directories = f"log.dirs={tmp_path / 'data'},{tmp_path / 'more'}"
+    more = ["--port", "0", "--port-file", str(tmp_path / "port"), "-o", directories]
     with serving(*more) as process:
         assert "clean shutdown" in ready(process, tmp_path / "port").stop()[0]
     grow(OsFiles(), [str(tmp_path / name) for name in ("data", "more")], 3)
@@ -114,7 +114,7 @@ def test_added_directories_count_as_clean(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "expected"),
     [
         (["--memory"], "all data is lost when this process ends"),
         (["-o", "flush.policy=interval", "-o", "flush.interval.ms=250"], "up to 250 ms"),
@@ -124,14 +124,16 @@ def test_added_directories_count_as_clean(tmp_path: Path) -> None:
     ids=str,
 )
 def test_banner_describes_possible_data_loss(
-    tmp_path: Path, more: list[str], words: str | None
+    tmp_path: Path, more: list[str], expected: str | None
 ) -> None:
     given = flags(tmp_path, *more)
     if "--memory" in more:
         given = given[:4] + more
     with serving(*given) as process:
         output, _ = ready(process, tmp_path / "port").stop()
-    assert (words is None and "Loss" not in output) or (words is not None and words in output)
+    assert (expected is None and "Loss" not in output) or (
+        expected is not None and expected in output
+    )
 
 
 async def test_options_override_environment_and_file(tmp_path: Path) -> None:

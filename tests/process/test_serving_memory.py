@@ -33,8 +33,10 @@ GROWTH_BYTES_MAX = 20 << 20
 def served(directory: Path, storage: str) -> Iterator[tuple[int, BlockingWire]]:
     """Run a server, connect to it, and yield its process ID and the connection."""
     port_file = directory / "port"
-    where = ["--memory"] if storage == "memory" else ["--data-dir", str(directory / "data")]
-    options = [*where, "--port", "0", "--port-file", str(port_file)]
+    storage_options = (
+        ["--memory"] if storage == "memory" else ["--data-dir", str(directory / "data")]
+    )
+    options = [*storage_options, "--port", "0", "--port-file", str(port_file)]
     command = [sys.executable, "-m", "kbroker", "serve", *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -39,18 +39,20 @@ HOSTS = ("localhost", "127.0.0.1", "::1", "box.example")
 def secured(directory: Path, *flags: str) -> Iterator[dict[str, Any]]:
     """Run a server with its data below `directory`, and yield its ready event."""
     port = directory / "port.json"
-    where = () if "--memory" in flags else ("--data-dir", str(directory / "data"))
-    with serving("--tls-dev", "--port", "0", "--port-file", str(port), *where, *flags) as process:
+    storage_options = () if "--memory" in flags else ("--data-dir", str(directory / "data"))
+    with serving(
+        "--tls-dev", "--port", "0", "--port-file", str(port), *storage_options, *flags
+    ) as process:
         ready = json.loads(wait_for(port))
         yield ready
         process.send_signal(signal.SIGTERM)
         ready["output"], ready["errors"] = process.communicate(timeout=SECONDS)
 
 
-def kbroker(directory: Path, *words: str, stdin: str | None = None) -> str:
+def kbroker(directory: Path, *arguments: str, stdin: str | None = None) -> str:
     """Run a command with the profiles of this directory, and return its output."""
     done = subprocess.run(
-        [*KBROKER, *words],
+        [*KBROKER, *arguments],
         capture_output=True,
         text=True,
         check=False,

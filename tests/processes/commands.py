@@ -11,26 +11,26 @@ from pathlib import Path
 WAIT_SECONDS = 120
 
 
-def kbroker(bootstrap: str, *words: str, given: str = "", status: int = 0) -> str:
+def kbroker(bootstrap: str, *arguments: str, given: str = "", status: int = 0) -> str:
     """Run a command against a node and return its output."""
-    done = run(*words, "--bootstrap", bootstrap, given=given)
+    done = run(*arguments, "--bootstrap", bootstrap, given=given)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
 
-def refused(*words: str) -> str:
+def refused(*arguments: str) -> str:
     """Return the error message of a rejected `kbroker serve`."""
-    done = run("serve", *words)
+    done = run("serve", *arguments)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     *_, sentence = done.stderr.splitlines()
     return sentence
 
 
-def run(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command until it exits."""
     return subprocess.run(
-        [sys.executable, "-m", "kbroker", *words],
+        [sys.executable, "-m", "kbroker", *arguments],
         input=given,
         capture_output=True,
         text=True,
@@ -78,9 +78,9 @@ def children_of(parent: int) -> dict[int, list[str]]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             status = (path / "stat").read_text().rpartition(")")[2].split()
-            words = (path / "cmdline").read_text().split("\0")[:-1]
+            arguments = (path / "cmdline").read_text().split("\0")[:-1]
         except OSError:  # the process has exited
             continue
-        if int(status[1]) == parent and words:
-            found[int(path.name)] = words
+        if int(status[1]) == parent and arguments:
+            found[int(path.name)] = arguments
     return found

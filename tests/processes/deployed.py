@@ -27,9 +27,11 @@ class Deployed:
         environment: Additional environment variables.
     """
 
-    def __init__(self, address: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, address: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         self.address = address
-        self._words = words
+        self._words = arguments
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,10 +48,10 @@ class Deployed:
             return False
         return True
 
-    def run(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def run(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a kbroker command in the environment of the broker."""
         return subprocess.run(
-            _program(words), env=self._environment, check=False, text=True, capture_output=True
+            _program(arguments), env=self._environment, check=False, text=True, capture_output=True
         )
 
     def terminate(self) -> None:
@@ -65,8 +67,8 @@ class Deployed:
             self._process.wait()
 
 
-def _program(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "kbroker", *words]
+def _program(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "kbroker", *arguments]
 
 
 class Members:

@@ -84,8 +84,8 @@ class EtcdCluster(Cluster):
         if self._is_new:
             for topic in self._topics:
                 name, partitions, configs = topic.split(":")
-                words = [word for each in configs.split(",") for word in ("-c", each)]
-                kbroker(self.bootstrap, "topic", "create", name, "-p", partitions, *words)
+                arguments = [word for each in configs.split(",") for word in ("-c", each)]
+                kbroker(self.bootstrap, "topic", "create", name, "-p", partitions, *arguments)
             self._is_new = False
         return Restart(time.perf_counter() - began, 0.0)
 

@@ -25,8 +25,8 @@ _RATES = struct.Struct(f"=I{len(OPERATIONS)}I")
 def compiled(directory: Path) -> Path:
     """Compile the library that injects errors."""
     library = directory / "failing_disk.so"
-    words = ("cc", "-O2", "-shared", "-fPIC", "-Wall", "-Werror")
-    subprocess.run([*words, "-o", library, SOURCE, "-ldl"], check=True)
+    arguments = ("cc", "-O2", "-shared", "-fPIC", "-Wall", "-Werror")
+    subprocess.run([*arguments, "-o", library, SOURCE, "-ldl"], check=True)
     return library
 
 

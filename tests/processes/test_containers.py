@@ -107,9 +107,9 @@ def _broker(container: Container, here: Mapping[str, str], data: Path) -> Deploy
     advertised = settings.get("KBROKER_CFG_ADVERTISED_LISTENERS") or settings["KBROKER_ADVERTISE"]
     address = here[named(advertised)[-1]]
     port = {} if "KBROKER_CFG_LISTENERS" in settings else {"KBROKER_PORT": address.split(":")[1]}
-    words = [word.replace("/data", str(data)) for word in container.words]
+    arguments = [word.replace("/data", str(data)) for word in container.words]
     bootstrap = {"KBROKER_BOOTSTRAP": address}  # commands get no address: they use the default port
-    return Deployed(address, words, placed(settings, here) | port | bootstrap)
+    return Deployed(address, arguments, placed(settings, here) | port | bootstrap)
 
 
 def named(text: str) -> list[str]:

@@ -64,15 +64,22 @@ def nodes_of(address: str, directory: Path) -> Iterator[dict[int, Server]]:
         yield nodes
 
 
-def refused_at(address: str, directory: Path, *words: str) -> str:
+def refused_at(address: str, directory: Path, *arguments: str) -> str:
     session = ("-o", "broker.session.timeout.ms=2000")
-    return refused("--cluster", address, "--data-dir", str(directory), *words, *session)
+    return refused("--cluster", address, "--data-dir", str(directory), *arguments, *session)
 
 
 def test_killed_node_returns_and_replicates(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
-        words = ("--partitions", "3", "--replication-factor", "3", "-c", "min.insync.replicas=2")
-        kbroker(nodes[1].bootstrap, "topic", "create", "orders", *words)
+        arguments = (
+            "--partitions",
+            "3",
+            "--replication-factor",
+            "3",
+            "-c",
+            "min.insync.replicas=2",
+        )
+        kbroker(nodes[1].bootstrap, "topic", "create", "orders", *arguments)
         produce(nodes[1].bootstrap, 0, 100)
         nodes[2].kill()
         produce(nodes[1].bootstrap, 100, 200)  # includes partitions that node 2 led
@@ -87,8 +94,8 @@ def test_killed_node_returns_and_replicates(address: str, tmp_path: Path) -> Non
 
 def test_stopped_node_hands_over_leaderships(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
-        words = ("--partitions", "3", "--replication-factor", "3")
-        kbroker(nodes[1].bootstrap, "topic", "create", "orders", *words)
+        arguments = ("--partitions", "3", "--replication-factor", "3")
+        kbroker(nodes[1].bootstrap, "topic", "create", "orders", *arguments)
         process = nodes[1].process
         assert process is not None
         process.send_signal(signal.SIGTERM)
@@ -179,8 +186,8 @@ def test_topic_with_ten_thousand_partitions_is_created_and_deleted(
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
-        words = ("--partitions", "10000", "--replication-factor", "1")
-        kbroker(node.bootstrap, "topic", "create", "orders", *words)
+        arguments = ("--partitions", "10000", "--replication-factor", "1")
+        kbroker(node.bootstrap, "topic", "create", "orders", *arguments)
         kbroker(node.bootstrap, "topic", "delete", "orders")
         assert "orders" not in kbroker(node.bootstrap, "topic", "list")
     finally:
@@ -204,8 +211,8 @@ def test_second_node_with_same_address_is_rejected(address: str, tmp_path: Path)
     try:
         node.start()
         taken = f"127.0.0.1:{node.port}"
-        words = ("--node-id", "2", "--port", "0", "--advertise", taken)
-        output = refused_at(address, tmp_path / "other", *words)
+        arguments = ("--node-id", "2", "--port", "0", "--advertise", taken)
+        output = refused_at(address, tmp_path / "other", *arguments)
         assert f"node 1 already uses the address {taken}" in output
         assert "--advertise" in output
         assert not (tmp_path / "other").exists()

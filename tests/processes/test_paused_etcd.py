@@ -214,8 +214,8 @@ def test_expiry_of_all_leases_duplicates_no_records(
     try:
         with nodes_of(address, tmp_path) as nodes:
             bootstrap = ",".join(node.bootstrap for node in nodes.values())
-            words = ("-p", f"{PARTITIONS}", "--replication-factor", "3")
-            kbroker(nodes[1].bootstrap, "topic", "create", TOPIC, *words)
+            arguments = ("-p", f"{PARTITIONS}", "--replication-factor", "3")
+            kbroker(nodes[1].bootstrap, "topic", "create", TOPIC, *arguments)
             wait_until_healthy(nodes[1].bootstrap)
             clients: list[Client] = [Librdkafka(bootstrap), KafkaPython(bootstrap)]
             if JARS.exists():

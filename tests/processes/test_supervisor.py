@@ -36,8 +36,8 @@ READY = "ready.json"
 class Supervised(Server):
     """A server with several node processes."""
 
-    def __init__(self, directory: Path, *words: str) -> None:
-        options = ("--processes", str(NODES), "--port-file", str(directory / READY), *words)
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        options = ("--processes", str(NODES), "--port-file", str(directory / READY), *arguments)
         super().__init__(directory, (), topics=("orders:6:min.insync.replicas=2",), options=options)
         self._settings = ("default.replication.factor=3",)
         self.port = free_ports(NODES)
@@ -61,8 +61,8 @@ class Supervised(Server):
     def pid_of(self, node_id: int) -> int:
         """Return the process ID of a node."""
         assert self.process is not None
-        for pid, words in children_of(self.process.pid).items():
-            if words[-1].endswith(f"/node-{node_id}"):
+        for pid, arguments in children_of(self.process.pid).items():
+            if arguments[-1].endswith(f"/node-{node_id}"):
                 return pid
         raise AssertionError(f"node {node_id} does not run")
 
@@ -74,8 +74,8 @@ class Supervised(Server):
 
 
 @contextmanager
-def supervised(directory: Path, *words: str) -> Iterator[Supervised]:
-    server = Supervised(directory, *words)
+def supervised(directory: Path, *arguments: str) -> Iterator[Supervised]:
+    server = Supervised(directory, *arguments)
     try:
         yield server
     finally:
@@ -182,8 +182,8 @@ def test_port_in_use_rejects_start(tmp_path: Path) -> None:
 def test_second_server_on_directory_is_rejected(tmp_path: Path) -> None:
     with supervised(tmp_path) as server:
         server.ready()
-        for words in (["--processes", "3"], ["--nodes", "3"]):
-            output = refused(*words, "--port", "0", "--data-dir", str(server.data))
+        for arguments in (["--processes", "3"], ["--nodes", "3"]):
+            output = refused(*arguments, "--port", "0", "--data-dir", str(server.data))
             assert "another broker uses this data directory" in output
         assert not ailments(server.bootstrap)
 

@@ -96,8 +96,8 @@ class Cluster:
 
         async def ask() -> tuple[int, str | None]:
             async with connected(Endpoint.parse(self.nodes[1].address)) as wire:
-                asked = UpdateFeaturesRequest(feature_updates=[row])
-                response = await wire.ask(ApiKey.UPDATE_FEATURES, 2, asked)
+                request = UpdateFeaturesRequest(feature_updates=[row])
+                response = await wire.ask(ApiKey.UPDATE_FEATURES, 2, request)
                 return response.error_code, response.error_message
 
         return trio.run(ask)

@@ -70,13 +70,13 @@ def test_message_is_encoded_before_and_after_its_first_flexible_version() -> Non
 
 
 def test_null_and_empty_arrays_are_distinguished() -> None:
-    everything = MetadataRequest(topics=None)
+    request = MetadataRequest(topics=None)
     nothing = MetadataRequest(topics=[])
-    assert encode_bytes(everything, 1).hex() == "ffffffff"
+    assert encode_bytes(request, 1).hex() == "ffffffff"
     assert encode_bytes(nothing, 1).hex() == "00000000"
-    assert encode_bytes(everything, 9).hex() == "0001000000"
+    assert encode_bytes(request, 9).hex() == "0001000000"
     assert encode_bytes(nothing, 9).hex() == "0101000000"
-    assert decoded(MetadataRequest, "00 01 00 00 00", 9) == everything
+    assert decoded(MetadataRequest, "00 01 00 00 00", 9) == request
     assert decoded(MetadataRequest, "01 01 00 00 00", 9) == nothing
 
 
@@ -485,8 +485,8 @@ def mutate_and_decode(
 ) -> None:
     value = sample(declared(pair), pair[1], random.Random(seed), style)
     data = encode_bytes(value, pair[1])[:20_000]
-    for where, action, new in edits:
-        at = int(where * len(data))
+    for position, action, new in edits:
+        at = int(position * len(data))
         behind = at if action == "insert" else at + len(new)
         middle = data[at : at + 40] * 3 if action == "repeat" else new * (action != "drop")
         data = data[:at] + middle + data[behind:]

@@ -45,13 +45,13 @@ def test_a_large_frame_is_received_into_one_buffer_of_its_size() -> None:
     reader = FrameReader(len(payload))
     reader.feed(stream[:1000])
     assert [bytes(frame) for frame in reader] == [b"first"]
-    rest = stream[1000:]
+    remaining = stream[1000:]
     while (place := reader.next_buffer()) is not None:
         size = min(10_000, len(place))
-        place[:size] = rest[:size]
-        rest = rest[size:]
+        place[:size] = remaining[:size]
+        remaining = remaining[size:]
         reader.received(size)
-        if rest:
+        if remaining:
             assert list(reader) == []
     (frame,) = reader
     assert bytes(frame) == payload

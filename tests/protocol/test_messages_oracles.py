@@ -55,45 +55,45 @@ def encode_with(encoder: type[_Encoder], value: Message, version: int) -> bytes:
 def differences(oracle: Oracle, cls: type[Message], pair: Pair) -> Iterator[str]:
     """Compare one pair and yield one line per difference."""
     key, version, kind = pair
-    where = f"{oracle.name} {ApiKey(key).api_name} {kind} {version}"
+    label = f"{oracle.name} {ApiKey(key).api_name} {kind} {version}"
     rng = random.Random(f"{SEED} {pair}")
     for style in ROUNDS:
         try:
             yield from _compare_ours(oracle, cls, pair, rng, style)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is a difference
-            yield f"{where} {style.name}: {error!r}"
+            yield f"{label} {style.name}: {error!r}"
     for _ in range(FOREIGN_ROUNDS):
         try:
             data = oracle.write(pair, oracle.make(pair, rng))
             value, end = decode(cls, data, version)
             if end != len(data) or encode_bytes(value, version) != data:
-                yield f"{where}: its bytes differ from ours"
+                yield f"{label}: its bytes differ from ours"
         except Exception as error:  # noqa: BLE001  # whatever it is, it is a difference
-            yield f"{where}: its message: {error!r}"
+            yield f"{label}: its message: {error!r}"
 
 
 def _compare_ours(
     oracle: Oracle, cls: type[Message], pair: Pair, rng: random.Random, style: Style
 ) -> Iterator[str]:
-    where = f"{oracle.name} {pair} {style.name}"
+    label = f"{oracle.name} {pair} {style.name}"
     _, version, _ = pair
     ours = sample(cls, version, rng, style)
     data = encode_bytes(ours, version)
     if decode(cls, data, version) != (ours, len(data)):
-        yield f"{where}: does not survive our own decode"
+        yield f"{label}: does not survive our own decode"
     theirs = oracle.read(pair, data)
     if oracle.write(pair, theirs) != data:
-        yield f"{where}: our bytes differ from its"
+        yield f"{label}: our bytes differ from its"
     if canonical(oracle.plain(pair, theirs)) != canonical(plain(ours, version)):
-        yield f"{where}: it found other values"
+        yield f"{label}: it found other values"
     if not cls.is_flexible(version):
         return
     noisy = encode_with(NoisyEncoder, ours, version)
     if decode(cls, noisy, version) != (ours, len(noisy)):
-        yield f"{where}: unknown tags change our decode"
+        yield f"{label}: unknown tags change our decode"
     noisy = encode_with(HalfNoisyEncoder, ours, version)
     if oracle.skips_unknown_tags and oracle.write(pair, oracle.read(pair, noisy)) != data:
-        yield f"{where}: unknown tags change its decode"
+        yield f"{label}: unknown tags change its decode"
 
 
 def canonical(value: Any) -> Any:

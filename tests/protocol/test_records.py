@@ -202,10 +202,10 @@ def test_placing_copies_no_records() -> None:
 
 def test_headers_of_complete_batches_are_read() -> None:
     first, second = encode_batch(RECORDS), encode_batch(RECORDS[:1], base_offset=4)
-    both = first + second
-    assert [position for position, _ in iter_headers(both)] == [0, len(first)]
-    for end in range(len(first), len(both)):
-        assert [header.base_offset for _, header in iter_headers(both[:end])] == [0]
+    data = first + second
+    assert [position for position, _ in iter_headers(data)] == [0, len(first)]
+    for end in range(len(first), len(data)):
+        assert [header.base_offset for _, header in iter_headers(data[:end])] == [0]
     assert list(iter_headers(first[:-1])) == []
 
 

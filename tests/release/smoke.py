@@ -55,9 +55,15 @@ def start_server(
     With `port` None, the server listens as its settings say.
     """
     port_file = directory / "port.json"
-    words = ["serve", *(("--port", port) if port else ()), "--port-file", str(port_file), *flags]
-    words.append("--exit-with-parent")  # otherwise the reader of this output would wait forever
-    process = subprocess.Popen([*KBROKER, *words], text=True, stdout=subprocess.DEVNULL)
+    arguments = [
+        "serve",
+        *(("--port", port) if port else ()),
+        "--port-file",
+        str(port_file),
+        *flags,
+    ]
+    arguments.append("--exit-with-parent")  # otherwise the reader of this output would wait forever
+    process = subprocess.Popen([*KBROKER, *arguments], text=True, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + SECONDS
     while not port_file.exists():
         assert process.poll() is None, f"the server exited with status {process.returncode}"
@@ -78,14 +84,14 @@ def check_records(directory: Path) -> None:
     process, ready = start_server(directory, "--data-dir", data)
     environment = {"KBROKER_BOOTSTRAP": str(ready["bootstrap_servers"])}
     for codec in CODECS:
-        words = ("topic", "produce", f"codec-{codec}", "-z", codec, "-q")
+        arguments = ("topic", "produce", f"codec-{codec}", "-z", codec, "-q")
         run(*KBROKER, "topic", "create", f"codec-{codec}", environment=environment)
-        run(*KBROKER, *words, stdin=f"{codec} {codec}\n" * 50, environment=environment)
+        run(*KBROKER, *arguments, stdin=f"{codec} {codec}\n" * 50, environment=environment)
     stop_server(process)
     process, ready = start_server(directory, "--data-dir", data)
     environment = {"KBROKER_BOOTSTRAP": str(ready["bootstrap_servers"])}
-    asked = ("topic", "consume", "-r", "codec-.*", "-o", ":end", "-f", r"%v\n", "-g", "readers")
-    read = run(*KBROKER, *asked, environment=environment).splitlines()
+    command = ("topic", "consume", "-r", "codec-.*", "-o", ":end", "-f", r"%v\n", "-g", "readers")
+    read = run(*KBROKER, *command, environment=environment).splitlines()
     assert sorted(read) == sorted(f"{codec} {codec}" for codec in CODECS for _ in range(50))
     server = ("--bootstrap-server", environment["KBROKER_BOOTSTRAP"])
     assert "codec-zstd" in run(*KBROKER, "compat", "kafka-topics", *server, "--list")

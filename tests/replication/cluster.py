@@ -249,12 +249,12 @@ async def _elect_preferred(address: Address) -> bool:
 
 def wait_until(
     condition: Callable[[], object],
-    what: Callable[[], str],
+    description: Callable[[], str],
     seconds: float = WAIT_SECONDS_MAX,
     pause: float = 0.02,
 ) -> None:
     """Wait until `condition()` is true. Fails with `what()`."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, what()
+        assert time.monotonic() < deadline, description()
         time.sleep(pause)

@@ -159,8 +159,8 @@ async def until_equal(broker: Broker, topic: str, *node_ids: int, index: int = 0
             and all(log.log_end_offset == log.high_watermark for log in logs())
         )
     )
-    first, *others = (stored(log) for log in logs())
-    assert all(other == first for other in others)
+    first, *copies = (stored(log) for log in logs())
+    assert all(other == first for other in copies)
 
 
 def leader_of(broker: Broker, topic: str, index: int = 0) -> int:

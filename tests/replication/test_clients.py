@@ -180,7 +180,7 @@ class Progress:
             for each in self.applications:
                 each.check()
             counts = zip(self._counts(), before, strict=True)
-            return all(now >= then + STEPS for now, then in counts)
+            return all(now >= earlier + STEPS for now, earlier in counts)
 
         wait_until(went_on, lambda: f"{before}, then {self._counts()}")
 
@@ -265,8 +265,8 @@ class Confluent:
         again(lambda: self._consumer.commit(offsets=rows, asynchronous=False))
 
     def committed(self, partition: int) -> int:
-        asked = [TopicPartition(INPUT, partition)]
-        (row,) = again(lambda: self._consumer.committed(asked, 30))
+        partitions = [TopicPartition(INPUT, partition)]
+        (row,) = again(lambda: self._consumer.committed(partitions, 30))
         return max(int(row.offset), -1)
 
     def close(self) -> None:

@@ -134,18 +134,18 @@ class Run:
             time.sleep(self.random.choice([0, 0, self.random.uniform(0, 1)]))
         waits = self._await_watched(f"the crash of {victims}")
         if kind == FOLLOWER:
-            (gone,) = victims
-            assert all(gone not in state.in_sync for state in self.cluster.look().values())
+            (victim,) = victims
+            assert all(victim not in state.in_sync for state in self.cluster.look().values())
         if kind == TWO:
             read_back(self.cluster, self.events, self.read_to, SINGLES)
             self._read_survivor(victims)
         return waits
 
-    def _await_watched(self, what: str) -> list[float]:
+    def _await_watched(self, description: str) -> list[float]:
         """Wait for an ack in each watched partition. Return the waiting times in seconds."""
         wait_until(
             lambda: None not in self.load.waits.values(),
-            lambda: f"no acks after {what}: {self.load.waits}",
+            lambda: f"no acks after {description}: {self.load.waits}",
             pause=0.005,
         )
         return [seconds for seconds in self.load.waits.values() if seconds is not None]

@@ -182,16 +182,16 @@ async def test_unreachable_leader_is_logged_once(
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"x")
         refusing = broker.local_node(2).node.peers
-        way = refusing._transport
+        transport = refusing._transport
 
         async def refuse(endpoint: object) -> trio.abc.Stream:
             raise OSError("nobody there")
 
-        refusing._transport = way._replace(dial=refuse)
+        refusing._transport = transport._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
         await until(lambda: "are not fetched until it responds" in caplog.text)
         await trio.sleep(0.3)
-        refusing._transport = way
+        refusing._transport = transport
         await send(broker, 1, topic, b"y")
         await until_equal(broker, "t", 1, 2)
     assert caplog.text.count("are not fetched until it responds") == 1
@@ -200,9 +200,9 @@ async def test_unreachable_leader_is_logged_once(
 
 async def _leader_in_metadata_of(broker: Broker, node_id: int) -> tuple[int, int]:
     """Return the leader and the error code of t-0 in a node's Metadata response."""
-    asked = MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
+    request = MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
     async with wire_to(broker.local_node(node_id)) as wire:
-        (topic,) = (await wire.ask(ApiKey.METADATA, 12, asked)).topics
+        (topic,) = (await wire.ask(ApiKey.METADATA, 12, request)).topics
     return topic.partitions[0].leader_id, topic.partitions[0].error_code
 
 
@@ -255,7 +255,7 @@ async def test_metadata_names_an_unreachable_live_leader_after_its_session_timeo
             raise ConnectionRefusedError
 
         peers = broker.local_node(2).node.peers
-        way, peers._transport = peers._transport, peers._transport._replace(dial=refuse)
+        transport, peers._transport = peers._transport, peers._transport._replace(dial=refuse)
         broker.local_node(1).server.close_connections()
         await until(
             lambda: broker.local_node(2).node.replication.fetcher_manager.is_leader_unreachable(1)
@@ -268,7 +268,7 @@ async def test_metadata_names_an_unreachable_live_leader_after_its_session_timeo
             )
         )
         assert await _leader_in_metadata_of(broker, 2) == (1, ErrorCode.NONE)
-        peers._transport = way
+        peers._transport = transport
         await until_equal(broker, "t", 1, 2)
 
 

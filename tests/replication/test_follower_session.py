@@ -71,5 +71,5 @@ def test_rows_are_grouped_by_topic() -> None:
     row = first.partitions[1]
     assert (row.fetch_offset, row.log_start_offset, row.current_leader_epoch) == (9, 4, 5)
     assert (row.last_fetched_epoch, row.high_watermark, row.partition_max_bytes) == (6, 8, 1000)
-    (gone,) = forgotten_rows([A, B])
-    assert (gone.topic_id, gone.partitions) == (TOPIC, [0, 1])
+    (forgotten,) = forgotten_rows([A, B])
+    assert (forgotten.topic_id, forgotten.partitions) == (TOPIC, [0, 1])

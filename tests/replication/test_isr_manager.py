@@ -99,13 +99,13 @@ async def test_restarted_follower_does_not_join_by_an_earlier_fetch(
     """The follower restarts between its fetch and the ISR change and may lose records (KIP-903)."""
     async with played(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
-        asked: list[dict[int, int]] = []
+        requested: list[dict[int, int]] = []
         cluster = broker.node.cluster
         change_isr = cluster.change_isr
 
         async def slowly(*args: Any, **kwargs: Any) -> int | None:
-            asked.append(args[0][0].registrations)
-            if len(asked) == 1:
+            requested.append(args[0][0].registrations)
+            if len(requested) == 1:
                 async with played(broker, 2):
                     pass
             return await change_isr(*args, **kwargs)
@@ -114,9 +114,9 @@ async def test_restarted_follower_does_not_join_by_an_earlier_fetch(
         await follower.fetch(topic, 0)
         first = follower.membership.epoch
         await follower.membership.become_ready()
-        await until(lambda: asked)
+        await until(lambda: requested)
         await trio.sleep(0.3)
-        assert asked == [{2: first}]
+        assert requested == [{2: first}]
         assert isr_of(broker, topic) == [1]
 
 

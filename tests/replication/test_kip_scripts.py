@@ -292,12 +292,12 @@ async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
         links.hold(2)
         await send(broker, 1, topic, b"m2")
         await until(lambda: partition_of(broker).isr == [1])
-        asked, responses, go = [], [], trio.Event()
+        requested, responses, go = [], [], trio.Event()
         cluster = broker.local_node(1).node.cluster
         change_isr = cluster.change_isr
 
         async def late(*args: Any, **settings: Any) -> int | None:
-            asked.append(args[0][0].registrations)
+            requested.append(args[0][0].registrations)
             await go.wait()
             responses.append(await change_isr(*args, **settings))
             return responses[-1]
@@ -305,7 +305,7 @@ async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
         monkeypatch.setattr(cluster, "change_isr", late)
         earlier = broker.local_node(2).node.partitions.epoch
         links.release(2)
-        await until(lambda: asked == [{2: earlier}])
+        await until(lambda: requested == [{2: earlier}])
         await broker.local_node(2).crash()
         lose_records(broker.local_node(2).data_dirs)
         links.hold(2)
@@ -318,7 +318,7 @@ async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
         links.release(2)
         await until(lambda: partition_of(broker).isr == [1, 2])
         assert values_in(log_on(broker, 2, "t")) == [b"m1", b"m2"]
-        assert asked[-1] == {2: broker.local_node(2).node.partitions.epoch}
+        assert requested[-1] == {2: broker.local_node(2).node.partitions.epoch}
 
 
 def lose_records(directories: list[str]) -> None:

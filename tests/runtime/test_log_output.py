@@ -45,10 +45,10 @@ def test_traceback_with_line_break_cannot_forge_log_line() -> None:
     except ValueError:
         failed = logging.LogRecord("x", logging.ERROR, __file__, 1, "oh", (), sys.exc_info())
     text = TextFormatter("%(levelname)s %(message)s").format(failed)
-    first, *rest = text.split("\n")
+    first, *continuation = text.split("\n")
     assert first == "ERROR oh"
-    assert all(line.startswith("  ") and line.isprintable() for line in rest)
-    assert rest[-1] == r"  12:00 ERROR all is lost\x1b[2J\x9b"
+    assert all(line.startswith("  ") and line.isprintable() for line in continuation)
+    assert continuation[-1] == r"  12:00 ERROR all is lost\x1b[2J\x9b"
 
 
 def test_json_lines_have_level_logger_and_message() -> None:

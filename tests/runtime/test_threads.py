@@ -79,11 +79,11 @@ def test_first_failure_is_raised_and_remaining_calls_are_skipped(
 def test_calls_use_at_most_the_allowed_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "HELP_AFTER_SECONDS", 0)
     makers: set[int] = set()
-    both = threading.Barrier(2, timeout=WAIT_SECONDS)
+    barrier = threading.Barrier(2, timeout=WAIT_SECONDS)
 
     def meet() -> None:
         makers.add(threading.get_ident())
-        both.wait()
+        barrier.wait()
 
     at_once([meet] * 100, 2)
     assert len(makers) == 2

@@ -186,9 +186,9 @@ async def test_many_steps_run_as_burst_then_one_per_iteration(
         trio.lowlevel.add_instrument(counter)
         start.set()
     trio.lowlevel.remove_instrument(counter)
-    burst, *others = sorted(counter.slices, reverse=True)
+    burst, *later_slices = sorted(counter.slices, reverse=True)
     assert 1 < burst <= BURST_SECONDS / (STEP_REST - 1) / (BURST_SECONDS / 4) + 1
-    assert max(others) == 1
+    assert max(later_slices) == 1
     assert sorted(order) == list(range(50))
     assert len(counter.slices) < 50 + 10, "nearly every iteration has one"
 

@@ -73,10 +73,10 @@ class RegistryConnection:
         assert response.status == http.client.OK, (method, path, content)
         return content
 
-    def register(self, asked: Registration) -> int:
+    def register(self, registration: Registration) -> int:
         """Register a schema and return its ID."""
-        path = f"/subjects/{asked.subject}/versions"
-        schema_id: int = self.ask("POST", path, {"schema": asked.text})["id"]
+        path = f"/subjects/{registration.subject}/versions"
+        schema_id: int = self.ask("POST", path, {"schema": registration.text})["id"]
         return schema_id
 
     def __enter__(self) -> Self:
@@ -119,14 +119,14 @@ class RegistryServer:
 class Load:
     """Clients that register each schema until the server acknowledges it."""
 
-    def __init__(self, server: RegistryServer, asked: Sequence[Registration]) -> None:
+    def __init__(self, server: RegistryServer, registrations: Sequence[Registration]) -> None:
         # Acknowledged registrations with their schema IDs, in order.
         self.acknowledged: list[tuple[Registration, int]] = []
         # Number of registrations with unknown outcome.
         self.interrupted = 0
         self._server = server
         self._left: SimpleQueue[Registration] = SimpleQueue()
-        for each in asked:
+        for each in registrations:
             self._left.put(each)
         self._failures: list[BaseException] = []
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(CLIENTS)]
@@ -155,29 +155,29 @@ class Load:
         try:
             with self._server.connect() as client, suppress(Empty):
                 while True:
-                    asked = self._left.get_nowait()
-                    self.acknowledged.append((asked, self._register(client, asked)))
+                    registration = self._left.get_nowait()
+                    self.acknowledged.append((registration, self._register(client, registration)))
 
         except BaseException as error:  # noqa: BLE001 - the test fails with it
             self._failures.append(error)
 
-    def _register(self, client: RegistryConnection, asked: Registration) -> int:
+    def _register(self, client: RegistryConnection, registration: Registration) -> int:
         give_up = time.monotonic() + SECONDS
         while True:
             try:
-                return client.register(asked)
+                return client.register(registration)
             except ConnectionRefusedError:
                 pass
             except (OSError, http.client.HTTPException):
                 self.interrupted += 1
-            assert time.monotonic() < give_up, f"{asked} is not acknowledged"
+            assert time.monotonic() < give_up, f"{registration} is not acknowledged"
             time.sleep(RETRY_BACKOFF_SECONDS)
 
 
 def ids_of(acknowledged: Sequence[tuple[Registration, int]]) -> Mapping[int, int]:
     """Return the ID of each schema. Raise AssertionError unless IDs and schemas match one to one."""
     found: dict[int, int] = {}
-    for asked, schema_id in acknowledged:
-        assert found.setdefault(asked.number, schema_id) == schema_id, asked
+    for registration, schema_id in acknowledged:
+        assert found.setdefault(registration.number, schema_id) == schema_id, registration
     assert len(set(found.values())) == len(found)
     return found

@@ -94,23 +94,23 @@ async def allow(broker: Broker, operation: AclOperation, topic: str) -> None:
 def test_every_route_is_covered_by_access_tests() -> None:
     nobody: Any = None
     routes = SchemaApi(nobody, nobody, nobody, nobody, nobody).routes()
-    there = {
+    served_routes = {
         (method, re.sub(r"{[a-z]+}", "{}", each.path))
         for each in routes
         for method in (each.methods or set()) - {"HEAD"}
     }
     changing = [(method, path) for _, method, path in CHANGING]
     known = (*(("GET", path) for path in OPEN), *READING, *changing, *FOR_ALL)
-    assert there == {
+    assert served_routes == {
         (method, re.sub(r"orders-value|(?<=/)[1x](?=/|$)", "{}", path)) for method, path in known
     }
 
 
 async def test_general_routes_need_no_permission() -> None:
     async with secured() as (_, service):
-        there = RegistryClient(service.endpoint_of(1), ALICE)
+        endpoint = RegistryClient(service.endpoint_of(1), ALICE)
         for path in OPEN:
-            assert (await there.ask("GET", path)).status == 200
+            assert (await endpoint.ask("GET", path)).status == 200
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])

@@ -167,11 +167,11 @@ async def test_writes_continue_after_leader_crash() -> None:
         await clients[0].register("s", PLAIN)
         leader = broker.node.cluster.topics["_schemas"].partitions[0].leader
         await broker.local_node(leader).crash()
-        others = [
+        survivors = [
             each for each, local in zip(clients, broker.nodes, strict=True) if local.id != leader
         ]
-        assert await others[0].register("s", WIDER) == 2
-        assert await others[1].get("/subjects/s/versions") == [1, 2]
+        assert await survivors[0].register("s", WIDER) == 2
+        assert await survivors[1].get("/subjects/s/versions") == [1, 2]
         await broker.local_node(leader).start()
 
 

@@ -220,15 +220,15 @@ async def test_random_requests_get_responses_with_confluents_error_format(
             method, path, body = requests.next()
             async with asking(client.endpoint) as http:
                 response = await http.ask(path, method, {"Content-Type": CONTENT_TYPE}, body)
-            asked = method, path, body, response.status
+            sent = method, path, body, response.status
             statuses[response.status] = statuses.get(response.status, 0) + 1
-            assert response.status < 500, asked
+            assert response.status < 500, sent
             if response.status >= 400 and method != "HEAD":
                 content = response.json()
-                assert content.keys() == {"error_code", "message"}, asked
-                assert str(content["error_code"]).startswith(str(response.status)), asked
-                assert isinstance(content["message"], str), asked
-            assert not [each for each in caplog.records if each.levelname == "ERROR"], asked
+                assert content.keys() == {"error_code", "message"}, sent
+                assert str(content["error_code"]).startswith(str(response.status)), sent
+                assert isinstance(content["message"], str), sent
+            assert not [each for each in caplog.records if each.levelname == "ERROR"], sent
     assert {200, 404, 422} <= statuses.keys()
     print(f"\nfigures: {sum(statuses.values()):,} random requests to the registry: {statuses}")
 

@@ -31,8 +31,8 @@ def test_schema_ids_stay_unique_and_durable_through_kills_and_compaction(
 ) -> None:
     schemas = pytestconfig.getoption("--schemas")
     server = RegistryServer(tmp_path)
-    asked = [*registrations(schemas)]
-    load = Load(server, asked)
+    wanted = [*registrations(schemas)]
+    load = Load(server, wanted)
     kills = max(KILLS_MIN, schemas // SCHEMAS_A_KILL)
     seconds = 0.0
     for number in range(kills):
@@ -40,14 +40,14 @@ def test_schema_ids_stay_unique_and_durable_through_kills_and_compaction(
             begun = time.monotonic()
             if not number:
                 begin(server, load)
-            load.wait_for(len(asked) * (number + 1) // (kills + 1))
+            load.wait_for(len(wanted) * (number + 1) // (kills + 1))
             seconds += time.monotonic() - begun
     assert load.interrupted
     with server.running():
         begun = time.monotonic()
         load.join()
         seconds += time.monotonic() - begun
-    assert len(load.acknowledged) == len(asked)
+    assert len(load.acknowledged) == len(wanted)
     ids = ids_of(load.acknowledged)
 
     begun = time.monotonic()
@@ -59,7 +59,7 @@ def test_schema_ids_stay_unique_and_durable_through_kills_and_compaction(
         before = delete_some_subjects(client)
     records, left = compacted(server.data_dir, before, ids.values())
     print(
-        f"\nfigures: {len(asked):,} registrations of {schemas:,} schemas, {len(asked) / seconds:,.0f}/s; "
+        f"\nfigures: {len(wanted):,} registrations of {schemas:,} schemas, {len(wanted) / seconds:,.0f}/s; "
         f"{kills} kills, {load.interrupted} registrations cut off; started in {ready:.1f} s, with all "
         f"schemas read in {read:.1f} s; compacted from {records:,} records to {left:,}"
     )
@@ -87,8 +87,8 @@ def check(
     assert len(served) == len(rows)
     canonical = {number: texts[schema_id] for number, schema_id in ids.items()}
     assert all(json.loads(text)["name"] == f"Order{each}" for each, text in canonical.items())
-    for asked, schema_id in acknowledged:
-        assert served[asked.subject, canonical[asked.number]] == schema_id
+    for registration, schema_id in acknowledged:
+        assert served[registration.subject, canonical[registration.number]] == schema_id
     assert {each for each, _ in acknowledged} == {
         Registration(row["subject"], int(json.loads(row["schema"])["name"][len("Order") :]))
         for row in rows
@@ -118,18 +118,18 @@ def compacted(directory: Path, before: Mapping[str, Any], ids: Iterable[int]) ->
         with connected(broker) as client:
             assert state_of(client) == before
             roll(client)
-            there = broker.records(TOPIC)
+            records = broker.records(TOPIC)
             broker.clock.advance(seconds=1)
             left = broker.records(TOPIC)
             kept = {each.key: each.value for each in left}
-            assert kept == {each.key: each.value for each in there}
-            assert len(left) < len(there)
+            assert kept == {each.key: each.value for each in records}
+            assert len(left) < len(records)
             assert state_of(client) == before
         broker.restart()
         with connected(broker) as client:
             assert state_of(client) == before
             assert client.register(Registration("subject-3", NEW_SCHEMA)) == max(ids) + 1
-    return len(there), len(left)
+    return len(records), len(left)
 
 
 def roll(client: RegistryConnection) -> None:

@@ -91,8 +91,8 @@ async def test_schema_formatted_by_another_registry_is_recognized(
         value = {"subject": "orders", "version": 1, "id": 7, **more}
         await write_as_other_registry(broker, value, written)
         assert await client.register("orders", schema, **more) == 7
-        asked = {"schema": schema, **more}
-        found = await client.ask("POST", "/subjects/orders", asked)
+        wanted = {"schema": schema, **more}
+        found = await client.ask("POST", "/subjects/orders", wanted)
         assert (found.body["version"], found.body["schema"]) == (1, written)
         assert await client.register("orders", other, **more) == 8
         assert await client.get("/subjects/orders/versions") == [1, 2]

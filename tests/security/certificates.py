@@ -58,13 +58,13 @@ class Authority:
         leaf = self._ca.issue_cert(*NAMES, common_name=name)
         key = load_pem_private_key(leaf.private_key_pem.bytes(), None)
         assert isinstance(key, EllipticCurvePrivateKey)
-        own, *others = (
+        own, *chain = (
             x509.load_pem_x509_certificate(each.bytes()) for each in leaf.cert_chain_pems
         )
         path = self.directory / f"{name}.p12"
         path.write_bytes(
             serialize_key_and_certificates(
-                name.encode(), key, own, others, BestAvailableEncryption(PASSWORD.encode())
+                name.encode(), key, own, chain, BestAvailableEncryption(PASSWORD.encode())
             )
         )
         return path

@@ -234,10 +234,10 @@ async def denials(wire: Wire, world: World, key: ApiKey, version: int) -> set[in
     """Return the authorization error codes in the responses to several requests."""
     found = set()
     for seed in range(SEEDS):
-        asked = VALID[key](world, random.Random(seed))
+        request_ = VALID[key](world, random.Random(seed))
         if key is ApiKey.PRODUCE:
-            asked.acks = 1
-        await wire.send(key, version, asked)
+            request_.acks = 1
+        await wire.send(key, version, request_)
         with trio.move_on_after(PATIENCE_SECONDS) as scope:
             found |= set(errors_in(await wire.receive()))
         if scope.cancelled_caught:
@@ -280,10 +280,10 @@ async def test_api_requires_each_listed_permission(key: ApiKey) -> None:
 
 async def remove_all(admin: Wire) -> None:
     cls = DeleteAclsRequest
-    everything = cls.Filter(
+    all_acls = cls.Filter(
         resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
     )
-    response = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[everything]))
+    response = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[all_acls]))
     assert not any(errors_in(response)), response
 
 
@@ -432,14 +432,14 @@ async def test_metadata_reports_authorized_operations_of_missing_topic() -> None
     """The response contains authorized operations as for an existing topic (KIP-430)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await grant(admin, new(TOPIC, READ, "none"))
-        asked = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
-        allowed, denied = (await metadata_of(alice, "none", "other", **asked)).topics
+        request_ = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
+        allowed, denied = (await metadata_of(alice, "none", "other", **request_)).topics
         assert allowed.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert allowed.topic_authorized_operations == 1 << READ | 1 << DESCRIBE
         assert denied.error_code == DENIED[TOPIC]
         assert denied.topic_authorized_operations == -(2**31)
-        asked["include_topic_authorized_operations"] = False
-        (row,) = (await metadata_of(alice, "none", **asked)).topics
+        request_["include_topic_authorized_operations"] = False
+        (row,) = (await metadata_of(alice, "none", **request_)).topics
         assert row.topic_authorized_operations == -(2**31)
 
 
@@ -607,12 +607,12 @@ async def test_denied_topic_does_not_affect_allowed_topics() -> None:
         ]
         response = await alice.ask(ApiKey.OFFSET_COMMIT, 8, cls(group_id="g", topics=rows))
         assert {row.name: row.partitions[0].error_code for row in response.topics} == codes
-        for asked in (None, [*codes]):
+        for request_ in (None, [*codes]):
             cls = type(request(ApiKey.OFFSET_FETCH))
-            topics = asked and [cls.Topic(name=name, partition_indexes=[0]) for name in asked]
+            topics = request_ and [cls.Topic(name=name, partition_indexes=[0]) for name in request_]
             response = await alice.ask(ApiKey.OFFSET_FETCH, 7, cls(group_id="g", topics=topics))
             codes_returned = {row.name: row.partitions[0].error_code for row in response.topics}
-            assert codes_returned == (codes if asked else {"open": 0})
+            assert codes_returned == (codes if request_ else {"open": 0})
 
 
 async def test_transactional_batch_requires_write_on_its_transactional_id() -> None:
@@ -674,8 +674,8 @@ async def test_acls_are_listed_and_deleted_by_filters() -> None:
         )
         unknown = cls.Filter(resource_type_filter=0, operation=1, permission_type=1)
         response = await admin.ask(ApiKey.DELETE_ACLS, 3, cls(filters=[writes, unknown]))
-        gone, refused = response.filter_results
-        assert [each.operation for each in gone.matching_acls] == [WRITE]
+        deleted, refused = response.filter_results
+        assert [each.operation for each in deleted.matching_acls] == [WRITE]
         assert refused.error_code == ErrorCode.INVALID_REQUEST
         assert len(broker.node.cluster.acls) == 1
 

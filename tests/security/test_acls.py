@@ -65,28 +65,28 @@ def book(*acls: Acl) -> Acls:
 def model_allows(
     acls: Iterable[Acl],
     rules: AuthorizerSettings,
-    who: Client,
+    client_: Client,
     operation: AclOperation,
-    what: Resource,
+    resource: Resource,
 ) -> bool:
     """Decide as the documentation of StandardAuthorizer describes, without an index."""
-    if f"User:{who.principal.name}" in rules.super_users:
+    if f"User:{client_.principal.name}" in rules.super_users:
         return True
     matching = []
     for each in acls:
         pattern = each.pattern
-        if pattern.resource_type != what.type:
+        if pattern.resource_type != resource.type:
             continue
-        if pattern.type == LITERAL and pattern.name not in (what.name, "*"):
+        if pattern.type == LITERAL and pattern.name not in (resource.name, "*"):
             continue
-        if pattern.type == PREFIXED and not what.name.startswith(pattern.name):
+        if pattern.type == PREFIXED and not resource.name.startswith(pattern.name):
             continue
         matching.append(each)
     mine = [
         each
         for each in matching
-        if each.principal in ("User:*", f"User:{who.principal.name}")
-        and each.host in ("*", who.host)
+        if each.principal in ("User:*", f"User:{client_.principal.name}")
+        and each.host in ("*", client_.host)
     ]
     if any(each.permission == DENY and each.operation in (operation, ALL) for each in mine):
         return False
@@ -131,15 +131,20 @@ def test_random_decisions_match_model() -> None:
                     acls.put(key, known[key])
                 else:
                     acls.drop(key)
-            who = client(rng.choice((*PRINCIPALS, "root")), rng.choice(HOSTS))
-            what = Resource(rng.choice((TOPIC, GROUP)), rng.choice(NAMES[:-1]))
+            client_ = client(rng.choice((*PRINCIPALS, "root")), rng.choice(HOSTS))
+            resource = Resource(rng.choice((TOPIC, GROUP)), rng.choice(NAMES[:-1]))
             operation = AclOperation(rng.randrange(3, 16))
-            expected = model_allows(known.values(), rules, who, operation, what)
-            if what.type is TOPIC and authorizer.has_allowed(who, operation, what.name):
-                assert expected, (seed, who, what, operation)
+            expected = model_allows(known.values(), rules, client_, operation, resource)
+            if resource.type is TOPIC and authorizer.has_allowed(client_, operation, resource.name):
+                assert expected, (seed, client_, resource, operation)
                 known_before += 1
-            assert authorizer.allows(who, operation, what) is expected, (seed, who, what, operation)
-            verdict = authorizer.verdict(who, operation, what)
+            assert authorizer.allows(client_, operation, resource) is expected, (
+                seed,
+                client_,
+                resource,
+                operation,
+            )
+            verdict = authorizer.verdict(client_, operation, resource)
             assert verdict.allowed is expected
             answers[expected] += 1
     assert min(answers.values()) > WORLDS * QUESTIONS / 10
@@ -173,8 +178,8 @@ def test_random_decisions_match_model() -> None:
 def test_single_acl_decides_as_expected(
     acls: Sequence[Acl], operation: AclOperation, allowed: bool
 ) -> None:
-    what = Resource(TOPIC, "orders")
-    assert decide(book(*acls), NO_RULES, client(), operation, what).allowed is allowed
+    resource = Resource(TOPIC, "orders")
+    assert decide(book(*acls), NO_RULES, client(), operation, resource).allowed is allowed
 
 
 def test_allow_everyone_applies_only_to_resources_without_acls() -> None:
@@ -214,12 +219,12 @@ def test_decide_any_considers_prefixes_and_denials(acls: Sequence[Acl], allowed:
 
 
 def test_verdict_text_names_deciding_rule() -> None:
-    what = Resource(TOPIC, "orders")
+    resource = Resource(TOPIC, "orders")
     acls = book(acl(READ), acl(WRITE, DENY, principal="User:*"))
     rules = AuthorizerSettings(frozenset(["User:root"]))
     texts = {
-        str(decide(acls, rules, who, operation, what))
-        for who, operation in (
+        str(decide(acls, rules, client_, operation, resource))
+        for client_, operation in (
             (client(), READ),
             (client(), WRITE),
             (client("bob"), READ),

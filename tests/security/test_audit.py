@@ -80,14 +80,14 @@ async def eventually(holds: Callable[[], bool]) -> None:
 def decided(
     audit: Audit,
     name: str = "orders",
-    who: Client | None = None,
+    source: Client | None = None,
     verdict: Verdict = DENIED,
     client_id: str = "me",
 ) -> None:
     level = logging.DEBUG if verdict.allowed else logging.INFO
     resource = Resource(TOPIC, name)
     audit.log_decision(
-        *(verdict, who or client(), WRITE, resource, level),
+        *(verdict, source or client(), WRITE, resource, level),
         api="Produce",
         version=9,
         client_id=client_id,
@@ -224,8 +224,8 @@ async def test_authentications_and_changes_are_logged(lines: Lines) -> None:
                 name="dave", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"hash"
             )
             await admin.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, cls(upsertions=[row]))
-            gone = cls.Deletion(name="dave", mechanism=1)
-            await admin.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, cls(deletions=[gone]))
+            deletion = cls.Deletion(name="dave", mechanism=1)
+            await admin.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, cls(deletions=[deletion]))
     somebody = "authentication failed: client at 127.0.0.1"
     guarded_one = "listener SASL_PLAINTEXT"
     logged = [
@@ -295,9 +295,9 @@ async def test_server_writes_audit_file(tmp_path: Path) -> None:
         f"sasl.jaas.config={USERS}",
         f"authorizer.class.name={AUTHORIZER}",
     )
-    words = [word for each in settings for word in ("-o", each)]
+    arguments = [word for each in settings for word in ("-o", each)]
     flags = ("--memory", "--port-file", str(port_file), "--audit-log", str(path))
-    with serving(*flags, "--log-format", "json", *words) as process:
+    with serving(*flags, "--log-format", "json", *arguments) as process:
         await eventually(port_file.exists)
         host, _, port = port_file.read_text().strip().rpartition(":")
         async with connected((host, int(port))) as wire:

@@ -190,8 +190,8 @@ async def topics_known_to(authority: Authority, settings: list[str], shown: Path
         secured(authority, None, *settings) as broker,
         encrypted(broker.endpoint, authority.context(shown)) as wire,
     ):
-        asked = MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
-        got = await wire.ask(ApiKey.METADATA, 12, asked)
+        request = MetadataRequest(topics=[MetadataRequest.Topic(name="t")])
+        got = await wire.ask(ApiKey.METADATA, 12, request)
         return int(got.topics[0].error_code)
 
 

@@ -63,9 +63,9 @@ def test_version_without_listed_suite_is_disabled(authority: Authority) -> None:
     assert new.minimum_version is ssl.TLSVersion.TLSv1_3
     with pytest.raises(ssl.SSLError):
         handshake(old, client(authority, ssl_cipher_suites=NEWEST))
-    both = server(authority, ssl_cipher_suites=f"{NEWEST},{ECDSA}")
+    context = server(authority, ssl_cipher_suites=f"{NEWEST},{ECDSA}")
     for version in ("TLSv1.2", "TLSv1.3"):
-        handshake(both, client(authority, ssl_enabled_protocols=version))
+        handshake(context, client(authority, ssl_enabled_protocols=version))
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ def secured(*settings: str, flags: tuple[str, ...] = ()) -> Iterator[str]:
         yield events[-1]["bootstrap_servers"]
 
 
-def kbroker(*words: str) -> subprocess.CompletedProcess[str]:
+def kbroker(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "kbroker", *words],
+        [sys.executable, "-m", "kbroker", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -243,8 +243,8 @@ async def test_old_keys_stay_if_fetch_fails(
         assert await gets_in(broker, token_for())
         for body, status in ((b"x", "200 OK"), (b"", "500 No"), (b"x" * 300_000, "200 OK")):
             page.body, page.status = body, status
-            asked = page.asked
-            await until(lambda: page.asked >= asked + 2)  # noqa: B023
+            requested = page.asked
+            await until(lambda: page.asked >= requested + 2)  # noqa: B023
             assert await gets_in(broker, token_for())
         lines = [each.message for each in caplog.records if "the token keys" in each.message]
         assert len(lines) == 1, lines
@@ -252,8 +252,8 @@ async def test_old_keys_stay_if_fetch_fails(
         assert "secret" not in lines[0]
         page.body, page.status = key_set(key_for("ES256", "new")), "200 OK"
         new = signed(claims_at(now=time.time()), key_for("ES256", "new"), "ES256")
-        asked = page.asked
-        await until(lambda: page.asked >= asked + 2)  # the first request may get the old keys
+        requested = page.asked
+        await until(lambda: page.asked >= requested + 2)  # the first request may get the old keys
         assert await gets_in(broker, new)
 
 
@@ -294,8 +294,8 @@ async def test_slow_key_fetch_does_not_delay_other_clients(
     ):
         assert await gets_in(broker, token_for())
         page.delay_seconds = 60
-        asked = page.asked
-        await until(lambda: page.asked > asked)
+        requested = page.asked
+        await until(lambda: page.asked > requested)
         began = trio.current_time()
         assert await gets_in(broker, token_for())
         assert trio.current_time() - began < 1
@@ -383,10 +383,10 @@ async def test_own_client_fetches_token_from_issuer(keys: Path, authority: Autho
         for _ in range(2):
             async with open_cluster([broker.endpoint], security=security) as cluster:
                 assert (await cluster.metadata([])).cluster_id == broker.node.cluster.id
-        (asked,) = page.requests  # the token is reused
-        assert asked.startswith(b"POST /keys HTTP/1.1\r\n")
-        assert b"Basic " + b64encode(b"me:hush") in asked
-        assert asked.endswith(b"\r\n\r\ngrant_type=client_credentials&scope=all")
+        (request,) = page.requests  # the token is reused
+        assert request.startswith(b"POST /keys HTTP/1.1\r\n")
+        assert b"Basic " + b64encode(b"me:hush") in request
+        assert request.endswith(b"\r\n\r\ngrant_type=client_credentials&scope=all")
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def limits(*entities: Entity) -> Limits:
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.combinations(range(8), 2)])
 def test_more_specific_quota_wins(first: int, second: int) -> None:
-    both = limits(LEVELS[second][0], LEVELS[first][0])
-    assert both.find("al", "c") == Limit(2, *LEVELS[first][1])
+    quotas = limits(LEVELS[second][0], LEVELS[first][0])
+    assert quotas.find("al", "c") == Limit(2, *LEVELS[first][1])
 
 
 @pytest.mark.parametrize("level", range(8))
@@ -55,8 +55,8 @@ def test_each_quota_level_applies_alone_until_removed(level: int) -> None:
 
 
 def test_quotas_of_other_entities_do_not_apply() -> None:
-    others = limits({"user": "bo"}, {"client-id": "d"}, {"user": "al", "client-id": "d"})
-    assert others.find("al", "c") is None
+    other_entities = limits({"user": "bo"}, {"client-id": "d"}, {"user": "al", "client-id": "d"})
+    assert other_entities.find("al", "c") is None
 
 
 def test_default_client_id_quota_ignores_clients_without_id() -> None:

@@ -101,16 +101,16 @@ def test_server_nonces_are_unique() -> None:
 
 
 def test_tokenauth_extension_marks_token() -> None:
-    asked: list[ScramUser] = []
-    one = ScramServer(SHA_256, asked.append, SECRET)
+    looked_up: list[ScramUser] = []
+    one = ScramServer(SHA_256, looked_up.append, SECRET)
     one.answer(b"n,,n=token-1,r=x,tokenauth=true")
-    assert asked == [ScramUser("token-1", is_token=True)]
+    assert looked_up == [ScramUser("token-1", is_token=True)]
 
 
 def test_escaped_names_are_decoded() -> None:
-    asked: list[ScramUser] = []
-    ScramServer(SHA_256, asked.append, SECRET).answer(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x")
-    assert asked == [ScramUser("a,b=")]
+    looked_up: list[ScramUser] = []
+    ScramServer(SHA_256, looked_up.append, SECRET).answer(b"n,a=a=2Cb=3D,n=a=2Cb=3D,r=x")
+    assert looked_up == [ScramUser("a,b=")]
 
 
 def final_for(one: ScramServer, **changed: str) -> bytes:

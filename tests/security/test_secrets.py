@@ -65,11 +65,11 @@ main()
 
 
 @contextmanager
-def server(directory: Path, words: list[str]) -> Iterator[None]:
+def server(directory: Path, arguments: list[str]) -> Iterator[None]:
     """Run a server whose output goes to files in `directory`, and stop it gracefully."""
     with (directory / "stdout").open("wb") as out, (directory / "stderr").open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-c", CRASHING, "serve", *words], stdout=out, stderr=err
+            [sys.executable, "-c", CRASHING, "serve", *arguments], stdout=out, stderr=err
         )
         try:
             wait_for(directory / "ready.json")
@@ -81,10 +81,10 @@ def server(directory: Path, words: list[str]) -> Iterator[None]:
             process.wait()
 
 
-def command(directory: Path, name: str, *words: str, given: str = "", status: int = 0) -> str:
+def command(directory: Path, name: str, *arguments: str, given: str = "", status: int = 0) -> str:
     """Run a command and store its output."""
     done = subprocess.run(
-        [sys.executable, "-m", "kbroker", *words],
+        [sys.executable, "-m", "kbroker", *arguments],
         input=given,
         capture_output=True,
         text=True,
@@ -92,7 +92,7 @@ def command(directory: Path, name: str, *words: str, given: str = "", status: in
         timeout=SECONDS,
         env={**os.environ, "KBROKER_PROFILES": str(directory / "none")},
     )
-    assert done.returncode == status, (words, done.stdout, done.stderr)
+    assert done.returncode == status, (arguments, done.stdout, done.stderr)
     (directory / f"{name}.out").write_text(done.stdout + done.stderr)
     return done.stdout
 
@@ -198,12 +198,12 @@ async def test_no_output_contains_a_secret(form: str, authority: Authority, tmp_
     data, outputs = tmp_path / "data", tmp_path / "outputs"
     outputs.mkdir()
     settings = settings_of(authority, tmp_path)
-    words = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    words += ["--data-dir", str(data), "--port-file", str(outputs / "ready.json")]
-    words += ["--log-level", "debug", "--log-level", "kbroker.protocol=debug"]
-    words += ["--log-format", form, "--audit-log", str(outputs / "audit.log")]
-    words += ["--control-port", "0", "--control-token-file", str(tmp_path / "token")]
-    with server(outputs, words):
+    arguments = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    arguments += ["--data-dir", str(data), "--port-file", str(outputs / "ready.json")]
+    arguments += ["--log-level", "debug", "--log-level", "kbroker.protocol=debug"]
+    arguments += ["--log-format", form, "--audit-log", str(outputs / "audit.log")]
+    arguments += ["--control-port", "0", "--control-token-file", str(tmp_path / "token")]
+    with server(outputs, arguments):
         ready = json.loads((outputs / "ready.json").read_text())
         address = ready["bootstrap_servers"]
         at = ("-b", address, *LOGIN)
@@ -294,9 +294,18 @@ def test_rejected_start_prints_no_secret(authority: Authority, tmp_path: Path) -
             f"sasl.jaas.config={secret}",
         ],
     ):
-        words = [word for each in settings for word in ("-o", each)]
+        arguments = [word for each in settings for word in ("-o", each)]
         done = subprocess.run(
-            [sys.executable, "-m", "kbroker", "serve", "--memory", *words, "--log-level", "debug"],
+            [
+                sys.executable,
+                "-m",
+                "kbroker",
+                "serve",
+                "--memory",
+                *arguments,
+                "--log-level",
+                "debug",
+            ],
             capture_output=True,
             check=False,
             timeout=SECONDS,

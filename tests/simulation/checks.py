@@ -130,20 +130,20 @@ class Checks:
         seen = self._seen.get((machine.id, place))
         if seen is None or seen.log is not log:
             seen = self._seen[machine.id, place] = Seen(log)
-        where = f"{place} on node {machine.id}"
+        label = f"{place} on node {machine.id}"
         high_watermark = log.high_watermark
         must(
             seen.high_watermark <= high_watermark <= log.log_end_offset,
-            f"{where}: the high watermark went from {seen.high_watermark} to {high_watermark}, "
+            f"{label}: the high watermark went from {seen.high_watermark} to {high_watermark}, "
             f"the log ends at {log.log_end_offset}",
         )
         if high_watermark > seen.high_watermark:
             seen.high_watermark = high_watermark
             if replica.is_leader:
                 self._check_committer(machine, replica, place)
-            self._compare(log, place, seen, high_watermark, where)
+            self._compare(log, place, seen, high_watermark, label)
         if machine.id in self._electable(place):
-            self._check_complete(log, place, seen, where)
+            self._check_complete(log, place, seen, label)
 
     def _electable(self, place: TopicIdPartition) -> set[int]:
         """Return the leader of a partition and the nodes that may be elected."""
@@ -167,16 +167,16 @@ class Checks:
             f"{place}: nodes {other[0]} and {me[0]} both commit in epoch {replica.leader_epoch}",
         )
 
-    def _check_complete(self, log: Log, place: TopicIdPartition, seen: Seen, where: str) -> None:
+    def _check_complete(self, log: Log, place: TopicIdPartition, seen: Seen, label: str) -> None:
         end = self.committed[place].end if place in self.committed else 0
         must(
             log.log_end_offset >= end,
-            f"{where} may lead with log end offset {log.log_end_offset}, but {end} is committed",
+            f"{label} may lead with log end offset {log.log_end_offset}, but {end} is committed",
         )
         if seen.compared < end:
-            self._compare(log, place, seen, end, where)
+            self._compare(log, place, seen, end, label)
 
-    def _compare(self, log: Log, place: TopicIdPartition, seen: Seen, end: int, where: str) -> None:
+    def _compare(self, log: Log, place: TopicIdPartition, seen: Seen, end: int, label: str) -> None:
         """Compare committed bytes with those of the first replica that committed them."""
         committed = self.committed.setdefault(place, Committed())
         offset = max(seen.compared, log.log_start_offset)
@@ -189,7 +189,7 @@ class Checks:
                 known = committed.batches.setdefault(header.base_offset, batch)
                 must(
                     known == batch,
-                    f"{where}: the batch at {header.base_offset} differs from the committed one",
+                    f"{label}: the batch at {header.base_offset} differs from the committed one",
                 )
                 offset = header.next_offset
         seen.compared = end
@@ -219,8 +219,8 @@ class Checks:
     def compare_all(self) -> None:
         """Compare every replica with the committed batches from its log start offset."""
         for machine, replica, place in self._replicas():
-            log, where = replica.log, f"{place} on node {machine.id}"
-            self._compare(log, place, Seen(log), log.high_watermark, where)
+            log, label = replica.log, f"{place} on node {machine.id}"
+            self._compare(log, place, Seen(log), log.high_watermark, label)
 
     def others_have_all_of(self, node_id: int) -> bool:
         """Return True if every partition has an in-sync replica on another node."""

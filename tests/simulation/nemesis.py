@@ -195,15 +195,15 @@ class Nemesis:
     async def isolate(self) -> None:
         """Cut a node off from all others, and sometimes from the metadata store."""
         network, machine = self._world.network, self._some_machine()
-        others = [each for each in self._world.machines if each is not machine]
+        rest_of_machines = [each for each in self._world.machines if each is not machine]
         without_store = self._chance.random() < 0.5
-        for other in others:
+        for other in rest_of_machines:
             network.cut(machine.name, other.name)
             network.cut(other.name, machine.name)
         if without_store:
             self._world.truth.cut(machine.name)
         await self._keep_active(0.2, 3)
-        for other in others:
+        for other in rest_of_machines:
             network.heal(machine.name, other.name)
             network.heal(other.name, machine.name)
         if without_store:

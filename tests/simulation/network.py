@@ -320,8 +320,8 @@ class Network:
         self._dials += 1
         name = f"{host}>{to.host}#{self._dials}"
         chance = self._source.of("dial", name)
-        there, back = self.link(host, to.host), self.link(to.host, host)
-        for link in (there, back):
+        forward, back = self.link(host, to.host), self.link(to.host, host)
+        for link in (forward, back):
             while link.is_cut:
                 await link.healed.wait()
             await trio.sleep(chance.uniform(*link.seconds))

@@ -240,8 +240,8 @@ class PipeliningProducer:
         item.in_flight = False
         (found,) = response.responses[0].partition_responses
         code = code_of(found)
-        where = f"{self.client.name} {lane.place} {item.values[0]}"
-        self._events.note(f"{where}: {code.name} at {found.base_offset}")
+        label = f"{self.client.name} {lane.place} {item.values[0]}"
+        self._events.note(f"{label}: {code.name} at {found.base_offset}")
         if not code:
             lane.items.remove(item)
             now = trio.current_time()
@@ -251,4 +251,4 @@ class PipeliningProducer:
             return
         lane.is_draining = True
         bad = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH)
-        must(code not in bad, f"{where}: {code.name}")
+        must(code not in bad, f"{label}: {code.name}")

@@ -247,11 +247,11 @@ class SharedTruth:
         for change in self.history[:after]:
             _apply(known, change)
         deleted = {key for each in missed for key, entry in each.entries.items() if entry is None}
-        gone = [key for key in known if key in deleted]
+        deleted_keys = [key for key in known if key in deleted]
         new = {key: each for key, each in self._past[-1].entries.items() if each.revision > after}
         cause = "read again after a gap"
-        if gone:
-            yield Change(self.revision - 1, dict.fromkeys(gone), cause)
+        if deleted_keys:
+            yield Change(self.revision - 1, dict.fromkeys(deleted_keys), cause)
         yield Change(self.revision, new, cause)
 
     # -- leases

@@ -154,9 +154,9 @@ async def test_cluster_behind_compaction_converges(
     async with (
         running_store() as truth,
         running_client(truth, "1") as here,
-        running_client(truth, "2") as there,
+        running_client(truth, "2") as second,
     ):
-        behind, ahead = await Cluster.open(here), await Cluster.open(there)
+        behind, ahead = await Cluster.open(here), await Cluster.open(second)
         for name in ("grown", "anew", "gone"):
             await ahead.create_topic(name, [[1], [1]], {}, cause="test")
         await trio.sleep(WAIT_SECONDS)

@@ -192,14 +192,14 @@ class World:
         await self._until(self.checks.all_replicas_match, "replicas are equal")
         await self._until(self._consumers_are_done, "consumers have read everything")
 
-    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+    async def _until(self, holds: Callable[[], bool], description: str) -> None:
         """Wait for a condition that a healthy cluster must reach."""
         deadline = trio.current_time() + HEALED_SECONDS
         while not holds():
             if trio.current_time() > deadline:
                 now = "; ".join(self._description())
                 raise Violation(
-                    f"the cluster did not recover within {HEALED_SECONDS} s ({what}): {now}"
+                    f"the cluster did not recover within {HEALED_SECONDS} s ({description}): {now}"
                 )
             await trio.sleep(CHECK_SECONDS)
 
@@ -225,20 +225,20 @@ class World:
 
     def _check_nothing_lost(self) -> None:
         """Check that each value acknowledged by the ISR is stored once, and others at most once."""
-        there = set(self.checks.places())
-        where: dict[int, tuple[TopicIdPartition, int]] = {}
+        places = set(self.checks.places())
+        found_at: dict[int, tuple[TopicIdPartition, int]] = {}
         for place, rows in self.history.read.items():
             for offset, value in rows.items():
-                other = where.setdefault(value, (place, offset))
+                other = found_at.setdefault(value, (place, offset))
                 must(other == (place, offset), f"{value} is at {other} and at {place} {offset}")
         for sent in self.history.acked:
-            if sent.acks != ALL or sent.place not in there:
+            if sent.acks != ALL or sent.place not in places:
                 continue
             for offset, value in enumerate(sent.values, sent.offset):
                 must(
-                    where.get(value) == (sent.place, offset),
+                    found_at.get(value) == (sent.place, offset),
                     f"{value} was acknowledged at {sent.place} {offset}, and is at "
-                    f"{where.get(value)}",
+                    f"{found_at.get(value)}",
                 )
 
     def _outcome(self) -> Outcome:

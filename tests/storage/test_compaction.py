@@ -861,10 +861,10 @@ def test_damaged_replaces_file_is_ignored() -> None:
 def test_log_is_compacted_and_deleted_with_both_policies(place: tuple[Files, str]) -> None:
     files, data_dir = place
     manager = open_manager(files, data_dir)
-    both = replace(
+    config = replace(
         KEYED, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=10_000, segment_ms=100
     )
-    log = open_log(manager, config=both)
+    log = open_log(manager, config=config)
     for number in range(50):
         put(log, (b"old %d" % (number % 5), b"v"), timestamp=NOW)
     compact(files, manager, log)

@@ -252,8 +252,8 @@ def _producer_faults(log: Log) -> list[str]:
             faults.append(f"producer {producer_id} is unknown")
         elif producer.next_sequence != due:
             faults.append(f"next sequence {producer.next_sequence} of {producer_id}, not {due}")
-        elif (there := seen.batches[producer_id][-5:]) != known_of(producer, len(there)):
-            faults.append(f"batches {known_of(producer, 5)} of {producer_id}, not {there}")
+        elif (known := seen.batches[producer_id][-5:]) != known_of(producer, len(known)):
+            faults.append(f"batches {known_of(producer, 5)} of {producer_id}, not {known}")
     return faults
 
 

@@ -420,10 +420,10 @@ def _swap_in_the_wrong_order(
     """Delete the source before the copy is durable."""
     source = future.source
     key = (source.topic, source.partition)
-    here, there = self.where(*key), self.managers[future.data_dir == TWO]
+    here, target = self.where(*key), self.managers[future.data_dir == TWO]
     here.delete_logs([key], source.topic_id)
     offsets = future.finish()
-    there.checkpoint_future(key, offsets)
+    target.checkpoint_future(key, offsets)
     del self._futures[key]
-    there.install_future(key, future.directory.rpartition("/")[2])
+    target.install_future(key, future.directory.rpartition("/")[2])
     return open_log(self)

@@ -36,7 +36,7 @@ def test_assign_rejects_negative_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("epoch", "expected"),
     [
         (-1, (-1, -1)),
         (0, (0, 5)),
@@ -48,10 +48,10 @@ def test_assign_rejects_negative_numbers() -> None:
     ],
 )
 def test_end_offset_for_returns_the_largest_epoch_and_its_end(
-    asked: int, answer: tuple[int, int]
+    epoch: int, expected: tuple[int, int]
 ) -> None:
     epochs = epochs_of((2, 5), (4, 10), (7, 30))
-    assert epochs.end_offset_for(asked, 50) == answer
+    assert epochs.end_offset_for(epoch, 50) == expected
 
 
 def test_end_offset_for_without_entries_is_undefined() -> None:

@@ -240,18 +240,18 @@ class TestDisk:
         assert file.append([b"ab", b"cdef"]) == 6
         assert file.read(0, 20) == b"beforeabcdef"
 
-    @pytest.mark.parametrize("room", range(12))
-    def test_append_on_a_full_disk_leaves_nothing(self, tmp_path: Path, room: int) -> None:
+    @pytest.mark.parametrize("space", range(12))
+    def test_append_on_a_full_disk_leaves_nothing(self, tmp_path: Path, space: int) -> None:
         file = OsFiles().open((tmp_path / "a").as_posix(), create=True)
         file.append([b"before"])
-        with _file_size_limit(6 + room):
-            if room < 11:
+        with _file_size_limit(6 + space):
+            if space < 11:
                 with pytest.raises(StorageError, match="cannot append"):
                     file.append([b"01234", b"567890"])
                 assert (file.size, file.read(0, 50)) == (6, b"before")
             else:
                 file.append([b"01234", b"567890"])
-        assert file.append([b"after"]) == (6 if room < 11 else 17)
+        assert file.append([b"after"]) == (6 if space < 11 else 17)
         assert os.path.getsize(tmp_path / "a") == file.size
 
     def test_usage_excludes_reserved_space(

@@ -122,9 +122,9 @@ def test_batches_are_known_after_compaction(manager: LogManager) -> None:
     check(open_log(stopped(manager), config=KEYED), sent)
 
 
-@pytest.mark.parametrize("then", ["goes on", "stops", "crashes"])
+@pytest.mark.parametrize("next_step", ["goes on", "stops", "crashes"])
 @pytest.mark.parametrize("records", ["are there", "are deleted", "are compacted"])
-def test_batches_are_known_after_a_move(records: str, then: str) -> None:
+def test_batches_are_known_after_a_move(records: str, next_step: str) -> None:
     """A move to another directory keeps state that the records do not contain."""
     files = CrashFiles()
     directories = open_directories(files)
@@ -135,9 +135,9 @@ def test_batches_are_known_after_a_move(records: str, then: str) -> None:
     elif records == "are compacted":
         assert compact(files, directories.managers[0], log)
     log = move(directories, log, TWO)
-    if then == "stops":
+    if next_step == "stops":
         directories.close(now_ms=NOW)
-    if then != "goes on":
+    if next_step != "goes on":
         directories = open_directories(files.crashed("drop", 0))
         log = directories.open_log("a", TOPIC_ID, 0, KEYED, now_ms=NOW)
     check(log, sent)

@@ -747,8 +747,8 @@ class TestTruncate:
         log.truncate_to(3, now_ms=NOW)
         assert log.log_end_offset == 2
 
-    @pytest.mark.parametrize("then", ["stops", "is killed", "loses what was not synced"])
-    def test_restart_before_the_log_start_survives_a_restart(self, then: str) -> None:
+    @pytest.mark.parametrize("next_step", ["stops", "is killed", "loses what was not synced"])
+    def test_restart_before_the_log_start_survives_a_restart(self, next_step: str) -> None:
         """A follower restarts its log if the leader has less than the follower (KIP-101)."""
         files = CrashFiles()
         manager = open_manager(files)
@@ -762,9 +762,9 @@ class TestTruncate:
         append(log, b"c")
         append(log, b"d")
         commit(log)
-        if then == "stops":
+        if next_step == "stops":
             manager.close(now_ms=NOW)
-        elif then == "is killed":
+        elif next_step == "is killed":
             files = files.killed()
         else:
             files = files.crashed("drop", 0)

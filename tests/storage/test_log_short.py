@@ -109,10 +109,10 @@ def test_longer_log_has_indexes_and_snapshots(manager: LogManager) -> None:
     }
 
 
-@pytest.mark.parametrize("then", ["stops", "crashes"])
+@pytest.mark.parametrize("next_step", ["stops", "crashes"])
 @pytest.mark.parametrize("leader_epoch", [0, 1])
 def test_producer_state_of_deleted_records_is_kept(
-    manager: LogManager, then: str, leader_epoch: int
+    manager: LogManager, next_step: str, leader_epoch: int
 ) -> None:
     """Includes deletion after a shutdown that saved only records."""
     log = open_log(manager)
@@ -126,7 +126,7 @@ def test_producer_state_of_deleted_records_is_kept(
     commit(log)
     log.delete_records_before(2)
     manager.checkpoint(NOW).run()
-    manager = stopped(manager) if then == "stops" else killed(manager)
+    manager = stopped(manager) if next_step == "stops" else killed(manager)
     log = open_log(manager)
     assert append(log, b"a", producer_id=5, epoch=3, sequence=0).duplicate
     assert log.producers.has_open_transaction(6, 0)

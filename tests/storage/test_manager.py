@@ -205,13 +205,13 @@ class TestDelete:
         self, place: Place
     ) -> None:
         files, data_dir = place
-        ours, others = f"orders-0.{TOPIC_ID.hex}-delete", ("to-delete", "orders-0-delete")
-        for name in (ours, *others):
+        ours, foreign = f"orders-0.{TOPIC_ID.hex}-delete", ("to-delete", "orders-0-delete")
+        for name in (ours, *foreign):
             files.mkdir(f"{data_dir}/{name}")
         open_manager(files, data_dir).empty_trash()
         names = files.listdir(data_dir)
         assert ours not in names
-        assert set(others) <= set(names)
+        assert set(foreign) <= set(names)
 
     @pytest.mark.parametrize("appended", [True, False])
     def test_deleted_topic_name_can_be_used_again(self, place: Place, appended: bool) -> None:
@@ -526,9 +526,9 @@ class TestMany:
         manager = LogManager(OsFiles(), directory, META, open_files_max=5)
         logs = self.open_all(manager)
         before = open_descriptors()
-        for turn in range(3):
+        for number in range(3):
             for log in logs:
-                append(log, b"turn %d" % turn)
+                append(log, b"turn %d" % number)
                 assert open_descriptors() - before <= 5 + 1
             sync_logs(OsFiles(), logs)
         manager.close()

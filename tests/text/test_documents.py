@@ -54,7 +54,7 @@ def test_deeply_nested_toml_is_rejected(levels: int) -> None:
 
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("arguments", "status"),
     [
         ("config show --config FILE.toml", 1),
         ("serve --memory --port 0 --config FILE.toml", 3),
@@ -66,11 +66,13 @@ def test_deeply_nested_toml_is_rejected(levels: int) -> None:
     ],
 )
 def test_commands_reject_deeply_nested_files(
-    tmp_path: Path, words: str, status: int, levels: int
+    tmp_path: Path, arguments: str, status: int, levels: int
 ) -> None:
     (tmp_path / "FILE.toml").write_text(f"a = {lists(levels)}")
     (tmp_path / "FILE.json").write_text(lists(levels))
-    output = invoke(*words.replace("FILE", str(tmp_path / "FILE")).split(), status=status).output
+    output = invoke(
+        *arguments.replace("FILE", str(tmp_path / "FILE")).split(), status=status
+    ).output
     assert MESSAGE in output
 
 

@@ -47,10 +47,10 @@ def broker() -> Iterator[LocalBroker]:
         yield broker
 
 
-def run(broker: LocalBroker, *words: str, stdin: str | None = None, status: int = 0) -> Result:
+def run(broker: LocalBroker, *arguments: str, stdin: str | None = None, status: int = 0) -> Result:
     environment = {"KBROKER_BOOTSTRAP": broker.bootstrap_servers}
-    done = CliRunner(env=environment).invoke(main, words, input=stdin, catch_exceptions=False)
-    assert done.exit_code == status, (words, done.output)
+    done = CliRunner(env=environment).invoke(main, arguments, input=stdin, catch_exceptions=False)
+    assert done.exit_code == status, (arguments, done.output)
     return done
 
 
@@ -147,8 +147,8 @@ def test_time_before_1970_selects_log_start(broker: LocalBroker) -> None:
     """Brokers search no time before 1970, and -1 and -2 are special. The client uses the log start."""
 
     def at(time: str) -> list[str]:
-        words = ("topic", "consume", "t", "-o", f"@{time}:end", "-f", "%v\\n")
-        return run(broker, *words).stdout.splitlines()
+        arguments = ("topic", "consume", "t", "-o", f"@{time}:end", "-f", "%v\\n")
+        return run(broker, *arguments).stdout.splitlines()
 
     for time in ("0001-01-01", "1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z", "-99999d"):
         assert at(time) == list(map(str, TIMES))

@@ -70,11 +70,13 @@ class Server(Protocol):
     def kill(self) -> None: ...
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
+def wait_until(
+    condition: Callable[[], object], description: str, seconds: float = WAIT_SECONDS
+) -> None:
     """Wait until `condition()` is true."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
         time.sleep(0.005)
 
 
@@ -199,12 +201,12 @@ class Bank:
         """Return the number of committed transactions."""
         return sum(child.count(Operation.COMMIT) for child in self._all)
 
-    def _wait(self, condition: Callable[[], object], what: str) -> None:
+    def _wait(self, condition: Callable[[], object], description: str) -> None:
         def after_restarts() -> object:
             self.restart_fenced()
             return condition()
 
-        wait_until(after_restarts, what)
+        wait_until(after_restarts, description)
 
     # -- faults; each returns True if a transaction was open when it happened
 

@@ -195,16 +195,16 @@ def values_and_offsets(story: Story) -> Iterator[Finding]:
                 continue
             first = at.setdefault(value, (fetch.place, offset, fetch))
             if first[:2] != (fetch.place, offset):
-                where = f"{_at(*first[:2])} and at {_at(fetch.place, offset)}"
-                yield Finding(Kind.DUPLICATE, f"{value} is at {where}", involved, (first[2], fetch))
+                label = f"{_at(*first[:2])} and at {_at(fetch.place, offset)}"
+                yield Finding(Kind.DUPLICATE, f"{value} is at {label}", involved, (first[2], fetch))
             elif send.acked and send.offset != offset:
                 text = f"{_name(send)} was acknowledged there, but is at {offset}"
                 yield Finding(Kind.INCONSISTENT, text, involved, (fetch,))
             other, seen = holds.setdefault((fetch.place, offset), (value, fetch))
             if other != value:
                 text = f"{_at(fetch.place, offset)} was {other} and is {value}"
-                both = (*involved, *_transactions(story, [other]))
-                yield Finding(Kind.INCONSISTENT, text, both, (seen, fetch))
+                histories = (*involved, *_transactions(story, [other]))
+                yield Finding(Kind.INCONSISTENT, text, histories, (seen, fetch))
 
 
 def order_of_producers(story: Story) -> Iterator[Finding]:
@@ -351,16 +351,16 @@ def offsets_of_groups(story: Story) -> Iterator[Finding]:
         key = (sample.group, sample.place)
         if key not in claims:
             continue
-        where = f"{sample.group} in {_at(sample.place, sample.offset)}"
+        label = f"{sample.group} in {_at(sample.place, sample.offset)}"
         givers = claims[key].givers.get(sample.offset, [])
         if sample.offset >= 0 and all(each.may_commit > sample.time for each in givers):
-            text = f"{where}: no transaction had committed this offset"
+            text = f"{label}: no transaction had committed this offset"
             yield Finding(Kind.OFFSETS_KEPT, text, tuple(givers), (sample,))
         times, rows = highest[key]
         known = bisect_left(times, sample.since)
         if known and sample.offset < rows[known - 1][0]:
             due, transaction = rows[known - 1]
-            text = f"{where}: {transaction.name} had committed {due}"
+            text = f"{label}: {transaction.name} had committed {due}"
             yield Finding(Kind.OFFSETS_LOST, text, (transaction,), (sample,))
 
 
@@ -387,17 +387,17 @@ def outputs_of_inputs(story: Story) -> Iterator[Finding]:
 def _outputs_of_one(
     story: Story, sample: Event, offset: int, value: int, made: list[Send]
 ) -> Iterator[Finding]:
-    what = f"{value} at {_at(sample.place, offset)}"
+    description = f"{value} at {_at(sample.place, offset)}"
     is_past = offset < sample.offset
     makers = tuple(dict.fromkeys(send.transaction for send in made))
     involved = (*_transactions(story, [value]), *makers)
     if len(made) > 1:
-        text = f"{what} has the outputs {', '.join(str(send.value) for send in made)}"
+        text = f"{description} has the outputs {', '.join(str(send.value) for send in made)}"
         yield Finding(Kind.TWICE, text, involved, (sample,))
     if is_past and not made:
         yield Finding(
             Kind.NEVER,
-            f"{what} has no output, but {sample.group} is at {sample.offset}",
+            f"{description} has no output, but {sample.group} is at {sample.offset}",
             (
                 *involved,
                 *(send.transaction for send in story.sends.values() if send.source == value),
@@ -405,7 +405,7 @@ def _outputs_of_one(
             (sample,),
         )
     if made and not is_past:
-        text = f"{what} has an output, but {sample.group} is at {sample.offset}"
+        text = f"{description} has an output, but {sample.group} is at {sample.offset}"
         yield Finding(Kind.OFFSETS_LOST, text, involved, (sample,))
 
 
@@ -423,12 +423,12 @@ def zombies(story: Story) -> Iterator[Finding]:
                 text = f"{_name(send)} was accepted, but {transaction.process.name} was fenced"
                 yield Finding(Kind.ZOMBIE, text, (transaction,), evidence)
         acked = [send for send in transaction.sends if send.acked]
-        for what, invoked, answered in (
+        for description, invoked, answered in (
             ("commit", transaction.commit_invoked, transaction.committed),
             ("abort", transaction.abort_invoked, transaction.aborted),
         ):
             if acked and fenced < invoked and answered < NEVER:
-                text = f"the {what} of {transaction.name} was accepted, but it was fenced"
+                text = f"the {description} of {transaction.name} was accepted, but it was fenced"
                 yield Finding(Kind.ZOMBIE, text, (transaction,))
 
 

@@ -92,11 +92,13 @@ def old_epoch_ends() -> None:
         name: str,
         producer_id: int,
         epoch: int,
-        *rest: Any,
+        *arguments: Any,
         **how: Any,
     ) -> Any:
         known = coordinator.transactions.get(name)
-        return end(coordinator, name, producer_id, known.epoch if known else epoch, *rest, **how)
+        return end(
+            coordinator, name, producer_id, known.epoch if known else epoch, *arguments, **how
+        )
 
     _replace(TransactionCoordinator, "end", with_any_epoch)
 

@@ -114,20 +114,20 @@ class Simulation:
 
     def _inject_fault(self) -> None:
         """Kill the broker or a client, or pause a client until others replace it."""
-        what = self._random.choice(("broker", "kill", "replace", "stall"))
+        fault = self._random.choice(("broker", "kill", "replace", "stall"))
         client = self._random.choice([each for each in self._clients if each.name != "reader"])
-        if what == "broker":
+        if fault == "broker":
             self._write(BROKER, Operation.KILL)
             self._broker_life += 1
             self._broker.restart()
         elif client.life != self._lives[client.name]:
             return  # it is fenced already
-        elif what == "kill":
+        elif fault == "kill":
             self._clients.remove(client)
             self._write(client.process, Operation.KILL)
             self._start(client.name)
             self._rebalance(client.name)
-        elif what == "replace":
+        elif fault == "replace":
             client.paused = True
             self._write(client.process, Operation.PAUSE)
             self._start(client.name)
@@ -143,11 +143,11 @@ class Simulation:
             self._broker.join(self._broker.members[::-1])
 
     def _write(
-        self, process: str, operation: Operation, phase: Phase = Phase.OK, **rest: Any
+        self, process: str, operation: Operation, phase: Phase = Phase.OK, **fields: Any
     ) -> None:
         time = len(self.events)
-        rest.setdefault("since", time - 1)
-        self.events.append(Event(time, process, operation, phase, **rest))
+        fields.setdefault("since", time - 1)
+        self.events.append(Event(time, process, operation, phase, **fields))
 
     # -- clients
 
@@ -262,10 +262,10 @@ class Simulation:
 
     def _is_drained(self) -> bool:
         """Return True if only transformers run, and they have no input left."""
-        others = any(not each.name.startswith("transformer") for each in self._clients)
+        has_other_clients = any(not each.name.startswith("transformer") for each in self._clients)
         return (
             self._stopping
-            and not others
+            and not has_other_clients
             and all(
                 not self._broker.fetch(
                     place, max(self._broker.offsets.get(place, 0), 0), READ_COMMITTED

@@ -27,10 +27,10 @@ BEFORE_START_SECONDS = 0.2
 
 def plan(rounds: int, draw: random.Random) -> list[str]:
     """Return the fault that ends each round; the broker is killed in four of ten."""
-    others = [fault for fault in FAULTS if fault != "kill broker"]
-    draw.shuffle(others)
+    faults = [fault for fault in FAULTS if fault != "kill broker"]
+    draw.shuffle(faults)
     killed = max(1, rounds * 4 // 10)
-    planned = [others[number % len(others)] for number in range(rounds - killed)]
+    planned = [faults[number % len(faults)] for number in range(rounds - killed)]
     planned += ["kill broker"] * killed
     draw.shuffle(planned)
     return planned

@@ -41,16 +41,18 @@ class Script:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
-    def add(self, process: str, operation: Operation, phase: Phase = Phase.OK, **rest: Any) -> int:
+    def add(
+        self, process: str, operation: Operation, phase: Phase = Phase.OK, **fields: Any
+    ) -> int:
         time = len(self.events)
-        rest.setdefault("since", time - 1)
-        self.events.append(Event(time, process, operation, phase, **rest))
+        fields.setdefault("since", time - 1)
+        self.events.append(Event(time, process, operation, phase, **fields))
         return time
 
-    def done(self, process: str, operation: Operation, **rest: Any) -> None:
+    def done(self, process: str, operation: Operation, **fields: Any) -> None:
         """Add a request and its response."""
-        self.add(process, operation, Phase.INVOKED, **rest)
-        self.add(process, operation, Phase.OK, **rest)
+        self.add(process, operation, Phase.INVOKED, **fields)
+        self.add(process, operation, Phase.OK, **fields)
 
     def begin(self, process: str, name: str) -> None:
         self.add(process, Operation.BEGIN, transaction=name)
@@ -232,8 +234,8 @@ def test_record_of_open_transaction_in_poll_is_dirty_read() -> None:
 def test_partly_visible_transaction_is_fractured() -> None:
     unsure = without(correct_history(), step(Operation.COMMIT, transaction="T1"))
     assert kinds(unsure) == set()
-    gone = changed(unsure, read_of(SIDE, READ_COMMITTED), records=())
-    assert kinds(gone) == {Kind.FRACTURED}
+    changed_read = changed(unsure, read_of(SIDE, READ_COMMITTED), records=())
+    assert kinds(changed_read) == {Kind.FRACTURED}
 
 
 def test_record_at_two_offsets_is_duplicate() -> None:
@@ -294,8 +296,8 @@ def test_fenced_or_timed_out_transaction_may_have_ended() -> None:
     rival = Event(0, "producer.2", Operation.INIT, Phase.INVOKED, transactional_id="p")
     assert kinds(inserted(correct_history(), abort, rival, poll)) == set()
     init = step(Operation.INIT, Phase.INVOKED, transactional_id="p")
-    asked = next(event.time for event in correct_history() if abort(event))
-    late = [*correct_history()[:asked], poll._replace(time=10_000_000)]
+    invoked = next(event.time for event in correct_history() if abort(event))
+    late = [*correct_history()[:invoked], poll._replace(time=10_000_000)]
     assert kinds(late) == {Kind.PASSED}
     assert kinds(changed(late, init, timeout_ms=5)) == set()
 
@@ -384,8 +386,8 @@ def test_input_without_output_is_reported() -> None:
 def fenced_history(before: Wanted) -> list[Event]:
     """Return the correct history in which another process takes the producer's ID."""
     fields: dict[str, Any] = {"operation": Operation.INIT, "transactional_id": "p"}
-    asked = Event(0, "producer.2", phase=Phase.INVOKED, **fields)
-    return inserted(correct_history(), before, asked, asked._replace(phase=Phase.OK))
+    invoked = Event(0, "producer.2", phase=Phase.INVOKED, **fields)
+    return inserted(correct_history(), before, invoked, invoked._replace(phase=Phase.OK))
 
 
 def test_accepted_record_of_fenced_producer_is_reported() -> None:

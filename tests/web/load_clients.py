@@ -68,9 +68,9 @@ def watch(port: int) -> None:
         path = f"/api/v1/topics/{FED.name}/live"
         stream.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         _begun()
-        stdin, there = 0, stream.fileno()
+        stdin, descriptor = 0, stream.fileno()
         while True:
-            ready, _, _ = select.select([stdin, there], [], [])
+            ready, _, _ = select.select([stdin, descriptor], [], [])
             if stdin in ready or not stream.recv(1 << 20):
                 return
 

@@ -345,7 +345,9 @@ def test_config_table_scrolls_to_last_setting(shown: Shown) -> None:
 def test_untouched_produce_form_writes_nothing(shown: Shown) -> None:
     page = shown.go("#/topics/written/produce")
     posts: list[str] = []
-    page.on("request", lambda asked: posts.append(asked.url) if asked.method == "POST" else None)
+    page.on(
+        "request", lambda request: posts.append(request.url) if request.method == "POST" else None
+    )
     page.get_by_role("button", name="Produce").click()
     expect(page.locator("#notes")).to_contain_text("Enter a value")
     assert posts == []
@@ -358,7 +360,9 @@ def test_untouched_produce_form_writes_nothing(shown: Shown) -> None:
 def test_resend_asks_for_confirmation(shown: Shown) -> None:
     page = shown.go("#/topics/written/messages?from=oldest")
     posts: list[str] = []
-    page.on("request", lambda asked: posts.append(asked.url) if asked.method == "POST" else None)
+    page.on(
+        "request", lambda request: posts.append(request.url) if request.method == "POST" else None
+    )
     page.locator("tbody tr.pick").first.click()
     page.get_by_role("button", name="Resend").click()
     page.get_by_role("button", name="Cancel").click()

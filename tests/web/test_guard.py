@@ -37,12 +37,12 @@ def test_foreign_host_names_are_rejected(host: str, known: bool) -> None:
 
 async def test_cross_origin_request_is_rejected() -> None:
     async with served() as (_, http):
-        there = http.endpoint_of(1)
+        endpoint = http.endpoint_of(1)
         for path in ("/livez", "/readyz", "/metrics", "/nothing"):
-            assert (await get(there, path, Host="evil.example.org")).status == 421
-            assert (await get(there, path, Origin="http://evil.example.org")).status == 403
-        own = f"http://{there}"
-        response = await get(there, "/livez", Origin=own)
+            assert (await get(endpoint, path, Host="evil.example.org")).status == 421
+            assert (await get(endpoint, path, Origin="http://evil.example.org")).status == 403
+        own = f"http://{endpoint}"
+        response = await get(endpoint, "/livez", Origin=own)
         assert response.status == 200
         assert "access-control-allow-origin" not in response.headers
         assert response.headers["x-content-type-options"] == "nosniff"

@@ -54,20 +54,20 @@ async def running(
 
 
 async def test_longest_idle_connection_is_closed_at_the_limit() -> None:
-    async with running(connections=3) as (server, there):
-        held = [await trio.open_tcp_stream(*there) for _ in range(3)]
+    async with running(connections=3) as (server, endpoint):
+        held = [await trio.open_tcp_stream(*endpoint) for _ in range(3)]
         await until(lambda: server.connections == 3)
         for stream in held[1:]:
             await stream.send_all(b"GET")
         for _ in range(2):
-            assert (await get(there, "/little")).body == b"little"
+            assert (await get(endpoint, "/little")).body == b"little"
         assert await held[0].receive_some() == b""
         for stream in held:
             await stream.aclose()
 
 
 async def test_client_that_does_not_read_its_response_is_disconnected() -> None:
-    async with running(seconds=0.2) as (server, there), asking(there) as slow:
+    async with running(seconds=0.2) as (server, endpoint), asking(endpoint) as slow:
         await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: server.connections == 1)
         await until(lambda: server.connections == 0)
@@ -75,10 +75,10 @@ async def test_client_that_does_not_read_its_response_is_disconnected() -> None:
 
 async def test_close_does_not_wait_for_requests() -> None:
     async with (
-        running() as (server, there),
-        asking(there) as slow,
-        asking(there) as waiting,
-        asking(there) as idle,
+        running() as (server, endpoint),
+        asking(endpoint) as slow,
+        asking(endpoint) as waiting,
+        asking(endpoint) as idle,
     ):
         await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await waiting.stream.send_all(b"GET /waits HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -86,26 +86,26 @@ async def test_close_does_not_wait_for_requests() -> None:
         await server.close()
         assert server.connections == 0
         with pytest.raises(OSError, match="connect"):
-            await trio.open_tcp_stream(*there)
+            await trio.open_tcp_stream(*endpoint)
 
 
 async def test_slow_request_gets_timeout_response() -> None:
-    async with running(seconds=0.1) as (_, there):
-        response = await get(there, "/waits")
+    async with running(seconds=0.1) as (_, endpoint):
+        response = await get(endpoint, "/waits")
         assert (response.status, "too long" in response.text) == (503, True)
 
 
 async def test_failing_request_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
-    async with running() as (_, there):
-        assert (await get(there, "/fails")).status == 500
-        assert (await get(there, "/little")).status == 200
+    async with running() as (_, endpoint):
+        assert (await get(endpoint, "/fails")).status == 500
+        assert (await get(endpoint, "/little")).status == 200
     assert "planted" in caplog.text
 
 
 async def test_request_head_is_limited() -> None:
-    async with running() as (_, there):
-        assert (await get(there, "/little", X_Long="x" * (HEAD_BYTES_MAX // 2))).status == 200
-        assert (await get(there, "/little", X_Long="x" * 2 * HEAD_BYTES_MAX)).status == 431
+    async with running() as (_, endpoint):
+        assert (await get(endpoint, "/little", X_Long="x" * (HEAD_BYTES_MAX // 2))).status == 200
+        assert (await get(endpoint, "/little", X_Long="x" * 2 * HEAD_BYTES_MAX)).status == 431
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,19 @@ async def test_request_head_is_limited() -> None:
     ],
 )
 async def test_malformed_request_closes_only_its_connection(nonsense: bytes) -> None:
-    async with running() as (server, there):
-        async with asking(there) as client:
+    async with running() as (server, endpoint):
+        async with asking(endpoint) as client:
             await client.stream.send_all(nonsense)
             while await client.stream.receive_some():
                 pass
         await until(lambda: server.connections == 0)
-        assert (await get(there, "/little")).status == 200
+        assert (await get(endpoint, "/little")).status == 200
 
 
 async def test_port_in_use_is_reported_with_fix() -> None:
-    async with running() as (_, there):
-        other = HttpServer(app, there, Limits(1, 1), "--http")
-        with pytest.raises(CannotListen, match=f"port {there.port} .* --http-port 0"):
+    async with running() as (_, endpoint):
+        other = HttpServer(app, endpoint, Limits(1, 1), "--http")
+        with pytest.raises(CannotListen, match=f"port {endpoint.port} .* --http-port 0"):
             await other.bind()
 
 

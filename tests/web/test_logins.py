@@ -29,14 +29,14 @@ async def secured(mechanism: str, **more: str) -> AsyncIterator[tuple[Broker, En
         yield broker, http.endpoint_of(1)
 
 
-async def ask(there: Endpoint, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-    async with asking(there) as client:
+async def ask(endpoint: Endpoint, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async with asking(endpoint) as client:
         return await client.ask(path, headers=headers)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
 async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> None:
-    async with secured(mechanism) as (_, there):
+    async with secured(mechanism) as (_, endpoint):
         for headers in (
             {},
             basic_auth("admin", "wrong"),
@@ -44,22 +44,22 @@ async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> Non
             {"Authorization": "Basic x"},
         ):
             for path in ("/console/", f"{API}/topics", f"{API}/session", f"{API}/overview"):
-                response = await ask(there, path, headers)
+                response = await ask(endpoint, path, headers)
                 assert response.status == 401, path
                 assert response.headers["www-authenticate"].startswith("Basic")
-        response = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
+        response = await ask(endpoint, f"{API}/session", basic_auth("admin", "hush"))
         assert response.json()["user"] == "admin"
-        assert (await ask(there, f"{API}/overview", basic_auth("admin", "hush"))).status == 200
-        assert (await ask(there, "/livez")).status == 200
+        assert (await ask(endpoint, f"{API}/overview", basic_auth("admin", "hush"))).status == 200
+        assert (await ask(endpoint, "/livez")).status == 200
 
 
 async def test_authenticated_users_are_limited_by_acls() -> None:
-    async with secured("PLAIN") as (_, there), asking(there) as client:
+    async with secured("PLAIN") as (_, endpoint), asking(endpoint) as client:
         admin, alice = basic_auth("admin", "hush"), basic_auth("alice", "secret")
         token = (await client.ask(f"{API}/session", headers=admin)).json()["token"]
         line = b'{"value": "x"}\n'
-        for who, status in ((alice, 403), (admin, 404)):
-            headers = {**who, "X-Kbroker-Token": token}
+        for login, status in ((alice, 403), (admin, 404)):
+            headers = {**login, "X-Kbroker-Token": token}
             path = f"{API}/topics/__consumer_offsets/records"
             response = await client.ask(path, "POST", headers, line)
             assert response.status in (status, 404), response.text
@@ -70,18 +70,18 @@ async def test_authenticated_users_are_limited_by_acls() -> None:
 
 
 async def test_password_is_not_requested_on_exposed_address() -> None:
-    async with secured("PLAIN", http_host="0.0.0.0") as (_, there):
-        response = await ask(there, f"{API}/topics", basic_auth("admin", "hush"))
+    async with secured("PLAIN", http_host="0.0.0.0") as (_, endpoint):
+        response = await ask(endpoint, f"{API}/topics", basic_auth("admin", "hush"))
         assert response.status == 403
         assert "passwords over unencrypted HTTP" in response.json()["error"]
 
 
 async def test_failed_login_delays_only_its_client() -> None:
     delay = {"connection_failed_authentication_delay_ms": str(FAILURE_MS)}
-    async with secured("PLAIN", **delay) as (_, there), trio.open_nursery() as nursery:
+    async with secured("PLAIN", **delay) as (_, endpoint), trio.open_nursery() as nursery:
         for _ in range(5):
-            nursery.start_soon(ask, there, f"{API}/session", basic_auth("nobody", "hush"))
+            nursery.start_soon(ask, endpoint, f"{API}/session", basic_auth("nobody", "hush"))
         await trio.testing.wait_all_tasks_blocked(0.05)
-        response = await ask(there, f"{API}/session", basic_auth("admin", "hush"))
+        response = await ask(endpoint, f"{API}/session", basic_auth("admin", "hush"))
         assert response.status == 200
         nursery.cancel_scope.cancel()

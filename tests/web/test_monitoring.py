@@ -70,11 +70,11 @@ async def test_metrics_page_lists_exactly_the_exposed_metrics(tmp_path: Path) ->
 
 
 async def test_rules_and_dashboard_use_exposed_metrics_only(tmp_path: Path, rules: Any) -> None:
-    there = await served_names(tmp_path)
+    exposed = await served_names(tmp_path)
     dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
-    asked = {name for each in expressions([rules, dashboard]) for name in NAME.findall(each)}
-    assert asked - there == set()
-    assert len(asked) > 25
+    used = {name for each in expressions([rules, dashboard]) for name in NAME.findall(each)}
+    assert used - exposed == set()
+    assert len(used) > 25
 
 
 def test_each_alert_is_documented(rules: Any) -> None:

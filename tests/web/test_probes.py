@@ -18,11 +18,11 @@ from .client import get, served
 
 async def test_serving_node_is_ready() -> None:
     async with served() as (_, http):
-        there = http.endpoint_of(1)
-        alive = await get(there, "/livez")
+        endpoint = http.endpoint_of(1)
+        alive = await get(endpoint, "/livez")
         assert (alive.status, alive.json()) == (200, {"status": "alive"})
         for path in ("/readyz", "/healthz"):
-            ready = await get(there, path)
+            ready = await get(endpoint, path)
             assert ready.status == 200
             assert ready.json() == {
                 "status": "ready",
@@ -90,12 +90,12 @@ async def test_readiness_is_reported_until_stop_completes() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         await ready.wait()
-        there = http.endpoint_of(1)
-        assert (await get(there, "/readyz")).status == 200
+        endpoint = http.endpoint_of(1)
+        assert (await get(endpoint, "/readyz")).status == 200
         stop.set()
         await stopping.wait()
-        response = await get(there, "/readyz")
+        response = await get(endpoint, "/readyz")
         assert (response.status, response.json()["reason"]) == (503, "node: stopping")
         go_on.set()
     with pytest.raises(OSError, match="connect"):
-        await get(Endpoint(*there), "/livez")
+        await get(Endpoint(*endpoint), "/livez")

@@ -54,9 +54,9 @@ class Violation(AssertionError):
     """An invariant does not hold."""
 
 
-def must(holds: bool, what: str) -> None:
+def must(holds: bool, failure: str) -> None:
     if not holds:
-        raise Violation(what)
+        raise Violation(failure)
 
 
 @dataclass

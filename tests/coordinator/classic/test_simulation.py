@@ -38,7 +38,7 @@ def test_random_runs_violate_no_invariant(capsys: pytest.CaptureFixture[str]) ->
             raise
         work += simulation.work
     with capsys.disabled():
-        print(f"\n  {SEEDS} seeds:", ", ".join(f"{n} {what}" for what, n in sorted(work.items())))
+        print(f"\n  {SEEDS} seeds:", ", ".join(f"{n} {event}" for event, n in sorted(work.items())))
     assert work["joins"] > 30 * SEEDS
     assert work["syncs"] > 10 * SEEDS
     assert work["commits"] > 4 * SEEDS

@@ -338,8 +338,8 @@ def test_require_stable_fetch_returns_unstable_offset_commit(version: int) -> No
     before = h.fetch({"orders": [0, 1], "audit": [0]}, version=version, require_stable=True)
     assert before == {ORDERS: UNSTABLE, ("orders", 1): (1, -1, "m", 0), AUDIT: UNSTABLE}
     # A fetch of all partitions omits offsets that were never committed.
-    everything = h.fetch(None, version=version, require_stable=True)
-    assert everything == {ORDERS: UNSTABLE, ("orders", 1): (1, -1, "m", 0)}
+    response = h.fetch(None, version=version, require_stable=True)
+    assert response == {ORDERS: UNSTABLE, ("orders", 1): (1, -1, "m", 0)}
     assert h.fetch({"orders": [0]}, version=version)[ORDERS] == (1, -1, "m", 0)
     h.end(commit=True)
     after = h.fetch({"orders": [0], "audit": [0]}, version=version, require_stable=True)

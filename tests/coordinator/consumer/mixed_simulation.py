@@ -206,7 +206,9 @@ class MixedSimulation(ConsumerSimulation):
                 row.member_id: read_subscription(row.metadata) for row in response.members
             }
             consumer.leads = {
-                each: list(what.topics) for each, what in subscriptions.items() if what
+                each: list(subscription.topics)
+                for each, subscription in subscriptions.items()
+                if subscription
             }
         self.work["old joined"] += 1
 

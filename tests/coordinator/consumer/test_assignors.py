@@ -107,8 +107,8 @@ def test_every_partition_is_assigned_to_one_subscriber(assignor: str, alike: boo
             targets = shared(ASSIGNORS[assignor], group, case.topics)
             check_complete(group, case.topics, targets)
             group = after(group, targets)
-            gone = rng.choice(list(group))
-            group = {each: member for each, member in group.items() if each != gone}
+            leaver = rng.choice(list(group))
+            group = {each: member for each, member in group.items() if each != leaver}
             read = frozenset(case.topics)
             group[f"n{rng.random()}"] = MemberSubscription(read, {})
             topic_id = rng.choice(list(case.topics))

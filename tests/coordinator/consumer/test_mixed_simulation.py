@@ -45,11 +45,11 @@ def test_random_runs_of_mixed_group_assign_no_partition_twice() -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):
         work += run(seed)
-    for what in ("became classic", "old left", "paused", "twice", "restarted", "lost"):
-        assert work[what] > SEEDS / 4, work
+    for event in ("became classic", "old left", "paused", "twice", "restarted", "lost"):
+        assert work[event] > SEEDS / 4, work
     assert work["old joined"] > SEEDS * 4, work
-    for what in ("late commits taken", "late commits refused"):
-        assert work[what] > SEEDS, work
+    for event in ("late commits taken", "late commits refused"):
+        assert work[event] > SEEDS, work
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ def test_random_runs_assign_every_partition_to_one_member() -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         work += simulation.work
     assert work["FENCED_MEMBER_EPOCH"] >= 5, work
-    for what in ("NONE", "lost", "left", "away", "died", "topics"):
-        assert work[what] > SEEDS / 4, work
+    for event in ("NONE", "lost", "left", "away", "died", "topics"):
+        assert work[event] > SEEDS / 4, work
     assert work["committed"] > SEEDS, work
     assert work["UNRELEASED_INSTANCE_ID"], work
     assert work["restarted"] > SEEDS / 2, work

@@ -71,11 +71,11 @@ class Leader:
         found: list[tuple[int, int, int, int, str]] = []
         for batch in self.delivery.batches:
             for run in batch.runs:
-                same = (int(run.state), run.deliveries, run.member_id)
-                if found and found[-1][2:] == same and found[-1][1] + 1 == run.first:
-                    found[-1] = (found[-1][0], run.last, *same)
+                fields = (int(run.state), run.deliveries, run.member_id)
+                if found and found[-1][2:] == fields and found[-1][1] + 1 == run.first:
+                    found[-1] = (found[-1][0], run.last, *fields)
                 else:
-                    found.append((run.first, run.last, *same))
+                    found.append((run.first, run.last, *fields))
         return found
 
 

@@ -30,10 +30,10 @@ def run_all() -> Counter[str]:
 
 def test_random_runs_assign_every_member_and_partition() -> None:
     work = run_all()
-    for what in ("NONE", "lost", "left", "died", "topics", "made", "not made", "never made"):
-        assert work[what] > SEEDS / 4, work
-    for what in ("restarted", "refused", "operated", "GROUP_MAX_SIZE_REACHED"):
-        assert work[what] > SEEDS / 10, work
+    for event in ("NONE", "lost", "left", "died", "topics", "made", "not made", "never made"):
+        assert work[event] > SEEDS / 4, work
+    for event in ("restarted", "refused", "operated", "GROUP_MAX_SIZE_REACHED"):
+        assert work[event] > SEEDS / 10, work
 
 
 def test_missing_reassignment_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,11 +162,11 @@ class ShareWorld:
         rows, types_by_offset = [], {}
         last = -1
         for _ in range(self.random.randrange(1, 4)):
-            rest = [offset for offset in mine if offset > last]
-            if not rest:
+            remaining = [offset for offset in mine if offset > last]
+            if not remaining:
                 break
-            first = last = self.random.choice(rest)
-            while last + 1 in rest and self.random.random() < 0.8:
+            first = last = self.random.choice(remaining)
+            while last + 1 in remaining and self.random.random() < 0.8:
                 last += 1
             count = 1 if self.random.random() < 0.5 else last - first + 1
             types = self.random.choices(
@@ -181,8 +181,8 @@ class ShareWorld:
     def _acknowledge_invalid(self, member: str) -> None:
         """Send an invalid acknowledgement; the valid rows before it must have no effect."""
         mine = sorted(self._held(member))
-        others = [o for o, f in self.fates.items() if f.holder != member or f.is_pending]
-        wrong = [o for o in others if o >= self.delivery.start_offset]
+        unacquired = [o for o, f in self.fates.items() if f.holder != member or f.is_pending]
+        wrong = [o for o in unacquired if o >= self.delivery.start_offset]
         if not wrong:
             return
         bad = self.random.choice(wrong)

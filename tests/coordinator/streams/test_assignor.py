@@ -129,5 +129,5 @@ def test_random_members_get_complete_assignment(seed: int) -> None:
         for name, each in parts.items():
             wanted = 1 + (min(standbys, len({*members.values()}) - 1) if each.is_stateful else 0)
             for index in range(each.tasks):
-                there = sum(1 for _, n, i in copies if (n, i) == (name, index))
-                assert there == wanted
+                copy_count = sum(1 for _, n, i in copies if (n, i) == (name, index))
+                assert copy_count == wanted

@@ -33,8 +33,8 @@ def test_random_runs_assign_every_task_to_one_member() -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         work += simulation.work
     assert work["FENCED_MEMBER_EPOCH"] >= 5, work
-    for what in ("NONE", "lost", "left", "died", "topics", "made", "settings"):
-        assert work[what] > SEEDS / 4, work
+    for event in ("NONE", "lost", "left", "died", "topics", "made", "settings"):
+        assert work[event] > SEEDS / 4, work
     assert work["committed"] > SEEDS, work
     assert work["restarted"] > SEEDS / 2, work
 

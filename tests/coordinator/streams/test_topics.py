@@ -21,20 +21,20 @@ from ..harness import subtopology, topology
 THERE = {"orders": 4, "audit": 1, "events": 4}
 
 
-def configured(*subtopologies: Any, **there: int) -> ConfiguredTopology:
+def configured(*subtopologies: Any, **partition_counts: int) -> ConfiguredTopology:
     sent_topology = topology(*subtopologies)
     check_topology(sent_topology)
-    return configure(topology_of(sent_topology), {**THERE, **there}.get)
+    return configure(topology_of(sent_topology), {**THERE, **partition_counts}.get)
 
 
-def problem(*subtopologies: Any, **there: int) -> tuple[int, str]:
-    found = configured(*subtopologies, **there).problem
+def problem(*subtopologies: Any, **partition_counts: int) -> tuple[int, str]:
+    found = configured(*subtopologies, **partition_counts).problem
     assert found is not None
     return found.status, found.detail
 
 
-def missing(*subtopologies: Any, **there: int) -> dict[str, int]:
-    found = configured(*subtopologies, **there).missing
+def missing(*subtopologies: Any, **partition_counts: int) -> dict[str, int]:
+    found = configured(*subtopologies, **partition_counts).missing
     return {each.name: each.partitions for each in found.values()}
 
 
@@ -71,8 +71,8 @@ def test_internal_topics_get_partition_count_of_upstream_topics() -> None:
         status, detail = problem(*order)
         assert status == MISSING_INTERNAL_TOPICS
         assert detail == "Internal topics are missing: a, a-log, b and 1 additional topics"
-    there = {"a": 4, "a-log": 4, "b": 4, "b-log": 4}
-    assert configured(*parts, **there).is_ready
+    partition_counts = {"a": 4, "a-log": 4, "b": 4, "b-log": 4}
+    assert configured(*parts, **partition_counts).is_ready
 
 
 def test_repartition_topic_with_fixed_count_keeps_count() -> None:

@@ -72,14 +72,14 @@ class Model:
     modes: dict[str | None, str] = field(default_factory=dict)
 
     def live(self, subject: str) -> list[int]:
-        there = self.versions.get(subject, {})
-        return sorted(each for each, what in there.items() if not what.is_deleted)
+        versions = self.versions.get(subject, {})
+        return sorted(each for each, version_ in versions.items() if not version_.is_deleted)
 
     def next_version(self, subject: str) -> int:
         return max(self.versions.get(subject, {}), default=0) + 1
 
-    def put(self, subject: str, version: int, what: Version) -> None:
-        self.versions.setdefault(subject, {})[version] = what
+    def put(self, subject: str, version: int, version_: Version) -> None:
+        self.versions.setdefault(subject, {})[version] = version_
 
     def soft_delete(self, subject: str, versions: list[int]) -> None:
         for each in versions:
@@ -198,9 +198,11 @@ class History:
             ids = sorted(i for i, each in self.model.ids().items() if each == text)
             self.last_id = self.last_id if ids else self.last_id + 1
             schema_id = ids[0] if ids else self.last_id
-            there = self.model.versions.get(subject, {})
+            versions = self.model.versions.get(subject, {})
             version = self.model.next_version(subject)
-            replaced = [v for v, each in there.items() if each.is_deleted and each.id == schema_id]
+            replaced = [
+                v for v, each in versions.items() if each.is_deleted and each.id == schema_id
+            ]
             self.model.put(subject, version, Version(schema_id, text, False))
             self.model.hard_delete(subject, replaced)
         return f"register {text} in {subject}"
@@ -216,12 +218,12 @@ class History:
                 self.topic.store, subject, version, permanent=False
             )
         )
-        there = self.model.versions.get(subject)
-        if there is None:
+        versions = self.model.versions.get(subject)
+        if versions is None:
             assert code == 40401
-        elif version not in there:
+        elif version not in versions:
             assert code == 40402
-        elif there[version].is_deleted:
+        elif versions[version].is_deleted:
             assert code == 40406
         elif self.is_read_only(subject):
             assert code == 42205
@@ -238,14 +240,14 @@ class History:
                 self.topic.store, subject, version, permanent=True
             )
         )
-        there = self.model.versions.get(subject)
-        if there is None:
+        versions = self.model.versions.get(subject)
+        if versions is None:
             assert code == 40401
-        elif version not in there:
+        elif version not in versions:
             assert code == 40402
         elif self.is_read_only(subject):
             assert code == 42205
-        elif not there[version].is_deleted:
+        elif not versions[version].is_deleted:
             assert code == 40407
         else:
             assert code == 0
@@ -341,31 +343,31 @@ class History:
         return f"{form.__name__} registers {text} in {subject}"
 
     def foreign_version(
-        self, form: Callable[[Key], bytes], subject: str, version: int, what: Version
+        self, form: Callable[[Key], bytes], subject: str, version: int, version_: Version
     ) -> None:
         value = {
             "subject": subject,
             "version": version,
-            "id": what.id,
-            "schema": what.text,
-            "deleted": what.is_deleted,
+            "id": version_.id,
+            "schema": version_.text,
+            "deleted": version_.is_deleted,
         }
         self.topic.write(form(schema_key(subject, version)), value)
-        self.model.put(subject, version, what)
+        self.model.put(subject, version, version_)
 
     def foreign_delete_version(self) -> str:
         """Delete with a random key form, independent of the registry that wrote the version."""
         subject, form = self.random.choice(SUBJECTS), self.form()
-        there = self.model.versions.get(subject)
-        if not there:
+        versions = self.model.versions.get(subject)
+        if not versions:
             return "nothing"
-        version = self.random.choice([*there])
-        if there[version].is_deleted:
+        version = self.random.choice([*versions])
+        if versions[version].is_deleted:
             self.topic.write(form(schema_key(subject, version)), None)
             self.model.hard_delete(subject, [version])
         else:
-            what = there[version]._replace(is_deleted=True)
-            self.foreign_version(form, subject, version, what)
+            version_ = versions[version]._replace(is_deleted=True)
+            self.foreign_version(form, subject, version, version_)
         return f"{form.__name__} deletes {subject} {version}"
 
     def foreign_delete_subject(self) -> str:

@@ -140,21 +140,21 @@ class Shop(NamedTuple):
     async def ask(
         self,
         path: str,
-        who: Mapping[str, str] = ALICE,
+        login: Mapping[str, str] = ALICE,
         host: str = HERE,
         *,
         body: bytes | None = None,
     ) -> Answer:
         """Send a request from a local address. For a stream, read only the head of the response."""
-        there = self.console
-        async with await trio.open_tcp_stream(*there, local_address=host) as stream:
-            client = HttpClient(stream, str(there))
+        endpoint = self.console
+        async with await trio.open_tcp_stream(*endpoint, local_address=host) as stream:
+            client = HttpClient(stream, str(endpoint))
             if body is None:
                 if path.endswith("/live"):
-                    return await client.head_of(path, who)
-                return await client.ask(path, headers=who)
-            session = await client.ask(f"{API}/session", headers=who)
-            headers = {**who, "X-Kbroker-Token": session.json()["token"]}
+                    return await client.head_of(path, login)
+                return await client.ask(path, headers=login)
+            session = await client.ask(f"{API}/session", headers=login)
+            headers = {**login, "X-Kbroker-Token": session.json()["token"]}
             return await client.ask(path, "POST", headers, body)
 
     async def status(self, route: Route, host: str) -> int:
@@ -241,10 +241,10 @@ async def test_console_shows_schemas_to_viewers_who_may_read_them_only() -> None
         assert "country" not in str(row)
         decoded = f"{API}/topics/t/records/0/0/value?decoded=1"
         assert (await setup.ask(decoded)).status == 404
-        where = f"{API}/topics/t/messages?from=oldest&where=value.country%3D%3D%22DE%22"
-        assert (await setup.ask(where)).json()["records"] == []
+        url = f"{API}/topics/t/messages?from=oldest&where=value.country%3D%3D%22DE%22"
+        assert (await setup.ask(url)).json()["records"] == []
         await setup.allow([(READ, TOPIC)], "*", name="_schemas")
         (row,) = (await setup.ask(f"{API}/topics/t/messages?from=oldest")).json()["records"]
         assert row["value_schema"]["subject"] == "t-value"
         assert (await setup.ask(decoded)).json() == {"country": "DE"}
-        assert len((await setup.ask(where)).json()["records"]) == 1
+        assert len((await setup.ask(url)).json()["records"]) == 1

@@ -28,8 +28,8 @@ WORST = {
 
 @pytest.mark.parametrize("name", WORST)
 def test_expression_takes_bounded_time_per_record(name: str) -> None:
-    where, value = WORST[name]
-    request = Request({"type": "http", "query_string": urlencode({"where": where}).encode()})
+    expression, value = WORST[name]
+    request = Request({"type": "http", "query_string": urlencode({"where": expression}).encode()})
     record_filter = RecordFilter("t", request)
     began = time.process_time()
     assert not record_filter.matches(0, Record(None, value, 1, (), 0), NOT_DECODED)
@@ -38,8 +38,8 @@ def test_expression_takes_bounded_time_per_record(name: str) -> None:
 
 
 def test_expression_searches_all_terms_of_usual_records() -> None:
-    where = " or ".join(['value~"nope"'] * 55 + ['value~"yes"'])
-    request = Request({"type": "http", "query_string": urlencode({"where": where}).encode()})
+    expression = " or ".join(['value~"nope"'] * 55 + ['value~"yes"'])
+    request = Request({"type": "http", "query_string": urlencode({"where": expression}).encode()})
     record_filter = RecordFilter("t", request)
     assert record_filter.matches(0, Record(None, b"x" * 100_000 + b"yes", 1, (), 0), NOT_DECODED)
     assert record_filter.too_large == 0

@@ -14,12 +14,12 @@ async def test_group_offsets_are_previewed_and_reset_and_group_is_deleted() -> N
         await client.topic("t", *(record(b"v") for _ in range(9)))
         await commit_offsets(client.cluster, "g/with%odd", {("t", 0): 1})
         path = f"/groups/{quote('g/with%odd', safe='')}"
-        asked = {"to": "end", "value": -2}
-        plan = (await client.post(f"{path}/seek", asked)).json()
+        target = {"to": "end", "value": -2}
+        plan = (await client.post(f"{path}/seek", target)).json()
         assert plan["dry_run"] is True
         assert plan["partitions"][0]["new_offset"] == 7
         assert (await client.get(f"{path}/details"))["partitions"][0]["current_offset"] == 1
-        assert (await client.post(f"{path}/seek", asked | {"dry_run": False})).status == 200
+        assert (await client.post(f"{path}/seek", target | {"dry_run": False})).status == 200
         assert (await client.get(f"{path}/details"))["partitions"][0]["current_offset"] == 7
         assert (await client.post(f"{path}/delete")).status == 200
         assert (await client.ask(f"{path}/details")).status == 404

@@ -111,11 +111,11 @@ async def test_live_view_decompresses_only_shown_records(monkeypatch: pytest.Mon
 async def test_concurrently_opened_live_views_are_limited() -> None:
     async with console() as viewer:
         await viewer.topic("t")
-        there, statuses = viewer.service.endpoint_of(1), []
+        endpoint, statuses = viewer.service.endpoint_of(1), []
         done = trio.Event()
 
         async def open_one() -> None:
-            async with asking(there) as client:
+            async with asking(endpoint) as client:
                 statuses.append((await client.head_of(f"{API}/topics/t/live")).status)
                 await done.wait()
 
@@ -126,7 +126,7 @@ async def test_concurrently_opened_live_views_are_limited() -> None:
             done.set()
         assert Counter(statuses) == {200: LIVE_MAX, 429: 15}
         # slots of ended streams are free again
-        async with asking(there) as client:
+        async with asking(endpoint) as client:
             await until_open(client)
 
 

@@ -19,12 +19,12 @@ async def test_groups_of_unresponsive_node_have_unknown_lag() -> None:
         await setup.trends.sample()
         setup.broker.links.cut(1, 2)
         await setup.trends.sample()
-        others = set(GROUPS) - setup.local_groups
-        assert {name: setup.trends.groups[name].lag for name in others} == dict.fromkeys(others)
+        remote = set(GROUPS) - setup.local_groups
+        assert {name: setup.trends.groups[name].lag for name in remote} == dict.fromkeys(remote)
         setup.broker.links.heal([(1, 2)])
         await setup.trends.sample()
-        assert {setup.trends.groups[name].total.values()[-1] for name in others} == {6}
-        assert {setup.trends.groups[name].total.values()[-2] for name in others} == {None}
+        assert {setup.trends.groups[name].total.values()[-1] for name in remote} == {6}
+        assert {setup.trends.groups[name].total.values()[-2] for name in remote} == {None}
         setup.broker.links.cut(1, 2)
         for _ in range(UNSEEN_MAX):
             await setup.trends.sample()

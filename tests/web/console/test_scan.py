@@ -29,10 +29,10 @@ async def test_records_are_scanned_from_either_end_an_offset_or_a_timestamp() ->
             "v48",
             "v49",
         ]
-        everything = await client.get(path, limit=500)
-        assert everything["done"]
-        assert everything["cursor"] is None
-        assert len(everything["records"]) == 50
+        all_records = await client.get(path, limit=500)
+        assert all_records["done"]
+        assert all_records["cursor"] is None
+        assert len(all_records["records"]) == 50
 
 
 async def test_oversized_record_is_listed_with_size_only(

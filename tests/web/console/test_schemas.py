@@ -41,8 +41,8 @@ class Shop(NamedTuple):
         found = await self.console.get("/topics/t/messages", from_="oldest", **query)
         return list(found["records"])
 
-    async def offsets(self, where: str) -> list[int]:
-        return [each["offset"] for each in await self.rows(where=where)]
+    async def offsets(self, expression: str) -> list[int]:
+        return [each["offset"] for each in await self.rows(where=expression)]
 
 
 @asynccontextmanager

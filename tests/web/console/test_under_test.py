@@ -33,10 +33,10 @@ class Page:
         with urllib.request.urlopen(self._url + path, timeout=SECONDS) as response:
             return json.load(response)
 
-    def post(self, path: str, **words: object) -> int:
+    def post(self, path: str, **fields: object) -> int:
         """Return the status of the response."""
         headers = {"x-kbroker-token": self.token}
-        body = json.dumps(words).encode()
+        body = json.dumps(fields).encode()
         request = urllib.request.Request(self._url + path, body, headers)
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
@@ -99,7 +99,7 @@ def test_clocks_are_shown_and_advanced(page: Page) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "fields"),
     [
         ("/tests/advance", {}),
         ("/tests/advance", {"seconds": 0}),
@@ -112,10 +112,10 @@ def test_clocks_are_shown_and_advanced(page: Page) -> None:
     ],
 )
 def test_malformed_test_command_changes_nothing(
-    page: Page, path: str, words: dict[str, Any]
+    page: Page, path: str, fields: dict[str, Any]
 ) -> None:
     before = page.get("/tests")
-    assert page.post(path, **words) == 400
+    assert page.post(path, **fields) == 400
     after = page.get("/tests")
     assert after["log_added_ms"] == before["log_added_ms"]
 

@@ -64,5 +64,5 @@ class Scrape:
         return {name for name, _ in self.samples}
 
 
-async def scrape(there: Endpoint, accept: str = "") -> Scrape:
-    return Scrape(samples_of(await get(there, "/metrics", Accept=accept)))
+async def scrape(endpoint: Endpoint, accept: str = "") -> Scrape:
+    return Scrape(samples_of(await get(endpoint, "/metrics", Accept=accept)))

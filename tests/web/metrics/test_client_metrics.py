@@ -22,9 +22,9 @@ from ..client import get, served
 from .nodes import scrape
 
 
-async def rows(there: Endpoint) -> dict[tuple[str, str], float]:
+async def rows(endpoint: Endpoint) -> dict[tuple[str, str], float]:
     """Return the values by the metric's name and its attributes."""
-    scraped = await scrape(there)
+    scraped = await scrape(endpoint)
     found = {}
     for (name, labels), value in scraped.samples.items():
         if name == CLIENT:
@@ -98,10 +98,10 @@ async def test_pushes_of_many_fields_do_not_block_the_event_loop(
     monkeypatch.setattr(explain, "CLIENTS_SHOWN", 2)
     async with served() as (broker, http):
         await push_bombs(broker, 3)
-        there = http.endpoint_of(1)
+        endpoint = http.endpoint_of(1)
         with longest_step() as measured:
-            explained = await get(there, "/api/v1/explain/client/test")
-            scraped = await scrape(there)
+            explained = await get(endpoint, "/api/v1/explain/client/test")
+            scraped = await scrape(endpoint)
     assert explained.status == 200
     assert "metrics of 3, the newest 2 of them are shown" in explained.json()["now"]
     assert [each["text"] for each in explained.json()["past"]] == [

@@ -67,8 +67,8 @@ async def test_kafka_jmx_metric_names_are_exposed_in_both_spellings() -> None:
         "failedproducerequests": 2,
         "failedfetchrequests": 0,
     }
-    for what, value in traffic.items():
-        for spelling in (what, f"{what}persec"):
+    for metric, value in traffic.items():
+        for spelling in (metric, f"{metric}persec"):
             name = f"kafka_server_brokertopicmetrics_{spelling}_total"
             assert metrics(name, topic="orders") == value, name
             assert metrics(name) >= value, name
@@ -144,9 +144,9 @@ async def test_both_exposition_formats_have_equal_values() -> None:
         topic = await create(broker, "orders", 3)
         await produce(wire, topic, batch([b"a"]))
         await commit(wire, 'quoted "group"\\ of\nlines', "orders", 0, 1)
-        there = http.endpoint_of(1)
-        text, opened = await scrape(there), await scrape(there, OPEN)
-        ask = await get(there, "/metrics", Accept=OPEN)
+        endpoint = http.endpoint_of(1)
+        text, opened = await scrape(endpoint), await scrape(endpoint, OPEN)
+        ask = await get(endpoint, "/metrics", Accept=OPEN)
     assert ask.text.endswith("# EOF\n")
     assert ask.text.count("# EOF") == 1
     assert text.samples.keys() == opened.samples.keys()
@@ -257,9 +257,9 @@ async def test_scrape_of_ten_thousand_partitions_does_not_block_event_loop() -> 
             for index in range(1000):
                 broker.node.partitions.replica(cluster_topic, index)
         await produce(wire, topics[0], batch([b"a"]))
-        there = http.endpoint_of(1)
+        endpoint = http.endpoint_of(1)
         with longest_step() as step:
-            response = await get(there, "/metrics")
+            response = await get(endpoint, "/metrics")
         assert step.seconds < STEP_SECONDS_MAX / 2, step
         metrics = Scrape(samples_of(response))
         assert metrics("kafka_server_replicamanager_leadercount") == 10_000

@@ -221,8 +221,8 @@ async def test_stop_does_not_wait_for_collector() -> None:
 
 
 def test_serve_exports_to_collector(collector: Collector, tmp_path: Path) -> None:
-    words = ["serve", "--memory", "--port", "0", "-o", f"otlp.endpoint={collector.url}"]
-    command = [sys.executable, "-m", "kbroker", *words, "-o", "otlp.interval.ms=1000"]
+    arguments = ["serve", "--memory", "--port", "0", "-o", f"otlp.endpoint={collector.url}"]
+    command = [sys.executable, "-m", "kbroker", *arguments, "-o", "otlp.interval.ms=1000"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as broker:
         try:
             for _ in range(600):

@@ -71,7 +71,7 @@ def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
         need for need in PREREQUISITES if not arguments or set(need.commands) & set(arguments)
     ]
     os.environ["PATH"] = os.pathsep.join([str(tools / "bin"), os.environ["PATH"]])
-    missing = [need for need in wanted if not there(need, tools)]
+    missing = [need for need in wanted if not is_met(need, tools)]
     if missing and not any(map(is_chosen, problems(missing, tools))):
         bring(missing, tools)
     lacking = problems(missing, tools)
@@ -91,7 +91,7 @@ def is_chosen(problem: str) -> bool:
     return problem.startswith("JAVA_HOME=")
 
 
-def there(need: Prerequisite, tools: Path) -> bool:
+def is_met(need: Prerequisite, tools: Path) -> bool:
     """Return True if a prerequisite is met; add its installed program to the path if necessary."""
     if need.problem(tools):
         write_programs(need, Path("/"), tools)

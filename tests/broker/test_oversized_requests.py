@@ -160,7 +160,7 @@ async def test_blocking_handler_is_detected() -> None:
     apis = load_apis()
     too_long = 3 * slowness() * STEP_SECONDS_MAX
 
-    def slow(ctx: Context, message: Any) -> Any:
+    def describe_slowly(ctx: Context, message: Any) -> Any:
         began = time.thread_time()
         if len(message.transactional_ids) > 1000:
             while time.thread_time() - began < too_long:
@@ -178,7 +178,7 @@ async def test_blocking_handler_is_detected() -> None:
     planted: dict[int, Api] = {
         key: apis[key]._replace(handler=handler)
         for key, handler in (
-            (ApiKey.DESCRIBE_TRANSACTIONS, slow),
+            (ApiKey.DESCRIBE_TRANSACTIONS, describe_slowly),
             (ApiKey.DESCRIBE_PRODUCERS, multiplying),
             (ApiKey.API_VERSIONS, apis[ApiKey.API_VERSIONS].handler),
         )

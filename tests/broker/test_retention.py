@@ -42,7 +42,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 @asynccontextmanager
-async def timed(
+async def broker_with_clock(
     directory: Path, **properties: str
 ) -> AsyncIterator[tuple[Broker, Wire, MovableClock]]:
     """Run a broker on disk with a log clock that the test moves."""
@@ -73,7 +73,7 @@ async def start_of(wire: Wire) -> int:
 
 class TestManualClock:
     async def test_retention_deletes_old_segments(self, tmp_path: Path) -> None:
-        async with timed(tmp_path) as (broker, wire, clock):
+        async with broker_with_clock(tmp_path) as (broker, wire, clock):
             settings = {"retention.ms": str(3 * HOUR_MS), "segment.ms": str(HOUR_MS)}
             await create_topic(wire, "t", configs=settings)
             for hours in range(6):
@@ -90,13 +90,17 @@ class TestManualClock:
             assert await start_of(wire) == 6
 
     async def test_future_timestamp_is_rejected(self, tmp_path: Path) -> None:
-        async with timed(tmp_path) as (_, wire, clock):
+        async with broker_with_clock(tmp_path) as (_, wire, clock):
             await create_topic(wire, "t")
             ahead = batch([Record(b"key", b"x", clock.log_ms() + HOUR_MS + 1)])
             assert (await produce(wire, T, ahead)).error_code != 0
 
     async def test_producer_state_expires(self, tmp_path: Path) -> None:
-        async with timed(tmp_path, producer_id_expiration_ms=str(HOUR_MS)) as (broker, wire, clock):
+        async with broker_with_clock(tmp_path, producer_id_expiration_ms=str(HOUR_MS)) as (
+            broker,
+            wire,
+            clock,
+        ):
             await create_topic(wire, "t")
             mine = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
             assert [await put(wire, clock, b"x", **mine) for _ in range(2)] == [0, 0]
@@ -108,7 +112,11 @@ class TestManualClock:
             assert await put(wire, clock, b"x", **mine) == 1
 
     async def test_committed_offsets_expire(self, tmp_path: Path) -> None:
-        async with timed(tmp_path, offsets_retention_minutes="60") as (broker, wire, clock):
+        async with broker_with_clock(tmp_path, offsets_retention_minutes="60") as (
+            broker,
+            wire,
+            clock,
+        ):
             await create_topic(wire, "t", partitions=4)
             await broker.node.groups.create_topic()
             await commit(wire, "g")
@@ -120,7 +128,7 @@ class TestManualClock:
             assert await committed(wire, "g") == [-1] * 4
 
     async def test_compaction_removes_old_values_and_tombstones(self, tmp_path: Path) -> None:
-        async with timed(tmp_path) as (broker, wire, clock):
+        async with broker_with_clock(tmp_path) as (broker, wire, clock):
             settings = {
                 "cleanup.policy": "compact",
                 "internal.segment.bytes": "100",

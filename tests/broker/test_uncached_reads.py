@@ -253,11 +253,11 @@ async def test_read_waits_if_pages_are_evicted_at_once(
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
 
-        def never(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+        def fail_to_read(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
             raise BlockingIOError
 
         monkeypatch.setattr(cached, "_NO_WAIT", 1)
-        monkeypatch.setattr(os, "preadv", never, raising=False)
+        monkeypatch.setattr(os, "preadv", fail_to_read, raising=False)
         for offset in (0, len(values) // 2):
             row = await fetch(wire, topic, offset)
             assert values[offset] in values_of(row)

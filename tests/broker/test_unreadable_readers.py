@@ -92,7 +92,7 @@ class World:
 Step: TypeAlias = Callable[[World], Awaitable[None]]
 
 
-async def nothing(_: World) -> None:
+async def do_nothing(_: World) -> None:
     pass
 
 
@@ -110,7 +110,7 @@ class Reader:
     """
 
     read: Step
-    prepare: Step = nothing
+    prepare: Step = do_nothing
     broken: str = "t"
     restarted: bool = False
     configs: dict[str, str] = field(default_factory=dict)

@@ -67,5 +67,5 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-def last(directory: Path, suffix: str) -> Path:
+def last_nonempty_file(directory: Path, suffix: str) -> Path:
     return max(path for path in directory.glob(f"*{suffix}") if path.stat().st_size)

@@ -15,7 +15,7 @@ BAD_PAIRS = (
 )
 
 
-def said_by(*arguments: str) -> str:
+def output_of_failing(*arguments: str) -> str:
     """Return the output of a command line that fails."""
     try:
         done = invoke(*arguments, status=2)

@@ -20,7 +20,7 @@ async def make(broker: Broker, name: str, partitions: int, factor: int, **config
     )
 
 
-def placed(broker: Broker) -> Iterator[list[int]]:
+def replica_lists(broker: Broker) -> Iterator[list[int]]:
     for topic in broker.running().cluster.topics.values():
         for partition in topic.partitions:
             yield partition.replicas
@@ -38,15 +38,15 @@ async def test_node_can_be_drained_rebalanced_and_unregistered(cli: Cli) -> None
         await cli("topic", "produce", "orders", "x", *bootstrap)
         shown = await cli("cluster", "drain", "3", "--dry-run", *bootstrap)
         assert "orders-" in shown.stdout
-        assert any(3 in nodes for nodes in placed(broker)), "nothing moved"
+        assert any(3 in nodes for nodes in replica_lists(broker)), "nothing moved"
         await cli("cluster", "drain", "3", *bootstrap)
-        assert all(sorted(nodes) == [1, 2] for nodes in placed(broker))
+        assert all(sorted(nodes) == [1, 2] for nodes in replica_lists(broker))
         assert sorted(leaders(broker)) == [1, 1, 1, 2, 2, 2]
         await make(broker, "later", 3, 2)
-        assert all(sorted(nodes) == [1, 2] for nodes in placed(broker))
+        assert all(sorted(nodes) == [1, 2] for nodes in replica_lists(broker))
         await cli("cluster", "drain", "3", "--undo", *bootstrap)
         await cli("cluster", "rebalance", *bootstrap)
-        held = [each for nodes in placed(broker) for each in nodes]
+        held = [each for nodes in replica_lists(broker) for each in nodes]
         assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
         assert (await cli("cluster", "rebalance", *bootstrap)).stdout == "no moves needed\n"
         output = await cli("cluster", "unregister", "3", *bootstrap, status=1)
@@ -68,14 +68,14 @@ async def test_rebalance_skips_drained_node(cli: Cli) -> None:
         output = await cli("cluster", "rebalance", "--replicas", "2", *bootstrap)
         assert "broker 4 is drained and gets no partitions" in output.stderr
         assert "`kbroker cluster drain 4 --undo`" in output.stderr
-        assert not any(4 in nodes for nodes in placed(broker))
+        assert not any(4 in nodes for nodes in replica_lists(broker))
         await cli("cluster", "drain", "3", *bootstrap)
-        assert all(sorted(nodes) == [1, 2] for nodes in placed(broker)), "nothing went to 4"
+        assert all(sorted(nodes) == [1, 2] for nodes in replica_lists(broker)), "nothing went to 4"
         await cli("cluster", "drain", "4", "--undo", *bootstrap)
         await cli("cluster", "rebalance", *bootstrap)
-        assert {each for nodes in placed(broker) for each in nodes} == {1, 2, 4}
+        assert {each for nodes in replica_lists(broker) for each in nodes} == {1, 2, 4}
         await broker.remove_node(1)
-        assert {each for nodes in placed(broker) for each in nodes} == {2, 4}
+        assert {each for nodes in replica_lists(broker) for each in nodes} == {2, 4}
 
 
 async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> None:
@@ -83,23 +83,23 @@ async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> N
         bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 2, 3)
         await make(broker, "users", 3, 2)
-        before = list(placed(broker))
+        before = list(replica_lists(broker))
         output = await cli("cluster", "drain", "3", *bootstrap, status=1)
         assert (
             "too few other brokers for all replicas of orders; start one more, or" in output.stderr
         )
-        assert list(placed(broker)) == before
+        assert list(replica_lists(broker)) == before
         await make(broker, "later", 3, 1)
-        assert any(nodes == [3] for nodes in placed(broker)), "it takes partitions as before"
+        assert any(nodes == [3] for nodes in replica_lists(broker)), "it takes partitions as before"
         shown = await cli("cluster", "drain", "3", "--dry-run", *bootstrap)
         assert "2 partitions lose one replica: orders" in shown.stderr
         output = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *bootstrap)
         assert "2 partitions lose one replica: orders\n" in output.stderr
-        assert {each for nodes in placed(broker) for each in nodes} == {1, 2}
+        assert {each for nodes in replica_lists(broker) for each in nodes} == {1, 2}
         await cli("cluster", "drain", "2", "--allow-fewer-replicas", *bootstrap)
         output = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *bootstrap, status=1)
         assert "no other broker can take the partitions of later, orders, users" in output.stderr
-        assert list(placed(broker)) == [[1]] * 8
+        assert list(replica_lists(broker)) == [[1]] * 8
 
 
 async def test_rebalance_adds_replicas_on_new_nodes(cli: Cli) -> None:
@@ -124,7 +124,7 @@ async def test_cluster_health_reports_missing_replicas(cli: Cli) -> None:
         bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 1, 3, min_insync_replicas="3")
         await make(broker, "alone", 1, 1)
-        ((lone,),) = (nodes for nodes in placed(broker) if len(nodes) == 1)
+        ((lone,),) = (nodes for nodes in replica_lists(broker) if len(nodes) == 1)
         assert (await cli("cluster", "health", *bootstrap)).stdout == "healthy\n"
         await broker.local_node(lone).crash()
         cluster = broker.running().cluster

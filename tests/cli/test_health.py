@@ -23,7 +23,7 @@ HEALTH = [sys.executable, "-m", "kbroker", "health"]
 
 
 @contextmanager
-def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def server_with(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """Open a port of a server that is not a broker; `answer` gets each connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -42,7 +42,7 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.join()
 
 
-def asked(address: str, *flags: str) -> tuple[int, str, float]:
+def run_health(address: str, *flags: str) -> tuple[int, str, float]:
     """Return exit status, output, and the duration in seconds."""
     began_at = time.perf_counter()
     done = CliRunner().invoke(health, ["--bootstrap", address, *flags])
@@ -52,7 +52,7 @@ def asked(address: str, *flags: str) -> tuple[int, str, float]:
 def test_health_of_closed_port_exits_with_status_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    status, output, _ = asked(address)
+    status, output, _ = run_health(address)
     assert status == 1
     assert address in output
     assert "kbroker serve" in output
@@ -69,8 +69,8 @@ def test_health_of_other_server_exits_with_status_1(response: bytes) -> None:
         client.sendall(response)
         client.close()
 
-    with answering(send) as address:
-        status, output, _ = asked(address)
+    with server_with(send) as address:
+        status, output, _ = run_health(address)
     assert status == 1
     assert "does not respond" in output
 
@@ -81,8 +81,8 @@ def test_health_of_silent_port_times_out(monkeypatch: pytest.MonkeyPatch) -> Non
     short = partial(check_round_trip, patience_seconds=0.5)
     monkeypatch.setattr("kbroker.client.check_round_trip", short)
     kept: list[socket.socket] = []
-    with answering(kept.append) as address:
-        status, output, seconds = asked(address)
+    with server_with(kept.append) as address:
+        status, output, seconds = run_health(address)
     for client in kept:
         client.close()
     assert status == 1
@@ -93,7 +93,7 @@ def test_health_of_silent_port_times_out(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_health_wait_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    status, _, seconds = asked(address, "--wait", "700ms")
+    status, _, seconds = run_health(address, "--wait", "700ms")
     assert status == 1
     assert 0.6 < seconds < 60
 
@@ -117,6 +117,6 @@ def test_health_wait_succeeds_when_server_starts() -> None:
 @pytest.mark.parametrize("address", ["nonsense", "host:", ":9092", "host:port", "host:99999"])
 def test_health_of_invalid_address_exits_with_status_1(address: str) -> None:
     """Containers reserve status 2, so an invalid address exits with 1."""
-    status, output, _ = asked(address)
+    status, output, _ = run_health(address)
     assert status == 1
     assert "HOST:PORT" in output

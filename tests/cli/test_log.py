@@ -13,7 +13,7 @@ import pytest
 from kbroker.storage.checkpoints import lines, offsets_to_bytes
 
 from ..commands import invoke
-from .log_directories import FIRST, flip, last
+from .log_directories import FIRST, flip, last_nonempty_file
 
 
 def checked(directory: Path, status: int = 0) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -41,7 +41,7 @@ PLANTED: list[tuple[str, Callable[[Path], object], str]] = [
     ("index", lambda f: flip(f / f"{FIRST}.index", 7), "where no matching batch starts"),
     ("index rows", lambda f: (f / f"{FIRST}.index").write_bytes(b"x" * 8), "it is damaged"),
     ("time index", lambda f: flip(f / f"{FIRST}.timeindex", 7), "maximum so far|it is damaged"),
-    ("snapshot", lambda f: flip(last(f, ".snapshot"), 20), "it is damaged"),
+    ("snapshot", lambda f: flip(last_nonempty_file(f, ".snapshot"), 20), "it is damaged"),
     (
         "epochs",
         lambda f: (f / "leader-epoch-checkpoint").write_bytes(lines(0, ["7 0"])),

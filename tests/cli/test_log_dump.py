@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from ..commands import invoke
-from .log_directories import FIRST, VALUE_BYTES, flip, last
+from .log_directories import FIRST, VALUE_BYTES, flip, last_nonempty_file
 
 
 def test_log_dump_prints_all_file_types(data: Path) -> None:
@@ -24,7 +24,9 @@ def test_log_dump_prints_all_file_types(data: Path) -> None:
         (".timeindex", "timeindex"),
         (".snapshot", "producer"),
     ):
-        lines_of = invoke("log", "dump", str(last(partition, suffix)), "--json").stdout.splitlines()
+        lines_of = invoke(
+            "log", "dump", str(last_nonempty_file(partition, suffix)), "--json"
+        ).stdout.splitlines()
         assert json.loads(lines_of[-1])["kind"] == kind
     epochs = invoke("log", "dump", str(partition / "leader-epoch-checkpoint")).stdout
     assert "epoch=0 start_offset=0" in epochs

@@ -152,36 +152,40 @@ async def test_replay_dry_run_writes_nothing(filled: Cli) -> None:
 
 
 async def test_replay_rejects_invalid_requests(filled: Cli, tmp_path: Path) -> None:
-    async def said(*args: str, status: int = 1, stdin: str | None = None) -> str:
+    async def replay_errors(*args: str, status: int = 1, stdin: str | None = None) -> str:
         return (await filled("replay", *args, status=status, stdin=stdin)).stderr
 
-    assert "to itself" in await said("orders", "--to-topic", "orders")
-    assert "topic create nowhere -p 3" in await said("orders", "--to-topic", "nowhere")
-    assert "'order' does not exist" in await said("order", "--to-topic", "copy")
-    assert "no partition 7" in await said("orders", "-p", "7", "--to-topic", "copy")
-    assert "name a topic" in await said("--to-topic", "copy", status=2)
-    assert "--rate and --speed" in await said(
+    assert "to itself" in await replay_errors("orders", "--to-topic", "orders")
+    assert "topic create nowhere -p 3" in await replay_errors("orders", "--to-topic", "nowhere")
+    assert "'order' does not exist" in await replay_errors("order", "--to-topic", "copy")
+    assert "no partition 7" in await replay_errors("orders", "-p", "7", "--to-topic", "copy")
+    assert "name a topic" in await replay_errors("--to-topic", "copy", status=2)
+    assert "--rate and --speed" in await replay_errors(
         "orders", "--to-topic", "copy", "--rate", "1", "--speed", "2", status=2
     )
     lines = ("--ndjson", "-", "--to-topic", "copy")
-    assert "--to-registry needs --to-schema" in await said(*lines, "--to-registry", "x", status=2)
-    assert "-X schema.registry.url=URL" in await said(*lines, "--to-schema", "x", status=2)
-    assert "expected http://" in await said(
+    assert "--to-registry needs --to-schema" in await replay_errors(
+        *lines, "--to-registry", "x", status=2
+    )
+    assert "-X schema.registry.url=URL" in await replay_errors(*lines, "--to-schema", "x", status=2)
+    assert "expected http://" in await replay_errors(
         *lines, "--to-schema", "x", "--to-registry", "x", status=2
     )
     for option, text in (("--from", "soon"), ("--timestamps", "soon"), ("--filter-key", "("),
                          ("--speed", "0x"), ("--filter-field", "a")):  # fmt: skip
-        assert option[:8] in await said("orders", "--to-topic", "copy", option, text, status=2)
-    assert "line 2 of" in await said(
+        assert option[:8] in await replay_errors(
+            "orders", "--to-topic", "copy", option, text, status=2
+        )
+    assert "line 2 of" in await replay_errors(
         "--ndjson", "-", "--to-topic", "copy", stdin='{"key":"a"}\nno\n'
     )
-    assert "relative to its start or end" in await said(
+    assert "relative to its start or end" in await replay_errors(
         "--ndjson", "-", "--to", "-1", "--to-topic", "copy"
     )
-    assert "line has no offset" in await said(
+    assert "line has no offset" in await replay_errors(
         "--ndjson", "-", "--to", "5", "--to-topic", "copy", stdin='{"key":"a"}\n'
     )
-    assert "has 3 partitions" in await said(
+    assert "has 3 partitions" in await replay_errors(
         "--ndjson", "-", "--to-topic", "copy", stdin='{"partition":3}\n'
     )
     assert [row["key"] for row in await rows(filled, "copy")] == []
@@ -223,11 +227,11 @@ async def test_replay_uses_no_consumer_group(
     requested: set[ApiKey] = set()
     send = Connection._send
 
-    async def noted(self: Connection, key: ApiKey, version: int, message: Any) -> None:
+    async def record_and_send(self: Connection, key: ApiKey, version: int, message: Any) -> None:
         requested.add(key)
         await send(self, key, version, message)
 
-    monkeypatch.setattr(Connection, "_send", noted)
+    monkeypatch.setattr(Connection, "_send", record_and_send)
     await filled("replay", "orders", "--to-topic", "copy")
     monkeypatch.undo()
     assert requested == {

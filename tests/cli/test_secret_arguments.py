@@ -8,7 +8,7 @@ import click
 
 from kbroker.cli import main
 
-from .secret_words import BAD_PAIRS, NOWHERE, SECRET, said_by
+from .secret_words import BAD_PAIRS, NOWHERE, SECRET, output_of_failing
 
 
 def commands(
@@ -42,11 +42,11 @@ def test_usage_errors_hide_secret_arguments() -> None:
         [*path, *arguments] for path, command in commands(main) for arguments in bad_lines(command)
     ]
     for arguments in lines:
-        assert SECRET not in said_by(*arguments), arguments
+        assert SECRET not in output_of_failing(*arguments), arguments
     assert len(lines) > 150
 
 
 def test_errors_of_invalid_settings_hide_secrets() -> None:
     for pair in BAD_PAIRS:
-        assert SECRET not in said_by("-X", pair, "topic", "list")
-        assert SECRET not in said_by("config", "set", pair, "--default", "-b", NOWHERE)
+        assert SECRET not in output_of_failing("-X", pair, "topic", "list")
+        assert SECRET not in output_of_failing("config", "set", pair, "--default", "-b", NOWHERE)

@@ -166,7 +166,7 @@ async def test_user_add_does_not_echo_password_on_terminal(broker: Broker) -> No
     """The password must be entered twice."""
     command = [sys.executable, "-m", "kbroker", "security", "user", "add", "bob", *LOGIN]
 
-    def at_a_terminal() -> str:
+    def run_in_terminal() -> str:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [*command, "-b", broker.bootstrap_servers],
@@ -188,7 +188,7 @@ async def test_user_add_does_not_echo_password_on_terminal(broker: Broker) -> No
         return seen.decode()
 
     with trio.fail_after(60):
-        seen = await trio.to_thread.run_sync(at_a_terminal, abandon_on_cancel=True)
+        seen = await trio.to_thread.run_sync(run_in_terminal, abandon_on_cancel=True)
     assert "brush" not in seen
     assert await logs_in(broker, "bob", "brush")
 

@@ -333,7 +333,7 @@ async def test_acl_remove_asks_for_confirmation_on_terminal(broker: Broker) -> N
         await add_acls(cluster, [acl(principal="User:bob")])
     command = [sys.executable, "-m", "kbroker", "security", "acl", "remove", *BOB, *LOGIN]
 
-    def at_a_terminal(answered: bytes) -> str:
+    def run_in_terminal(answered: bytes) -> str:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [*command, "-b", broker.bootstrap_servers],
@@ -358,6 +358,6 @@ async def test_acl_remove_asks_for_confirmation_on_terminal(broker: Broker) -> N
 
     with trio.fail_after(60):
         for answered, left in ((b"n\n", 1), (b"y\n", 0)):
-            work = trio.to_thread.run_sync(at_a_terminal, answered, abandon_on_cancel=True)
+            work = trio.to_thread.run_sync(run_in_terminal, answered, abandon_on_cancel=True)
             assert "ALLOW User:bob READ on topic orders from *" in await work
             assert len(broker.node.cluster.acls) == left

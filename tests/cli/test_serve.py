@@ -32,7 +32,7 @@ def serving(*flags: str, **settings: Any) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def refused(*flags: str) -> subprocess.CompletedProcess[str]:
+def run_serve(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*SERVE, *flags], capture_output=True, text=True, check=False, timeout=SECONDS
     )
@@ -94,7 +94,7 @@ def test_serve_rejects_directory_in_use(tmp_path: Path) -> None:
     flags = ("--port", "0", "--data-dir", str(tmp_path / "d"))
     with serving(*flags, "--port-file", str(port_file)):
         wait_for(port_file)
-        second = refused(*flags)
+        second = run_serve(*flags)
     assert second.returncode == 3
     assert "another broker uses this data directory" in second.stderr
     assert "--data-dir" in second.stderr
@@ -103,7 +103,7 @@ def test_serve_rejects_directory_in_use(tmp_path: Path) -> None:
 def test_serve_with_port_in_use_names_option_and_creates_no_directory(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = refused("--port", port, "--data-dir", str(tmp_path / "d"))
+        done = run_serve("--port", port, "--data-dir", str(tmp_path / "d"))
     assert done.returncode == 3
     assert f"port {port}" in done.stderr
     assert "--port 0" in done.stderr
@@ -134,14 +134,14 @@ def test_serve_with_port_in_use_names_option_and_creates_no_directory(tmp_path: 
 def test_serve_that_cannot_start_prints_reason_in_one_line(
     flags: list[str], status: int, message: str
 ) -> None:
-    done = refused(*flags)
+    done = run_serve(*flags)
     assert done.returncode == status
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_serve_json_reports_failed_start_as_event() -> None:
-    done = refused("--memory", "--json", "-o", "num.partitions=abc")
+    done = run_serve("--memory", "--json", "-o", "num.partitions=abc")
     event = json.loads(done.stdout.splitlines()[-1])
     assert event["event"] == "error"
     assert "num.partitions" in event["message"]

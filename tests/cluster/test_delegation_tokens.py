@@ -81,7 +81,7 @@ async def test_concurrently_expired_token_is_not_restored(monkeypatch: pytest.Mo
         inner = store.transact
         tries = 0
 
-        async def with_somebody_else(*args: Any, **kw: Any) -> int | None:
+        async def expire_concurrently(*args: Any, **kw: Any) -> int | None:
             nonlocal tries
             tries += 1
             if tries == 1:
@@ -89,7 +89,7 @@ async def test_concurrently_expired_token_is_not_restored(monkeypatch: pytest.Mo
                     assert (await expire(other, hmac)).error_code == 0
             return await inner(*args, **kw)
 
-        monkeypatch.setattr(store, "transact", with_somebody_else)
+        monkeypatch.setattr(store, "transact", expire_concurrently)
         assert (await renew(alice, hmac)).error_code == NOT_FOUND
         assert tries > 1
         assert await ids(alice) == []

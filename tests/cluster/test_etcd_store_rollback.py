@@ -25,17 +25,17 @@ def raise_revision(etcd: Etcd) -> None:
         etcd.ask("kv/put", {"key": "Zm9yZWlnbg==", "value": ""})
 
 
-def older(etcd: Etcd, copied: Path) -> None:
+def restore_older(etcd: Etcd, copied: Path) -> None:
     etcd.restore(copied)
 
 
-def older_and_busy(etcd: Etcd, copied: Path) -> None:
+def restore_and_write(etcd: Etcd, copied: Path) -> None:
     etcd.restore(copied)
     raise_revision(etcd)
 
 
-def older_and_compacted(etcd: Etcd, copied: Path) -> None:
-    older_and_busy(etcd, copied)
+def restore_write_and_compact(etcd: Etcd, copied: Path) -> None:
+    restore_and_write(etcd, copied)
     etcd.compact(keep=0)
 
 
@@ -45,7 +45,9 @@ def empty(etcd: Etcd, copied: Path) -> None:
     etcd.restore(lost)
 
 
-@pytest.mark.parametrize("restore", [older, older_and_busy, older_and_compacted, empty])
+@pytest.mark.parametrize(
+    "restore", [restore_older, restore_and_write, restore_write_and_compact, empty]
+)
 @pytest.mark.parametrize("others_write", [False, True], ids=["alone", "with-others"])
 async def test_older_state_is_ignored_until_newest_state_returns(
     tmp_path: Path,

@@ -474,14 +474,14 @@ async def test_event_loop_runs_between_instant_syncs(
     store = LocalStore(files, PATH, in_thread=DiskWork().run)
     turns = 0
 
-    async def other() -> None:
+    async def count_turns() -> None:
         nonlocal turns
         while True:
             await trio.lowlevel.checkpoint()
             turns += 1
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(other)
+        nursery.start_soon(count_turns)
         for number in range(50):
             await put(store, f"key-{number}", number)
         nursery.cancel_scope.cancel()

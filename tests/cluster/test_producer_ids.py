@@ -23,13 +23,13 @@ from ..wire import connected
 async def test_unreachable_store_returns_retriable_error(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def no_answer(count: int) -> range:
+    async def fail_without_response(count: int) -> range:
         raise OutcomeUnknown("the metadata store did not answer in time")
 
     request = InitProducerIdRequest()
     async with start() as broker, connected(broker.endpoint) as wire:
         with monkeypatch.context() as patch:
-            patch.setattr(broker.node.cluster, "allocate_producer_ids", no_answer)
+            patch.setattr(broker.node.cluster, "allocate_producer_ids", fail_without_response)
             response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, request)
             assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert response.producer_id == -1
@@ -44,12 +44,12 @@ async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
     caplog: pytest.LogCaptureFixture,
     problem: StoreProblem | None,
 ) -> None:
-    async def no_answer(count: int) -> range:
+    async def fail_without_response(count: int) -> range:
         raise OutcomeUnknown("the metadata store did not answer in time")
 
     async with start() as broker, connected(broker.endpoint) as wire:
         cluster = broker.node.cluster
-        monkeypatch.setattr(cluster, "allocate_producer_ids", no_answer)
+        monkeypatch.setattr(cluster, "allocate_producer_ids", fail_without_response)
         monkeypatch.setattr(type(cluster), "store_problem", problem)
         for transactional_id in (None, None, "t"):
             request = InitProducerIdRequest(
@@ -85,7 +85,7 @@ async def test_producer_id_without_epoch_is_rejected(start: Start, version: int)
             assert response.producer_id >= 0
 
 
-async def new_producer_id(broker: Broker) -> int:
+async def request_producer_id(broker: Broker) -> int:
     async with connected(broker.endpoint) as wire:
         response = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, InitProducerIdRequest())
     assert response.error_code == ErrorCode.NONE
@@ -103,7 +103,7 @@ async def test_ids_are_not_issued_again_after_older_journal_was_accepted(
     oldest = journal.read_bytes()
     for run in range(4):
         async with started(tmp_path) as broker:
-            issued += [await new_producer_id(broker), await new_producer_id(broker)]
+            issued += [await request_producer_id(broker), await request_producer_id(broker)]
         if run % 2:
             journal.write_bytes(oldest)
             (tmp_path / "cluster.journal.clean").unlink()
@@ -117,32 +117,32 @@ async def test_ids_are_not_issued_again_if_another_directory_knows_them(tmp_path
         pass
     shutil.copytree(first, copy)
     async with started([first, second]) as broker:
-        before = await new_producer_id(broker)
+        before = await request_producer_id(broker)
     shutil.rmtree(first)
     copy.rename(first)
     async with started([first, second]) as broker:
-        assert await new_producer_id(broker) > before
+        assert await request_producer_id(broker) > before
 
 
 async def test_damaged_checkpoint_is_named_and_ids_are_issued(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(tmp_path) as broker:
-        before = await new_producer_id(broker)
+        before = await request_producer_id(broker)
     (tmp_path / PRODUCER_IDS).write_bytes(b"0\n1\n__producer_ids 0 1x\n")
     async with started(tmp_path) as broker:
-        assert await new_producer_id(broker) > before
+        assert await request_producer_id(broker) > before
     assert f"{PRODUCER_IDS} is damaged" in caplog.text
 
 
 async def test_producer_ids_are_issued_on_full_disk(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refused(end: int) -> None:
+    def refuse_write(end: int) -> None:
         raise WriteRefusedError("no space left")
 
     async with start() as broker:
         logs = broker.node.partitions.logs
-        monkeypatch.setattr(logs, "store_reserved_producer_ids_end", refused)
-        assert await new_producer_id(broker) >= 0
+        monkeypatch.setattr(logs, "store_reserved_producer_ids_end", refuse_write)
+        assert await request_producer_id(broker) >= 0
     assert "cannot store the end of the reserved producer ids: no space left" in caplog.text

@@ -37,7 +37,7 @@ async def touch_all(cluster: Cluster, name: str) -> None:
         assert await cluster.put_partitions(changes, fences={}, cause="test")
 
 
-async def left_of(store: LocalStore, prefix: str) -> list[str]:
+async def remaining_keys(store: LocalStore, prefix: str) -> list[str]:
     return [*(await store.range(prefix)).entries]
 
 
@@ -110,10 +110,10 @@ async def test_deleted_large_topic_leaves_no_entries() -> None:
     await member.cluster.create_topic("a", [[1]] * COUNT, {}, cause="test")
     await touch_all(member.cluster, "a")
     await member.cluster.delete_topic("a", cause="test")
-    assert await left_of(store, TOPICS) == []
+    assert await remaining_keys(store, TOPICS) == []
     assert member.cluster.topics == {}
     await member.controller.settle()
-    assert await left_of(store, PARTITIONS) == []
+    assert await remaining_keys(store, PARTITIONS) == []
     assert not member.cluster.strays
 
 
@@ -127,12 +127,12 @@ async def test_next_controller_removes_leftovers_of_deleted_topic(
     await first.cluster.create_topic("a", [[1]] * COUNT, {}, cause="test")
     await touch_all(first.cluster, "a")
     await first.cluster.delete_topic("a", cause="test")
-    assert len(await left_of(store, PARTITIONS)) == COUNT - OPERATIONS_MAX + 1
+    assert len(await remaining_keys(store, PARTITIONS)) == COUNT - OPERATIONS_MAX + 1
     await first.membership.lease.revoke()
     next_one = second or await started(store, 2)
     await next_one.controller.settle()
     assert next_one.controller.in_charge
-    assert await left_of(store, PARTITIONS) == []
+    assert await remaining_keys(store, PARTITIONS) == []
 
 
 async def test_late_change_of_deleted_topic_is_removed() -> None:
@@ -142,9 +142,9 @@ async def test_late_change_of_deleted_topic_is_removed() -> None:
     late = PartitionChange(topic, topic.partitions[0], topic.partitions[0])
     await member.cluster.delete_topic("a", cause="test")
     await member.cluster.put_partitions([late], fences={}, cause="test")
-    assert await left_of(store, PARTITIONS) == [partition_key(topic.id, 0)]
+    assert await remaining_keys(store, PARTITIONS) == [partition_key(topic.id, 0)]
     await member.controller.settle()
-    assert await left_of(store, PARTITIONS) == []
+    assert await remaining_keys(store, PARTITIONS) == []
 
 
 async def test_leaders_are_elected_before_isrs_are_updated() -> None:

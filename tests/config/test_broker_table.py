@@ -120,7 +120,7 @@ def attributes() -> dict[str, str]:
     return {each.name: name for name, each in members.items()} | DERIVED
 
 
-def words_of_the_program() -> tuple[set[str], set[str], set[str]]:
+def names_used_in_code() -> tuple[set[str], set[str], set[str]]:
     """Return all attribute names and string constants outside the table, and patterns of f-strings."""
     sources = [p for p in (ROOT / "kbroker").rglob("*.py") if "config" not in p.parts]
     nodes = [node for source in sources for node in ast.walk(ast.parse(source.read_text()))]
@@ -145,7 +145,7 @@ KINDS_OF_GROUPS = ("group.consumer.", "group.share.", "group.streams.")
 
 @pytest.mark.slow
 def test_applied_settings_are_read_by_the_code() -> None:
-    names, texts, composed = words_of_the_program()
+    names, texts, composed = names_used_in_code()
     attribute = attributes()
     read = {
         name

@@ -69,11 +69,11 @@ def fill(broker: Broker, records: Iterable[CoordinatorRecord]) -> None:
         coordinator.replay(record)
 
 
-def of_many_groups(topic: str = "gone", count: int = GROUPS) -> Iterable[CoordinatorRecord]:
+def offsets_of_many_groups(topic: str = "gone", count: int = GROUPS) -> Iterable[CoordinatorRecord]:
     return (offset_record(f"g{index}", topic, 0, LONG_AGO) for index in range(count))
 
 
-def of_one_group(group: str = "wide", count: int = OFFSETS) -> Iterable[CoordinatorRecord]:
+def offsets_of_one_group(group: str = "wide", count: int = OFFSETS) -> Iterable[CoordinatorRecord]:
     return (offset_record(group, "t", index, LONG_AGO) for index in range(count))
 
 
@@ -94,7 +94,7 @@ async def test_offsets_of_deleted_topic_are_deleted_in_background(
     broker: Broker, wire: Wire
 ) -> None:
     await create_topic(wire, "gone")
-    fill(broker, of_many_groups())
+    fill(broker, offsets_of_many_groups())
     async with connected(broker.endpoint) as bystander:
         with longest_step() as step:
             await delete_topic(wire, "gone")
@@ -108,7 +108,7 @@ async def test_few_offsets_are_deleted_before_delete_topics_responds(
 ) -> None:
     """At least a few offsets are processed immediately, however slow the machine is."""
     await create_topic(wire, "gone")
-    fill(broker, of_many_groups(count=50))
+    fill(broker, offsets_of_many_groups(count=50))
     monkeypatch.setattr(TimeSlice, "is_over", property(lambda time_slice: True))
     await delete_topic(wire, "gone")
     assert not offsets_of(broker)
@@ -131,7 +131,7 @@ async def commit(wire: Wire, group: str, topic: str, offsets: Iterable[int]) -> 
 
 async def test_recreated_topic_keeps_new_commits(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "gone")
-    fill(broker, of_many_groups())
+    fill(broker, offsets_of_many_groups())
     await delete_topic(wire, "gone")
     await create_topic(wire, "gone")
     last = f"g{GROUPS - 1}"
@@ -145,7 +145,7 @@ async def test_coordinator_stops_deleting_offsets_after_losing_partition(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_topic(wire, "gone")
-    fill(broker, of_many_groups())
+    fill(broker, offsets_of_many_groups())
     ran: list[object] = []
     run = GroupCoordinatorService.run
 
@@ -169,7 +169,7 @@ async def test_offsets_of_missed_topic_deletions_are_deleted_in_background_after
 ) -> None:
     groups = broker.node.groups
     result = Result[None]()
-    result.records = list(of_many_groups("missing"))
+    result.records = list(offsets_of_many_groups("missing"))
     groups.run(shard_of(broker), result)
     groups.stop()
     groups.settle()
@@ -187,8 +187,8 @@ async def test_offsets_of_missed_topic_deletions_are_deleted_in_background_after
 async def test_groups_expire_in_background() -> None:
     async with started(offsets_retention_check_interval_ms=100) as broker:
         await broker.node.groups.create_topic()
-        fill(broker, of_many_groups(count=2000))
-        fill(broker, of_one_group(count=OFFSETS // 2))
+        fill(broker, offsets_of_many_groups(count=2000))
+        fill(broker, offsets_of_one_group(count=OFFSETS // 2))
         with longest_step() as step:
             await until(lambda: not offsets_of(broker))
         assert step.seconds < STEP_SECONDS_MAX, str(step)
@@ -219,7 +219,7 @@ async def delete_group(wire: Wire, group: str = "wide") -> int:
 async def test_deleting_group_with_many_offsets_does_not_block_clients(
     broker: Broker, wire: Wire
 ) -> None:
-    fill(broker, of_one_group())
+    fill(broker, offsets_of_one_group())
     described = DescribeGroupsRequest(groups=["wide"])
     async with connected(broker.endpoint) as bystander:
         with longest_step() as step:
@@ -234,7 +234,7 @@ async def test_deleting_group_with_many_offsets_does_not_block_clients(
         assert await delete_group(bystander) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def on_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
+def run_before_appends(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
     """Call `act` before each append of a coordinator, with the number of earlier appends."""
     append = GroupCoordinatorService._append
     counted: list[object] = []
@@ -250,13 +250,13 @@ def on_append(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> No
 async def test_group_remains_if_part_of_its_deletion_fails(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(broker, of_one_group())
+    fill(broker, offsets_of_one_group())
 
     def fail(count: int) -> None:
         if count == 3:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
-    on_append(monkeypatch, fail)
+    run_before_appends(monkeypatch, fail)
     assert await delete_group(wire) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert len(offsets_of(broker)["wide"]) == OFFSETS - 3 * OFFSETS_AT_ONCE
     assert await delete_group(wire) == 0, "the group accepts requests again"
@@ -266,7 +266,7 @@ async def test_group_remains_if_part_of_its_deletion_fails(
 async def test_delete_group_fails_if_coordinator_is_lost(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(broker, of_one_group())
+    fill(broker, offsets_of_one_group())
     groups, shard = broker.node.groups, shard_of(broker)
     log = shard.replica.log
 
@@ -274,7 +274,7 @@ async def test_delete_group_fails_if_coordinator_is_lost(
         if count == 3:
             groups._lose(shard)
 
-    on_append(monkeypatch, lose)
+    run_before_appends(monkeypatch, lose)
     assert await delete_group(wire) == ErrorCode.NOT_COORDINATOR
     assert log.log_end_offset == 4 * OFFSETS_AT_ONCE
 
@@ -283,7 +283,7 @@ async def test_delete_group_fails_if_coordinator_is_lost(
 
 
 def pending(broker: Broker, group: str = "wide") -> None:
-    for record in of_one_group(group):
+    for record in offsets_of_one_group(group):
         shard_of(broker).coordinator.replay(record, PRODUCER_ID)
 
 

@@ -127,11 +127,13 @@ async def test_committed_offsets_move_with_their_coordinator(
     for local in (*broker.nodes, broker.nodes[0]):
         await end(local, how)
         for number, group in enumerate(GROUPS):
-            assert await patient(wire, group) == number
-            await patient_commit(wire, group, number)
+            assert await retry_committed_offset(wire, group) == number
+            await retry_commit(wire, group, number)
         await local.start()
         await all_in_sync(broker)
-        assert [await patient(wire, group) for group in GROUPS] == list(range(len(GROUPS)))
+        assert [await retry_committed_offset(wire, group) for group in GROUPS] == list(
+            range(len(GROUPS))
+        )
 
 
 @pytest.mark.slow
@@ -180,7 +182,7 @@ async def ask_for_state(
 RETRIED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 
-async def patient(wire: Routed, group: str) -> int:
+async def retry_committed_offset(wire: Routed, group: str) -> int:
     """Return the committed offset of a group, with retries as clients do."""
     rows = [request(ApiKey.OFFSET_FETCH).Topic(name="t", partition_indexes=[0])]
     ask = request(ApiKey.OFFSET_FETCH, group_id=group, topics=rows)
@@ -193,7 +195,7 @@ async def patient(wire: Routed, group: str) -> int:
             await trio.sleep(0.01)
 
 
-async def patient_commit(wire: Routed, group: str, offset: int) -> None:
+async def retry_commit(wire: Routed, group: str, offset: int) -> None:
     with trio.fail_after(ANSWER_SECONDS):
         while code := await Member(wire, group).commit("t", offset):
             assert ErrorCode(code).retriable, code

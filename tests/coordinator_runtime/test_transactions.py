@@ -67,7 +67,7 @@ async def topic(broker: Broker, wire: Routed) -> Topic:
     return Topic("t", found.id)
 
 
-async def owner(broker: Broker) -> LocalNode:
+async def coordinator_node(broker: Broker) -> LocalNode:
     return broker.local_node(await coordinator(broker, "transactions", NAME))
 
 
@@ -168,7 +168,7 @@ async def test_new_coordinator_completes_prepared_transaction(
     """The decision was stored: the next coordinator writes markers, and the producer may retry."""
     writer = await begin_writer(wire, version)
     await write_all(writer, topic, b"x")
-    first = await owner(broker)
+    first = await coordinator_node(broker)
     sent = TransactionMarkerChannelManager.send
 
     def send(sender: TransactionMarkerChannelManager, *args: Any) -> None:
@@ -186,7 +186,7 @@ async def test_new_coordinator_completes_prepared_transaction(
             )
         )
         await end(first, how)
-    second = await owner(broker)
+    second = await coordinator_node(broker)
     assert second is not first
     await until(lambda: state_at(second) is not None)
     done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
@@ -246,7 +246,7 @@ async def test_transaction_times_out_at_new_coordinator(
     writer = Writer(wire, 13)
     assert not await writer.init(timeout_ms=1500)
     await write_all(writer, topic, b"x")
-    await end(await owner(broker), how)
+    await end(await coordinator_node(broker), how)
     await eventually(lambda: ends_of(broker, topic), [2, 2, 2])
     assert await all_seen(wire, topic) == [[]] * 3
 

@@ -117,29 +117,29 @@ def swap(one: Path, two: Path) -> None:
     aside.rename(two)
 
 
-def older_file(data: Path, random_: random.Random, templates: Templates) -> str:
+def replace_by_older_file(data: Path, random_: random.Random, templates: Templates) -> str:
     names = [path.relative_to(templates.older) for path in files_in(templates.older)]
     name = random_.choice([each for each in names if (data / each).exists()])
     shutil.copyfile(templates.older / name, data / name)
     return f"older {name}"
 
 
-def older_directory(data: Path, random_: random.Random, templates: Templates) -> str:
+def replace_by_older_directory(data: Path, random_: random.Random, templates: Templates) -> str:
     return _replace_directory(data, random_, templates.older, "older")
 
 
-def older_journal(data: Path, _: random.Random, templates: Templates) -> str:
+def replace_by_older_journal(data: Path, _: random.Random, templates: Templates) -> str:
     shutil.copyfile(templates.older / "cluster.journal", data / "cluster.journal")
     return "older cluster.journal"
 
 
-def older_journal_accepted(data: Path, random_: random.Random, templates: Templates) -> str:
+def replace_journal_and_accept(data: Path, random_: random.Random, templates: Templates) -> str:
     """Accept an older journal as the startup error proposes."""
     (data / "cluster.journal.clean").unlink(missing_ok=True)
-    return older_journal(data, random_, templates) + ", accepted"
+    return replace_by_older_journal(data, random_, templates) + ", accepted"
 
 
-def other_cluster(data: Path, random_: random.Random, templates: Templates) -> str:
+def replace_by_other_cluster(data: Path, random_: random.Random, templates: Templates) -> str:
     return _replace_directory(data, random_, templates.other, "of another cluster:")
 
 
@@ -158,11 +158,11 @@ DAMAGES: Sequence[Damage] = (
     remove_directory,
     swap_files,
     swap_directories,
-    older_file,
-    older_directory,
-    older_journal,
-    older_journal_accepted,
-    other_cluster,
+    replace_by_older_file,
+    replace_by_older_directory,
+    replace_by_older_journal,
+    replace_journal_and_accept,
+    replace_by_other_cluster,
 )
 
 

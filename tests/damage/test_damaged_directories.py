@@ -15,7 +15,7 @@ import trio
 from kbroker.partitions.log_opening import LogOpening
 from kbroker.storage.partition_directories import PartitionDirectories
 
-from .cases import Damage, other_cluster, run_case, swap
+from .cases import Damage, replace_by_other_cluster, run_case, swap
 from .directories import Templates, make_templates
 
 
@@ -85,7 +85,7 @@ def plant_unchecked_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     ("plant", "damage"),
     [
         (plant_unchecked_start, first_segment),
-        (plant_silent_deletion, other_cluster),
+        (plant_silent_deletion, replace_by_other_cluster),
         (plant_unchecked_identity, swapped_partitions),
     ],
 )

@@ -263,21 +263,21 @@ async def test_interrupted_import_is_continued(
 
 
 def test_unusable_directories_are_rejected(kafka: Path, tmp_path: Path) -> None:
-    def refused(*args: str) -> str:
+    def import_errors(*args: str) -> str:
         return invoke("log", "import", *args, "--data-dir", str(tmp_path / "x"), status=1).stderr
 
-    assert "is not a directory of `log.dirs`" in refused(str(tmp_path))
-    assert "no partitions" in refused(str(kafka), "--topic", "nothing")
+    assert "is not a directory of `log.dirs`" in import_errors(str(tmp_path))
+    assert "no partitions" in import_errors(str(kafka), "--topic", "nothing")
     other = Path(shutil.copytree(kafka, tmp_path / "other"))
     (other / "meta.properties").write_text(META.format(cluster="another"))
-    assert "different clusters" in refused(str(kafka), str(other))
+    assert "different clusters" in import_errors(str(kafka), str(other))
     shutil.rmtree(other / "orders-0")
-    assert "partition 0 of orders is in none" in refused(str(other))
+    assert "partition 0 of orders is in none" in import_errors(str(other))
     (other / "orders-1" / "partition.metadata").unlink()
-    assert "missing or damaged" in refused(str(other))
+    assert "missing or damaged" in import_errors(str(other))
     target = tmp_path / "new"
     invoke("log", "import", str(kafka), "--data-dir", str(target))
-    assert "is a data directory of kbroker" in refused(str(target))
+    assert "is a data directory of kbroker" in import_errors(str(target))
     second_output = invoke("log", "import", str(kafka), "--data-dir", str(target), status=1)
     assert "is already a data directory" in second_output.stderr
     invoke("log", "import", str(kafka), "--move", "--link", status=2)

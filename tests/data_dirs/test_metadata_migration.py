@@ -36,7 +36,7 @@ async def fill(directory: Path, nodes: int) -> object:
         assert await broker.node.cluster.put_scram_users(users, cause="test")
         quota = {"producer_byte_rate": 1e9}
         await alter_quotas(broker.node.cluster, [({"user": "bob"}, quota)], cause="test")
-        return [broker.node.cluster.scram_users.secret, *await seen(wire)]
+        return [broker.node.cluster.scram_users.secret, *await replicas_of_topics(wire)]
 
 
 def leader_of(broker: Broker, name: str) -> AbstractAsyncContextManager[Wire]:
@@ -45,7 +45,7 @@ def leader_of(broker: Broker, name: str) -> AbstractAsyncContextManager[Wire]:
     return connected(broker.local_node(node_id).endpoint)
 
 
-async def seen(wire: Wire) -> list[object]:
+async def replicas_of_topics(wire: Wire) -> list[object]:
     response = await metadata(wire, ["t0", "t1", "t2"])
     return [
         (topic.name, topic.topic_id, [(row.partition_index, row.replica_nodes) for row in rows])
@@ -58,7 +58,7 @@ async def check(directory: Path, nodes: int, before: object) -> None:
     async with started(directory, nodes=nodes) as broker, connected(broker.endpoint) as wire:
         users = broker.node.cluster.scram_users
         assert users.credentials("bob") == {ScramMechanism.SHA_256: BOB}
-        assert [users.secret, *await seen(wire)] == before
+        assert [users.secret, *await replicas_of_topics(wire)] == before
         (quota,) = broker.node.cluster.client_quotas.all
         assert quota == ({"user": "bob"}, {"producer_byte_rate": 1e9})
         async with leader_of(broker, "t1") as leader:

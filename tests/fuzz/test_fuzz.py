@@ -201,10 +201,10 @@ async def test_fuzzer_reports_response_that_cannot_be_encoded() -> None:
 async def test_fuzzer_reports_response_of_other_api() -> None:
     apis = load_apis()
 
-    def wrong(_: Context, request: Message) -> Message:
+    def respond_wrongly(_: Context, request: Message) -> Message:
         return as_message(HeartbeatResponse())
 
-    broken = {11: apis[11]._replace(handler=wrong), 18: apis[18]}
+    broken = {11: apis[11]._replace(handler=respond_wrongly), 18: apis[18]}
     report = await Fuzzer(1, broken).run(200)
     assert any("decoded" in failure or "trailing bytes" in failure for failure in report.failures)
 

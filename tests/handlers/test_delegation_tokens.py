@@ -24,7 +24,7 @@ from kbroker.security.principals import USER, Principal
 
 from ..security.certificates import Authority
 from ..security.clients import encrypted
-from ..security.test_access import grant, new
+from ..security.test_access import acl_for, grant
 from ..security.tokens import (
     ALICE,
     BAD_TYPE,
@@ -250,7 +250,7 @@ async def test_creating_token_for_other_owner_requires_acl() -> None:
         assert refusal.error_code == NOT_AUTHORIZED
         assert (refusal.principal_name, refusal.token_requester_principal_name) == ("bob", "alice")
         assert (await create(alice, owner=ALICE)).error_code == 0
-        allowed = new(AclResourceType.USER, AclOperation.CREATE_TOKENS, "User:bob")
+        allowed = acl_for(AclResourceType.USER, AclOperation.CREATE_TOKENS, "User:bob")
         await grant(admin, allowed)
         token = await create(alice, owner=BOB)
         assert token.error_code == 0
@@ -273,7 +273,7 @@ async def test_creating_token_for_other_owner_requires_acl() -> None:
 async def test_token_owner_must_be_user() -> None:
     """Authenticated principals are users, so an ACL on `Group:bob` does not cover `User:bob`."""
     async with with_acls() as (_, admin, alice, _):
-        await grant(admin, new(AclResourceType.USER, AclOperation.CREATE_TOKENS, "Group:bob"))
+        await grant(admin, acl_for(AclResourceType.USER, AclOperation.CREATE_TOKENS, "Group:bob"))
         assert (await create(alice, owner=Principal("Group", "bob"))).error_code == BAD_TYPE
 
 
@@ -293,12 +293,12 @@ async def test_visible_tokens_depend_on_ownership_and_acls() -> None:
         assert set(await ids(admin, "alice")) == {first, second, shared}
         assert await ids(admin, "carol") == []
         await grant(
-            admin, new(AclResourceType.DELEGATION_TOKEN, describes, first, principal="User:bob")
+            admin, acl_for(AclResourceType.DELEGATION_TOKEN, describes, first, principal="User:bob")
         )
         assert set(await ids(bob)) == {first, shared, own}
-        await grant(admin, new(AclResourceType.USER, lets, "User:alice", principal="User:bob"))
+        await grant(admin, acl_for(AclResourceType.USER, lets, "User:alice", principal="User:bob"))
         assert set(await ids(bob)) == all_tokens
-        prefix = new(AclResourceType.USER, lets, "User:b", pattern=PatternType.PREFIXED)
+        prefix = acl_for(AclResourceType.USER, lets, "User:b", pattern=PatternType.PREFIXED)
         await grant(admin, prefix)
         assert set(await ids(alice)) == all_tokens
 

@@ -56,7 +56,7 @@ def magic_of(fetch_version: int) -> int:
     return 0 if fetch_version < 2 else 1
 
 
-def old_values(row: Any, version: int) -> list[bytes | None]:
+def values_in_old_format(row: Any, version: int) -> list[bytes | None]:
     """Return the values in a row of a Fetch response below version 4, with wrappers unpacked."""
     assert row.error_code == 0, row
     magic = magic_of(version)
@@ -70,7 +70,7 @@ def old_values(row: Any, version: int) -> list[bytes | None]:
     return found
 
 
-def old_offsets(row: Any, version: int) -> list[int]:
+def offsets_in_old_format(row: Any, version: int) -> list[int]:
     return [each.offset for each in read_messages(row.records or b"", magic_of(version))]
 
 
@@ -99,7 +99,7 @@ async def test_old_messages_are_readable_by_old_and_new_clients(
         for fetch_version in range(4):
             row = await fetch(wire, topic, 0, fetch_version)
             assert row.high_watermark == 6
-            assert old_values(row, fetch_version) == values * 2
+            assert values_in_old_format(row, fetch_version) == values * 2
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -373,7 +373,7 @@ async def test_record_batches_are_converted_for_old_consumers(
         for _ in range(3):
             await produce(wire, topic, batch(records, codec=codec))
         row = await fetch(wire, topic, 3, version)
-        assert old_values(row, version) == [b"0", b"1", b"2"] * 2
+        assert values_in_old_format(row, version) == [b"0", b"1", b"2"] * 2
         last = list(read_messages(row.records, magic_of(version)))[-1]
         assert (last.offset, last.timestamp) == (8, 1002 if version > 1 else -1)
 
@@ -383,7 +383,7 @@ async def test_old_consumers_cannot_fetch_zstd_batches(wire: Wire, version: int)
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"a"]))
     await produce(wire, topic, batch([b"b"], codec=Codec.ZSTD))
-    assert old_values(await fetch(wire, topic, 0, version), version) == [b"a"]
+    assert values_in_old_format(await fetch(wire, topic, 0, version), version) == [b"a"]
     row = await fetch(wire, topic, 1, version)
     assert row.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert values_of(await fetch(wire, topic, 1, 4)) == [b"b"]
@@ -409,7 +409,7 @@ async def test_append_wakes_pending_old_fetch(broker: Broker, wire: Wire, versio
     async with connected(broker.endpoint) as other:
         await produce(other, topic, messages([b"a"]), 2)
     response = await wire.receive()
-    assert old_values(response.responses[0].partitions[0], version) == [b"a"]
+    assert values_in_old_format(response.responses[0].partitions[0], version) == [b"a"]
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -421,7 +421,7 @@ async def test_partition_limit_applies_to_converted_batches(wire: Wire, version:
     one = 100 * len(message(b"x", magic=magic_of(version)))
     for limit, expected in ((10, 100), (2 * one - 1, 100), (2 * one, 200), (1 << 20, 500)):
         row = await fetch(wire, topic, 0, version, partition_max_bytes=limit)
-        assert len(old_values(row, version)) == expected
+        assert len(values_in_old_format(row, version)) == expected
         assert expected == 100 or len(row.records) <= limit
 
 
@@ -434,7 +434,9 @@ async def test_request_limit_applies_to_version_3(wire: Wire) -> None:
         request = fetch_request(topic, partitions=range(3), max_bytes=limit)
         response = await wire.ask(ApiKey.FETCH, 3, request)
         rows = response.responses[0].partitions
-        assert [len(old_values(row, 3)) for row in rows] == [1] * expected + [0] * (3 - expected)
+        assert [len(values_in_old_format(row, 3)) for row in rows] == [1] * expected + [0] * (
+            3 - expected
+        )
 
 
 async def test_every_partition_returns_a_batch_below_version_3(wire: Wire) -> None:
@@ -446,7 +448,7 @@ async def test_every_partition_returns_a_batch_below_version_3(wire: Wire) -> No
         request = fetch_request(topic, partitions=range(3), partition_max_bytes=100)
         response = await wire.ask(ApiKey.FETCH, version, request)
         rows = response.responses[0].partitions
-        assert [len(old_values(row, version)) for row in rows] == [1, 1, 1]
+        assert [len(values_in_old_format(row, version)) for row in rows] == [1, 1, 1]
 
 
 async def test_uncompressed_bytes_per_old_fetch_are_bounded(
@@ -461,9 +463,9 @@ async def test_uncompressed_bytes_per_old_fetch_are_bounded(
     request = fetch_request(topic, partitions=(0, 1))
     response = await wire.ask(ApiKey.FETCH, 2, request)
     first, second = response.responses[0].partitions
-    assert old_offsets(first, 2) == [0, 1, 2]
-    assert old_offsets(second, 2) == []
-    assert old_offsets(await fetch(wire, topic, 3, 2), 2) == [3, 4, 5]
+    assert offsets_in_old_format(first, 2) == [0, 1, 2]
+    assert offsets_in_old_format(second, 2) == []
+    assert offsets_in_old_format(await fetch(wire, topic, 3, 2), 2) == [3, 4, 5]
 
 
 # -- control batches
@@ -491,8 +493,8 @@ async def test_old_fetch_skips_control_batches(broker: Broker, wire: Wire, versi
         append_marker(broker, "t")
     await produce(wire, topic, batch([b"x" * 500]))
     row = await fetch(wire, topic, 0, version, partition_max_bytes=100)
-    assert old_values(row, version) == [b"x" * 500]
-    assert old_offsets(row, version) == [5]
+    assert values_in_old_format(row, version) == [b"x" * 500]
+    assert offsets_in_old_format(row, version) == [5]
 
 
 @pytest.mark.parametrize("version", range(4))
@@ -512,7 +514,7 @@ async def test_control_batch_at_log_end_does_not_complete_old_fetch(
     async with connected(broker.endpoint) as other:
         await produce(other, topic, batch([b"a"]))
     row = (await wire.receive()).responses[0].partitions[0]
-    assert old_values(row, version) == [b"a"]
+    assert values_in_old_format(row, version) == [b"a"]
 
 
 async def test_append_during_conversion_of_control_batch_completes_fetch(
@@ -527,7 +529,7 @@ async def test_append_during_conversion_of_control_batch_completes_fetch(
         await produce(other, topic, batch([b"a"]))
     held_reads.released.set()
     row = (await wire.receive()).responses[0].partitions[0]
-    assert old_values(row, 2) == [b"a"]
+    assert values_in_old_format(row, 2) == [b"a"]
 
 
 async def test_pending_old_fetch_does_not_delay_stop(start: Start) -> None:

@@ -65,19 +65,19 @@ async def test_filter_returns_matching_quotas() -> None:
             await set_quota(wire, each, producer_byte_rate=1)
         names = {json.dumps(each): each for each in entities}
 
-        async def found(*components: tuple[Any, ...], strict: bool = False) -> list[Entity]:
+        async def find_entities(*components: tuple[Any, ...], strict: bool = False) -> list[Entity]:
             return [
                 names[each] for each in await quotas_by_entity(wire, *components, strict=strict)
             ]
 
-        assert await found() == entities
-        assert await found(("user", 0, "al")) == [entities[0], entities[2], entities[3]]
-        assert await found(("user", 0, "al"), strict=True) == [entities[0]]
-        assert await found(("user", 1, None)) == [entities[1]]
-        assert await found(("user", 2, None), strict=True) == entities[:2]
-        assert await found(("user", 2, None), ("client-id", 1, None)) == [entities[3]]
-        assert await found(("client-id", 0, "c")) == [entities[2], entities[4]]
-        assert await found(strict=True) == []
+        assert await find_entities() == entities
+        assert await find_entities(("user", 0, "al")) == [entities[0], entities[2], entities[3]]
+        assert await find_entities(("user", 0, "al"), strict=True) == [entities[0]]
+        assert await find_entities(("user", 1, None)) == [entities[1]]
+        assert await find_entities(("user", 2, None), strict=True) == entities[:2]
+        assert await find_entities(("user", 2, None), ("client-id", 1, None)) == [entities[3]]
+        assert await find_entities(("client-id", 0, "c")) == [entities[2], entities[4]]
+        assert await find_entities(strict=True) == []
         assert (await describe_quotas(wire, version=0)).error_code == 0
 
 

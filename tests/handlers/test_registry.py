@@ -85,11 +85,11 @@ def test_every_module_of_package_is_searched_for_handlers(
 
 def test_declarations_of_handler_are_served() -> None:
     @handles(ApiKey.METADATA, versions="3-5", read_only=True)
-    def planted() -> None:
+    def fail_unexpectedly() -> None:
         raise NotImplementedError
 
-    module = ModuleType(planted.__module__)
-    vars(module)["planted"] = planted
+    module = ModuleType(fail_unexpectedly.__module__)
+    vars(module)["planted"] = fail_unexpectedly
     (api,) = collect_apis([module]).values()
     assert (api.key, api.versions, api.read_only) == (ApiKey.METADATA, range(3, 6), True)
     assert not load_apis()[ApiKey.PRODUCE].read_only

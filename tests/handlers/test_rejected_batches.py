@@ -53,14 +53,16 @@ def reject_once(monkeypatch: pytest.MonkeyPatch, code: ErrorCode, sequences: Seq
     """Make the first attempt to append each of these batches fail."""
     append, left = Replica.append_produced, set(sequences)
 
-    def rejecting(replica: Replica, batch: memoryview, header: object, *rest: object, **more: bool):  # type: ignore[no-untyped-def]
+    def append_or_reject(
+        replica: Replica, batch: memoryview, header: object, *rest: object, **more: bool
+    ):  # type: ignore[no-untyped-def]
         sequence = read_header(batch).base_sequence
         if sequence in left:
             left.remove(sequence)
             raise KafkaError(code)
         return append(replica, batch, header, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Replica, "append_produced", rejecting)
+    monkeypatch.setattr(Replica, "append_produced", append_or_reject)
 
 
 @pytest.mark.parametrize("begins_at", [0, 7, LAST_SEQUENCE - 1])

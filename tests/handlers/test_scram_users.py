@@ -24,7 +24,7 @@ from kbroker.protocol.messages.security import (
 )
 from kbroker.security.scram import ScramMechanism, salted_password
 
-from ..node.test_listener_security import USERS, at, change, scram, started
+from ..node.test_listener_security import USERS, change, endpoint_of_listener, scram, started
 from ..security.certificates import Authority
 from ..security.test_login import authenticate, handshake
 from ..wire import connected
@@ -74,7 +74,7 @@ async def alter(broker: Broker, *rows: Upsertion | Deletion, node: int = 1) -> d
         deletions=[each for each in rows if isinstance(each, Deletion)],
         upsertions=[each for each in rows if isinstance(each, Upsertion)],
     )
-    async with connected(at(broker, "OPEN", node)) as wire:
+    async with connected(endpoint_of_listener(broker, "OPEN", node)) as wire:
         response = await wire.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, ask)
     assert all(bool(each.error_code) == bool(each.error_message) for each in response.results)
     codes = {each.user: each.error_code for each in response.results}
@@ -86,7 +86,7 @@ async def describe(broker: Broker, *names: str, node: int = 1) -> list[Any]:
     """Return users with error codes, or with iterations by mechanism."""
     users = [DescribeUserScramCredentialsRequest.User(name=each) for each in names] or None
     ask = DescribeUserScramCredentialsRequest(users=users)
-    async with connected(at(broker, "OPEN", node)) as wire:
+    async with connected(endpoint_of_listener(broker, "OPEN", node)) as wire:
         response = await wire.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, ask)
     assert response.error_code == 0
     return [
@@ -102,7 +102,7 @@ async def can_authenticate(
     broker: Broker, name: str, password: str, mechanism: str = SHA_256, node: int = 1
 ) -> bool:
     security = Security(None, Credentials(mechanism, name, password))
-    endpoint = at(broker, "INSIDE", node)
+    endpoint = endpoint_of_listener(broker, "INSIDE", node)
     async with open_cluster([endpoint], direct=True, security=security) as client:
         try:
             await client.metadata([])
@@ -138,7 +138,7 @@ async def test_authenticated_connection_survives_deletion_of_user(authority: Aut
     async with started(authority) as broker:
         await alter(broker, upsertion("bob"))
         security = Security(None, Credentials(SHA_256, "bob", "brush"))
-        endpoint = at(broker, "INSIDE")
+        endpoint = endpoint_of_listener(broker, "INSIDE")
         async with open_cluster([endpoint], direct=True, security=security) as client:
             await client.metadata([])
             await alter(broker, Deletion(name="bob", mechanism=1))
@@ -335,7 +335,7 @@ async def test_no_secrets_are_logged(
 
 async def server_first_message(broker: Broker, name: str, node: int = 1) -> tuple[int, int, str]:
     """Return iterations, salt length and salt of the server-first message for a user."""
-    async with connected(at(broker, "INSIDE", node)) as wire:
+    async with connected(endpoint_of_listener(broker, "INSIDE", node)) as wire:
         await handshake(wire, SHA_256)
         response = await authenticate(wire, f"n,,n={name},r=abc".encode())
     parts = dict(part.split("=", 1) for part in bytes(response.auth_bytes).decode().split(","))
@@ -379,7 +379,10 @@ async def test_unknown_users_look_like_configured_users(
 
 
 async def test_users_can_change_during_authentication(authority: Authority) -> None:
-    async with started(authority) as broker, connected(at(broker, "INSIDE")) as wire:
+    async with (
+        started(authority) as broker,
+        connected(endpoint_of_listener(broker, "INSIDE")) as wire,
+    ):
         await alter(broker, passwordless("bob"))
         await handshake(wire, SHA_256)
         await alter(broker, passwordless("carol", iterations=5000))

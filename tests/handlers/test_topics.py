@@ -37,7 +37,7 @@ from ..wire import (
 New = CreateTopicsRequest.Topic
 
 
-def new(name: str = "t", partitions: int = 1, factor: int = 1, **fields: Any) -> New:
+def new_topic(name: str = "t", partitions: int = 1, factor: int = 1, **fields: Any) -> New:
     return New(name=name, num_partitions=partitions, replication_factor=factor, **fields)
 
 
@@ -65,7 +65,7 @@ async def create(wire: Wire, version: int, *topics: New, **fields: Any) -> list[
 @pytest.mark.parametrize("version", range(8))
 async def test_new_topic_is_usable_at_once(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
-        (row,) = await create(wire, version, new("t", 3))
+        (row,) = await create(wire, version, new_topic("t", 3))
         assert (row.name, row.error_code, row.error_message) == ("t", 0, None)
         if version >= 5:
             assert (row.num_partitions, row.replication_factor) == (3, 1)
@@ -80,30 +80,30 @@ async def test_new_topic_is_usable_at_once(start: Start, version: int) -> None:
 async def test_new_topic_uses_broker_defaults(version: int) -> None:
     """The value -1 is accepted even in versions 2 and 3."""
     async with started(num_partitions=4) as broker, connected(broker.endpoint) as wire:
-        (row,) = await create(wire, version, new("t", -1, -1))
+        (row,) = await create(wire, version, new_topic("t", -1, -1))
         assert row.error_code == 0
         (found,) = (await metadata(wire, ["t"])).topics
         assert len(found.partitions) == 4
 
 
 BAD: dict[str, tuple[New, int]] = {
-    "no partitions": (new("t", 0), 37),
-    "-2 partitions": (new("t", -2), 37),
-    "factor 0": (new("t", 1, 0), 38),
-    "factor -2": (new("t", 1, -2), 38),
-    "factor above the nodes": (new("t", 1, 2), 38),
-    "bad name": (new("a/b"), 17),
-    "unknown setting": (new("t", configs=setting("no.such.thing", "1")), 40),
-    "bad value": (new("t", configs=setting("retention.ms", "soon")), 40),
-    "value out of range": (new("t", configs=setting("retention.ms", "-5")), 40),
-    "null value": (new("t", configs=setting("retention.ms", None)), 40),
-    "gap": (new("t", -1, -1, assignments=assigned([1], [1], first=1)), 39),
-    "partition twice": (new("t", -1, -1, assignments=assigned([1]) * 2), 39),
-    "node twice": (new("t", -1, -1, assignments=assigned([1, 1])), 39),
-    "unknown node": (new("t", -1, -1, assignments=assigned([7])), 39),
-    "no node": (new("t", -1, -1, assignments=assigned([])), 39),
-    "assignment and count": (new("t", 1, -1, assignments=assigned([1])), 42),
-    "assignment and factor": (new("t", -1, 1, assignments=assigned([1])), 42),
+    "no partitions": (new_topic("t", 0), 37),
+    "-2 partitions": (new_topic("t", -2), 37),
+    "factor 0": (new_topic("t", 1, 0), 38),
+    "factor -2": (new_topic("t", 1, -2), 38),
+    "factor above the nodes": (new_topic("t", 1, 2), 38),
+    "bad name": (new_topic("a/b"), 17),
+    "unknown setting": (new_topic("t", configs=setting("no.such.thing", "1")), 40),
+    "bad value": (new_topic("t", configs=setting("retention.ms", "soon")), 40),
+    "value out of range": (new_topic("t", configs=setting("retention.ms", "-5")), 40),
+    "null value": (new_topic("t", configs=setting("retention.ms", None)), 40),
+    "gap": (new_topic("t", -1, -1, assignments=assigned([1], [1], first=1)), 39),
+    "partition twice": (new_topic("t", -1, -1, assignments=assigned([1]) * 2), 39),
+    "node twice": (new_topic("t", -1, -1, assignments=assigned([1, 1])), 39),
+    "unknown node": (new_topic("t", -1, -1, assignments=assigned([7])), 39),
+    "no node": (new_topic("t", -1, -1, assignments=assigned([])), 39),
+    "assignment and count": (new_topic("t", 1, -1, assignments=assigned([1])), 42),
+    "assignment and factor": (new_topic("t", -1, 1, assignments=assigned([1])), 42),
 }
 
 
@@ -114,7 +114,7 @@ async def test_invalid_topic_is_rejected(
 ) -> None:
     """Valid topics of the request are created. Error rows have no ID, and counts of -1."""
     topic, code = BAD[case]
-    bad, good = await create(wire, version, topic, new("good"))
+    bad, good = await create(wire, version, topic, new_topic("good"))
     assert (bad.name, bad.error_code) == (topic.name, code)
     assert (bad.topic_id, bad.num_partitions, bad.replication_factor) == (ZERO_UUID, -1, -1)
     assert bool(bad.error_message) == (version >= 1)
@@ -127,19 +127,19 @@ async def test_duplicate_and_existing_topics_are_rejected(
     broker: Broker, wire: Wire, version: int
 ) -> None:
     """A duplicate name gets one row with INVALID_REQUEST."""
-    rows = await create(wire, version, new("a"), new("b"), new("a"))
+    rows = await create(wire, version, new_topic("a"), new_topic("b"), new_topic("a"))
     assert sorted((row.name, row.error_code) for row in rows) == [("a", 42), ("b", 0)]
-    (row,) = await create(wire, version, new("b"))
+    (row,) = await create(wire, version, new_topic("b"))
     assert row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     if version >= 1:
-        (row,) = await create(wire, version, new("b"), validate_only=True)
+        (row,) = await create(wire, version, new_topic("b"), validate_only=True)
         assert row.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     assert set(broker.node.cluster.topics) == {"b"}
 
 
 @pytest.mark.parametrize("version", range(1, 8))
 async def test_validate_only_creates_no_topic(broker: Broker, wire: Wire, version: int) -> None:
-    (row,) = await create(wire, version, new("t", 2), validate_only=True)
+    (row,) = await create(wire, version, new_topic("t", 2), validate_only=True)
     assert (row.error_code, row.topic_id) == (0, ZERO_UUID)
     if version >= 5:
         assert row.num_partitions == 2
@@ -148,7 +148,7 @@ async def test_validate_only_creates_no_topic(broker: Broker, wire: Wire, versio
 
 @pytest.mark.parametrize("version", range(8))
 async def test_topic_is_created_with_assignments_and_settings(wire: Wire, version: int) -> None:
-    topic = new(
+    topic = new_topic(
         "t", -1, -1, assignments=assigned([1], [1]), configs=setting("retention.ms", "1000")
     )
     (row,) = await create(wire, version, topic)
@@ -164,26 +164,26 @@ async def test_topic_is_created_with_assignments_and_settings(wire: Wire, versio
 async def test_replication_factor_is_clamped_only_if_configured() -> None:
     """The error message names the setting."""
     async with started() as broker, connected(broker.endpoint) as wire:
-        (row,) = await create(wire, 7, new("t", 1, 3))
+        (row,) = await create(wire, 7, new_topic("t", 1, 3))
         assert row.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert "replication.factor.clamp=true" in row.error_message
     async with (
         started(replication_factor_clamp=True) as broker,
         connected(broker.endpoint) as wire,
     ):
-        (row,) = await create(wire, 7, new("t", 1, 3))
+        (row,) = await create(wire, 7, new_topic("t", 1, 3))
         assert (row.error_code, row.replication_factor) == (0, 1)
 
 
 async def test_topic_with_too_many_partitions_is_rejected(wire: Wire) -> None:
     for count in (10_001, 2**31 - 1):
-        (row,) = await create(wire, 7, new("t", count))
+        (row,) = await create(wire, 7, new_topic("t", count))
         assert row.error_code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_PARTITIONS)
 
 
 async def test_request_with_too_many_partitions_is_rejected(wire: Wire) -> None:
     """Like in Kafka, the limit applies to the sum over all topics."""
-    rows = await create(wire, 7, *(new(name, 4000) for name in "abc"))
+    rows = await create(wire, 7, *(new_topic(name, 4000) for name in "abc"))
     assert [row.error_code for row in rows] == [ErrorCode.POLICY_VIOLATION] * 3
     for name in "abc":
         await create_topic(wire, name)

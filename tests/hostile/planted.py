@@ -199,7 +199,7 @@ async def _begin_group(wire: Wire, topic: Topic, group: str, period: str) -> Non
 # -- console
 
 
-def _where(count: int) -> str:
+def slow_expression(count: int) -> str:
     return " or ".join(f'value~"nope{n}"' for n in range(count))
 
 
@@ -216,7 +216,7 @@ QUERIES: dict[str, list[tuple[str, dict[str, object]]]] = {
         ("messages", {"from": "newest", "header": "nope=1", "ms": 500}),
     ],
     "terms": [
-        ("messages", {"from": "newest", "where": _where(50), "ms": 500}),
+        ("messages", {"from": "newest", "where": slow_expression(50), "ms": 500}),
         ("messages", {"from": "oldest", "where": 'headers.nope == "1" or value.a == 1', "ms": 500}),
     ],
     "single": [

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.kafka_tools import TOOLS
 
-from ..cli.secret_words import BAD_PAIRS, NOWHERE, SECRET, said_by
+from ..cli.secret_words import BAD_PAIRS, NOWHERE, SECRET, output_of_failing
 from ..commands import invoke
 
 
@@ -41,4 +41,4 @@ def test_usage_errors_of_kafka_tools_hide_secrets(tool: str) -> None:
         [SECRET, SECRET, SECRET],
     ):
         line = ["compat", tool, *arguments, "--bootstrap-server", NOWHERE]
-        assert SECRET not in said_by(*line), line
+        assert SECRET not in output_of_failing(*line), line

@@ -129,7 +129,7 @@ class Crowd:
             ask = FetchRequest(
                 max_wait_ms=0, max_bytes=1 << 20, session_id=session, session_epoch=epoch
             )
-            seconds, response = await timed(wire, ApiKey.FETCH, 12, ask)
+            seconds, response = await ask_timed(wire, ApiKey.FETCH, 12, ask)
             assert (response.error_code, response.responses) == (0, [])
             took.append(seconds)
         return statistics.median(took)
@@ -153,7 +153,7 @@ async def request_coordinator(wire: Wire, group: str) -> None:
     assert response.error_code == 0, response
 
 
-async def timed(wire: Wire, key: ApiKey, version: int, message: Any) -> tuple[float, Any]:
+async def ask_timed(wire: Wire, key: ApiKey, version: int, message: Any) -> tuple[float, Any]:
     """Send a request and return the seconds until the response, and the response."""
     began = time.perf_counter()
     response = await wire.ask(key, version, message)
@@ -163,7 +163,7 @@ async def timed(wire: Wire, key: ApiKey, version: int, message: Any) -> tuple[fl
 async def all_metadata(wire: Wire) -> tuple[float, Any]:
     """Request the metadata of all topics, and return seconds and response."""
     ask = messages.request_class(ApiKey.METADATA)(topics=None, allow_auto_topic_creation=False)
-    return await timed(wire, ApiKey.METADATA, 9, ask)
+    return await ask_timed(wire, ApiKey.METADATA, 9, ask)
 
 
 async def ping(wire: Wire) -> float:

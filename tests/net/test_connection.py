@@ -552,12 +552,12 @@ async def test_fsync_sends_produce_responses_without_waking_writer_task(
 ) -> None:
     """A produce response that waits for an fsync is sent by the fsync's completion."""
 
-    async def no_writer(_: Connection) -> None:
+    async def fail_if_called(_: Connection) -> None:
         raise AssertionError("the writer was woken")
 
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "orders")
-        monkeypatch.setattr(Connection, "_resolve_first", no_writer)
+        monkeypatch.setattr(Connection, "_resolve_first", fail_if_called)
         for offset in range(5):
             assert (await produce(wire, topic, batch())).base_offset == offset
 

@@ -37,7 +37,7 @@ ROUNDS, CLIENTS = 6, 20
 End = Callable[[Broker, Wire], Awaitable[None]]
 
 
-async def too_many_elements(broker: Broker, wire: Wire) -> None:
+async def send_too_many_elements(broker: Broker, wire: Wire) -> None:
     """Send a request with more topics than allowed."""
     topics = [MetadataRequest.Topic(name="t")] * 300_000
     await wire.send(ApiKey.METADATA, 9, MetadataRequest(topics=topics))
@@ -53,8 +53,8 @@ async def reset(broker: Broker, wire: Wire) -> None:
     await wire.reset()
 
 
-async def too_many_elements_and_reset(broker: Broker, wire: Wire) -> None:
-    await too_many_elements(broker, wire)
+async def send_too_many_elements_and_reset(broker: Broker, wire: Wire) -> None:
+    await send_too_many_elements(broker, wire)
     await reset(broker, wire)
 
 
@@ -80,10 +80,10 @@ async def reset_by_server(broker: Broker, wire: Wire) -> None:
 
 
 ENDS: list[End] = [
-    too_many_elements,
+    send_too_many_elements,
     undecodable_frame,
     reset,
-    too_many_elements_and_reset,
+    send_too_many_elements_and_reset,
     half_close,
     leave,
     close,
@@ -92,7 +92,7 @@ ENDS: list[End] = [
 ]
 
 
-async def with_unsent_responses(broker: Broker, wire: Wire, topic: Topic) -> None:
+async def leave_responses_unsent(broker: Broker, wire: Wire, topic: Topic) -> None:
     """Request more than the client reads, and wait until the broker cannot send."""
     for _ in range(FETCHES):
         await wire.send(ApiKey.FETCH, 12, fetch_request(topic, max_bytes=4 * LARGE_BYTES))
@@ -101,16 +101,18 @@ async def with_unsent_responses(broker: Broker, wire: Wire, topic: Topic) -> Non
     await trio.testing.wait_all_tasks_blocked(0.02)
 
 
-async def with_pending_fetch(broker: Broker, wire: Wire, topic: Topic) -> None:
+async def leave_fetch_pending(broker: Broker, wire: Wire, topic: Topic) -> None:
     await wire.send(ApiKey.FETCH, 12, fetch_request(topic, offset=4, max_wait_ms=600_000))
 
 
-async def with_nothing(broker: Broker, wire: Wire, topic: Topic) -> None:
+async def leave_nothing_pending(broker: Broker, wire: Wire, topic: Topic) -> None:
     await wire.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("state", [with_nothing, with_pending_fetch, with_unsent_responses])
+@pytest.mark.parametrize(
+    "state", [leave_nothing_pending, leave_fetch_pending, leave_responses_unsent]
+)
 async def test_connection_that_ends_logs_no_traceback(
     caplog: pytest.LogCaptureFixture,
     end: End,
@@ -141,7 +143,9 @@ async def _random_client(broker: Broker, topic: Topic, chance: random.Random) ->
         with suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             with trio.move_on_after(2 * SEND_SECONDS):
                 for _ in range(chance.randint(1, 6)):
-                    send = chance.choice((_large_fetch, _pending_fetch, _metadata, _too_many))
+                    send = chance.choice(
+                        (_large_fetch, _pending_fetch, _metadata, send_too_many_topics)
+                    )
                     await send(wire, topic)
                     await trio.sleep(chance.random() * 0.03)
                 if chance.random() < 0.3:
@@ -166,7 +170,7 @@ async def _metadata(wire: Wire, topic: Topic) -> None:
     await wire.send(ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=[]))
 
 
-async def _too_many(wire: Wire, topic: Topic) -> None:
+async def send_too_many_topics(wire: Wire, topic: Topic) -> None:
     topics = [MetadataRequest.Topic(name="t")] * 150_000
     await wire.send(ApiKey.METADATA, 9, MetadataRequest(topics=topics))
 

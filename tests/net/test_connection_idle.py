@@ -48,7 +48,7 @@ def suspend(connection: Connection) -> None:
     connection.suspend_if_idle(trio.current_time() + IDLE_SECONDS + 1)
 
 
-async def with_tasks(broker: Broker, wire: Wire, topic: Topic) -> Connection:
+async def connection_with_tasks(broker: Broker, wire: Wire, topic: Topic) -> Connection:
     """Return the only connection, with tasks: it has just sent a delayed response."""
     await fetch(wire, topic, max_wait_ms=10)
     connection = only_connection(broker)
@@ -65,13 +65,13 @@ async def test_connection_is_idle_until_a_response_is_delayed() -> None:
         await until(lambda: only_connection(broker).is_idle)
         await metadata(wire)
         assert only_connection(broker).is_idle
-        await with_tasks(broker, wire, topic)
+        await connection_with_tasks(broker, wire, topic)
 
 
 async def test_connection_becomes_idle_after_time_without_requests() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
-        connection = await with_tasks(broker, wire, topic)
+        connection = await connection_with_tasks(broker, wire, topic)
         connection.suspend_if_idle(trio.current_time())
         await wait_all_tasks_blocked()
         assert not connection.is_idle, "it sent a response just now"
@@ -103,7 +103,7 @@ async def test_requests_are_served_while_connection_becomes_idle() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         for _ in range(20):
-            suspend(await with_tasks(broker, wire, topic))
+            suspend(await connection_with_tasks(broker, wire, topic))
             assert await wire.works()
             await metadata(wire)
 
@@ -116,7 +116,7 @@ async def test_connection_closed_by_client_while_idle_is_removed(had_tasks: bool
                 assert await wire.works()
                 if had_tasks:
                     topic = await create_topic(wire, f"t{number}")
-                    suspend(await with_tasks(broker, wire, topic))
+                    suspend(await connection_with_tasks(broker, wire, topic))
                     await until(lambda: only_connection(broker).is_idle)
             await until(lambda: not broker.server.connections)
 
@@ -151,7 +151,7 @@ async def test_request_is_completed_if_connection_closes_while_its_tasks_start()
 
 async def test_connection_can_be_closed_while_it_becomes_idle() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        connection = await with_tasks(broker, wire, await create_topic(wire, "t"))
+        connection = await connection_with_tasks(broker, wire, await create_topic(wire, "t"))
         suspend(connection)
         connection.close()
         await wire.wait_closed()

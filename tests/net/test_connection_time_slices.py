@@ -326,7 +326,7 @@ def pending(ctx: Any, message: Any) -> Any:
     return Pending[Any](deadline=trio.current_time() + 0.01, on_timeout=long_response)
 
 
-def ready(ctx: Any, message: Any) -> Any:
+def respond_at_once(ctx: Any, message: Any) -> Any:
     response = Pending[Any]()
     response.resolve(long_response())
     return response
@@ -340,7 +340,7 @@ def polled(ctx: Any, message: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("handler", [immediate, coroutine, pending, ready, polled])
+@pytest.mark.parametrize("handler", [immediate, coroutine, pending, respond_at_once, polled])
 async def test_large_response_yields_to_others(handler: Any) -> None:
     """Responses of every handler type. An immediate response is about as long as its request."""
     async with started() as broker:

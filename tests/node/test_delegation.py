@@ -27,7 +27,7 @@ from kbroker.security.principals import USER, Principal
 from kbroker.security.scram import ScramClient, ScramMechanism
 
 from ..handlers.test_scram_users import upsertion
-from ..security.test_access import grant, new
+from ..security.test_access import acl_for, grant
 from ..security.test_login import authenticate, handshake
 from ..security.tokens import (
     DAY,
@@ -202,7 +202,7 @@ async def test_token_remains_valid_after_owner_is_deleted() -> None:
         assert not (await admin.ask(key, 0, cls(upsertions=[row]))).results[0].error_code
         dave = Principal(USER, "dave")
         token = await create(admin, "admin", owner=dave)
-        topics = new(AclResourceType.TOPIC, AclOperation.ALL, principal="User:dave")
+        topics = acl_for(AclResourceType.TOPIC, AclOperation.ALL, principal="User:dave")
         await grant(admin, topics)
         deleted = cls.Deletion(name="dave", mechanism=1)
         assert not (await admin.ask(key, 0, cls(deletions=[deleted]))).results[0].error_code

@@ -60,7 +60,7 @@ def scram(**users: str) -> str:
     return f"org.apache.kafka.common.security.scram.ScramLoginModule required {options};"
 
 
-def at(broker: Broker, listener: str, node: int = 1) -> Endpoint:
+def endpoint_of_listener(broker: Broker, listener: str, node: int = 1) -> Endpoint:
     return broker.nodes[node - 1].endpoints()[listener]
 
 
@@ -75,7 +75,7 @@ async def change(broker: Broker, values: dict[str, str], node: int = 1) -> str |
         resource_type=ResourceType.BROKER, resource_name=str(node), configs=rows
     )
     ask = cls(resources=[resource])
-    async with connected(at(broker, "OPEN", node)) as wire:
+    async with connected(endpoint_of_listener(broker, "OPEN", node)) as wire:
         (result,) = (await wire.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)).responses
     assert result.error_code in (0, ErrorCode.INVALID_REQUEST)
     return str(result.error_message) if result.error_code else None
@@ -84,7 +84,9 @@ async def change(broker: Broker, values: dict[str, str], node: int = 1) -> str |
 async def is_trusted(broker: Broker, authority: Authority, node: int = 1) -> bool:
     """Return True if a new client trusts the certificate of the TLS listener."""
     try:
-        async with encrypted(at(broker, "SAFE", node), authority.context()) as wire:
+        async with encrypted(
+            endpoint_of_listener(broker, "SAFE", node), authority.context()
+        ) as wire:
             return await wire.works()
     except trio.BrokenResourceError:
         return False
@@ -96,7 +98,9 @@ async def can_authenticate(
     """Return True if a client can authenticate."""
     security = Security(None, Credentials(mechanism, name, password))
     try:
-        async with open_cluster([at(broker, "INSIDE")], direct=True, security=security) as client:
+        async with open_cluster(
+            [endpoint_of_listener(broker, "INSIDE")], direct=True, security=security
+        ) as client:
             await client.metadata([])
     except CannotConnect:
         return False
@@ -107,7 +111,7 @@ async def test_new_certificate_applies_to_new_connections(authority: Authority) 
     other = Authority(authority.directory, "other")
     async with started(authority) as broker:
         assert await is_trusted(broker, authority)
-        async with encrypted(at(broker, "SAFE"), authority.context()) as before:
+        async with encrypted(endpoint_of_listener(broker, "SAFE"), authority.context()) as before:
             assert await change(broker, {KEYSTORE: str(other.pem("new"))}) is None
             assert await is_trusted(broker, other)
             assert not await is_trusted(broker, authority)
@@ -128,7 +132,7 @@ async def test_changed_users_replace_previous_users(authority: Authority) -> Non
 async def accepts(broker: Broker, context: ssl.SSLContext) -> bool:
     """Return True if the TLS listener accepts a client with this context."""
     try:
-        async with encrypted(at(broker, "SAFE"), context) as wire:
+        async with encrypted(endpoint_of_listener(broker, "SAFE"), context) as wire:
             return await wire.works()
     except (trio.BrokenResourceError, ConnectionClosed):
         return False

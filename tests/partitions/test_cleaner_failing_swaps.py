@@ -137,7 +137,7 @@ async def faults_of(case: Case, base: CrashFiles, truth: Values) -> tuple[list[s
     faults: list[str] = []
     truth = dict(truth)
     async with started(files) as broker:
-        assert served(log_of(broker)) == live(truth)
+        assert served(log_of(broker)) == without_tombstones(truth)
         for run in range(case.bad_runs + case.good_runs):
             if log_of(broker).offline is not None:
                 break
@@ -162,14 +162,14 @@ async def faults_of(case: Case, base: CrashFiles, truth: Values) -> tuple[list[s
 
 def differences(when: str, broker: Broker, truth: Values) -> list[str]:
     try:
-        found, expected = served(log_of(broker)), live(truth)
+        found, expected = served(log_of(broker)), without_tombstones(truth)
     except StorageError as error:
         return [f"{when}: {error.message}"]
     changed = {key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
     return [f"{when}: {sorted(map(str, changed))} differ"] if changed else []
 
 
-def live(truth: Values) -> Values:
+def without_tombstones(truth: Values) -> Values:
     return {key: value for key, value in truth.items() if value is not None}
 
 

@@ -31,7 +31,7 @@ from .compaction_tasks import COMPACTED, leftovers, update
 NICENESS_MAX = 19
 
 
-def some_task(directory: Path) -> CompactionTask:
+def make_task(directory: Path) -> CompactionTask:
     return CompactionTask(
         directory=str(directory),
         sources=(Source(0, 10, Position(1000)),),
@@ -52,38 +52,38 @@ class TestTheProcess:
         compactor = ProcessCompactor()
         for _ in range(2):
             with pytest.raises(CompactionFailed, match="No such file"):
-                await compactor.compact(some_task(tmp_path))
+                await compactor.compact(make_task(tmp_path))
         await compactor.rest(math.inf)
         assert leftovers(tmp_path) == []
 
     async def test_killed_process_fails_the_run_and_is_replaced(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
-            await compactor.compact(some_task(tmp_path))
+            await compactor.compact(make_task(tmp_path))
         process = compactor._process
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(CompactionFailed, match="process ended"):
-            await compactor.compact(some_task(tmp_path))
+            await compactor.compact(make_task(tmp_path))
         with pytest.raises(CompactionFailed, match="No such file"):
-            await compactor.compact(some_task(tmp_path))
+            await compactor.compact(make_task(tmp_path))
         await compactor.rest(math.inf)
 
     async def test_cancelled_run_ends_the_process(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
-            await compactor.compact(some_task(tmp_path))
+            await compactor.compact(make_task(tmp_path))
         process = compactor._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
         with trio.move_on_after(0.1) as scope:
-            await compactor.compact(some_task(tmp_path))
+            await compactor.compact(make_task(tmp_path))
         assert scope.cancelled_caught
         assert process.returncode == -signal.SIGKILL
 
     def test_result_without_receiver_prints_no_traceback(self, tmp_path: Path) -> None:
         """If the broker was killed, the process must not print a traceback to the terminal."""
-        task = pickle.dumps(some_task(tmp_path))
+        task = pickle.dumps(make_task(tmp_path))
         process = subprocess.Popen(
             [sys.executable, "-c", program()],
             stdin=subprocess.PIPE,
@@ -119,7 +119,7 @@ class TestTheProcess:
         """Linux (sched_autogroup) compares priorities only within a session."""
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
-            await compactor.compact(some_task(tmp_path))
+            await compactor.compact(make_task(tmp_path))
         assert compactor._process is not None
         pid = compactor._process.pid
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + NICENESS, NICENESS_MAX)
@@ -142,7 +142,7 @@ class TestTheProcess:
     async def test_process_exits_after_idle_time(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
-            await compactor.compact(some_task(tmp_path))
+            await compactor.compact(make_task(tmp_path))
         await compactor.rest(KEPT_SECONDS / 2)
         assert compactor._process is not None
         await compactor.rest(KEPT_SECONDS + 1)

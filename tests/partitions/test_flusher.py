@@ -27,11 +27,11 @@ async def test_pass_during_another_sync_does_not_block_the_event_loop(
         sync = flusher._sync
         threads: list[bool] = []
 
-        def noted(logs: list[Log]) -> list[tuple[Log, int]]:
+        def record_sync(logs: list[Log]) -> list[tuple[Log, int]]:
             threads.append(threading.current_thread() is not threading.main_thread())
             return sync(logs)
 
-        monkeypatch.setattr(flusher, "_sync", noted)
+        monkeypatch.setattr(flusher, "_sync", record_sync)
         monkeypatch.setattr("kbroker.runtime.disk_work.AT_ONCE_SECONDS_MAX", 1000)
         await produce(wire, topic, batch())
         with flusher.during_other_sync(), flusher.during_other_sync():
@@ -57,11 +57,11 @@ async def test_log_does_not_wait_for_all_logs_of_another_client(
         sync = flusher._sync
         passes: list[list[str]] = []
 
-        def noted(logs: list[Log]) -> list[tuple[Log, int]]:
+        def record_sync(logs: list[Log]) -> list[tuple[Log, int]]:
             passes.append([log.topic for log in logs])
             return sync(logs)
 
-        monkeypatch.setattr(flusher, "_sync", noted)
+        monkeypatch.setattr(flusher, "_sync", record_sync)
         async with flusher.sync_lock:  # makes all requests wait for the sync
             request = produce_request(many, None)
             request.topic_data[0].partition_data = [
@@ -88,11 +88,11 @@ async def test_acks_of_many_partitions_require_a_sync_of_each_file(
         fsync = files._fsync
         synced: set[str] = set()
 
-        def noted(fd: int) -> None:
+        def record_sync(fd: int) -> None:
             synced.add(Path(os.readlink(f"/proc/self/fd/{fd}")).parent.name)
             fsync(fd)
 
-        monkeypatch.setattr(files, "_fsync", noted)
+        monkeypatch.setattr(files, "_fsync", record_sync)
         rows = [ProduceRequest.Partition(index=n, records=batch()) for n in range(count)]
         request = produce_request(topic, None)
         request.topic_data[0].partition_data = rows

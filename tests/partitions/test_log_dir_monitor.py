@@ -50,13 +50,13 @@ async def broker(files: RefusingFiles, links: Links) -> AsyncIterator[Broker]:
         yield opened
 
 
-def in_sync(broker: Broker, name: str) -> list[int]:
+def isr_of(broker: Broker, name: str) -> list[int]:
     return sorted(broker.node.cluster.topics[name].partitions[0].isr)
 
 
 async def until_healed(broker: Broker, *names: str) -> None:
     for name in names:
-        await until(lambda name=name: in_sync(broker, name) == [1, 2, 3])  # type: ignore[misc]
+        await until(lambda name=name: isr_of(broker, name) == [1, 2, 3])  # type: ignore[misc]
         await until_equal(broker, name, 1, 2, 3)
 
 
@@ -72,7 +72,7 @@ async def test_leader_resigns_all_partitions_after_a_rejected_append(
     assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     for topic in (used, idle):
         leader = await until_leader(broker, topic.name, {1, 3})
-        assert in_sync(broker, topic.name) == [1, 3]
+        assert isr_of(broker, topic.name) == [1, 3]
         with trio.fail_after(FREEZES_SECONDS):
             await send(broker, leader, topic, b"after")
     errors = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
@@ -97,7 +97,7 @@ async def test_follower_with_read_only_directory_leaves_the_isr(
     files.refuse(SICK)
     with trio.fail_after(FREEZES_SECONDS):
         await send(broker, 1, used, b"x")
-    await until(lambda: in_sync(broker, "used") == in_sync(broker, "idle") == [1, 3])
+    await until(lambda: isr_of(broker, "used") == isr_of(broker, "idle") == [1, 3])
     # It has all records of the idle topic, but it may be unable to append new ones.
     assert replica_on(broker, 1, "idle").isr_proposal() is None
     revision = broker.node.cluster.topics["idle"].partitions[0].revision
@@ -107,7 +107,7 @@ async def test_follower_with_read_only_directory_leaves_the_isr(
     )
     with trio.fail_after(FREEZES_SECONDS):
         await send(broker, 1, idle, b"y")
-    assert in_sync(broker, "idle") == [1, 3]
+    assert isr_of(broker, "idle") == [1, 3]
     files.heal()
     await until_healed(broker, "used", "idle")
 
@@ -124,7 +124,7 @@ async def test_batches_before_a_rejected_batch_are_kept(
             await send(broker, 1, topic, value, acks=1)
         await until(lambda: log_on(broker, 3, "t").log_end_offset == 3)
         files.takes = 1
-    await until(lambda: in_sync(broker, "t") == [1, 3])
+    await until(lambda: isr_of(broker, "t") == [1, 3])
     assert values_in(log_on(broker, 2, "t")) == [b"a", b"b"]
     files.heal()
     await until_healed(broker, "t")
@@ -161,12 +161,12 @@ async def test_last_isr_member_resigns_once_another_replica_caught_up(
         topic = await place_topic(broker, "t", 2, 1, 3)
         with links.held(1, 3):
             await send(broker, 2, topic, b"a", acks=1)
-            await until(lambda: in_sync(broker, "t") == [2])
+            await until(lambda: isr_of(broker, "t") == [2])
             files.refuse(SICK)
             await try_send(broker, 2, topic, b"refused")
             assert leader_of(broker, "t") == 2
         await until_leader(broker, "t", {1, 3})
-        await until(lambda: in_sync(broker, "t") == [1, 3])
+        await until(lambda: isr_of(broker, "t") == [1, 3])
         files.heal()
         await until_healed(broker, "t")
         assert values_in(log_on(broker, 1, "t")) == [b"a"]

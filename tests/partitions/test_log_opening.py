@@ -52,7 +52,7 @@ async def served(broker: Broker, name: str, index: int) -> list[bytes | None] | 
     return values_of(row)
 
 
-def held(directory: Path) -> PartitionMetadata:
+def read_partition_metadata(directory: Path) -> PartitionMetadata:
     found = PartitionMetadata.from_bytes((directory / "partition.metadata").read_bytes())
     assert found is not None
     return found
@@ -78,7 +78,10 @@ async def test_directory_of_another_cluster_is_kept_with_a_warning(
     data, other = tmp_path / "data", tmp_path / "other"
     await write(data, {"a": 1, "b": 1})
     await write(other, {"a": 1}, prefix=b"other ")
-    ours, theirs = held(data / "a-0").topic_id, held(other / "a-0").topic_id
+    ours, theirs = (
+        read_partition_metadata(data / "a-0").topic_id,
+        read_partition_metadata(other / "a-0").topic_id,
+    )
     shutil.rmtree(data / "a-0")
     shutil.copytree(other / "a-0", data / "a-0")
     for _ in range(2):

@@ -12,7 +12,7 @@ from kbroker.config import BrokerConfig
 from kbroker.process.listeners import configured_listeners
 from kbroker.process.security_warnings import open_directories, open_files, open_listeners
 
-from ..cli.test_serve import SECONDS, refused, serving
+from ..cli.test_serve import SECONDS, run_serve, serving
 from ..security.certificates import Authority
 
 SCRAM = (
@@ -57,20 +57,20 @@ def test_readable_files_with_secrets_cause_warnings(authority: Authority, tmp_pa
     password = data / "tls-dev" / "admin.password"
     password.write_text("hush")
 
-    def found() -> list[str]:
+    def report_open_files() -> list[str]:
         config = BrokerConfig.load(file=file)
         listeners = configured_listeners(config)
         return [each.split(" ")[0] for each in open_files(config, listeners, [str(data)])]
 
     for each in (key, file, password):
         each.chmod(0o640)
-    assert found() == [str(key), str(password)], "the settings file contains no secret"
+    assert report_open_files() == [str(key), str(password)], "the settings file contains no secret"
     with file.open("a") as more:
         more.write("ssl.key.password=hush\n")
-    assert found() == [str(file), str(key), str(password)]
+    assert report_open_files() == [str(file), str(key), str(password)]
     for each in (key, file, password):
         each.chmod(0o600)
-    assert found() == []
+    assert report_open_files() == []
 
 
 @pytest.mark.parametrize(("mode", "is_open"), [(0o755, True), (0o710, True), (0o700, False)])
@@ -91,7 +91,7 @@ def test_strict_reports_all_problems_together(tmp_path: Path) -> None:
     file.chmod(0o644)
     flags = ("--port", "0", "--data-dir", str(data), "--config", str(file))
     settings = ("listeners=PLAINTEXT://:0,SASL_PLAINTEXT://:0", *SCRAM)
-    done = refused(*flags, "--strict", *(word for each in settings for word in ("-o", each)))
+    done = run_serve(*flags, "--strict", *(word for each in settings for word in ("-o", each)))
     assert done.returncode == 3
     lines = done.stderr.splitlines()
     assert len(lines) == 4, lines

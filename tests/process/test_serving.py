@@ -54,7 +54,7 @@ class Server:
         return self.process.communicate(timeout=SECONDS)
 
 
-def ready(process: subprocess.Popen[str], port_file: Path) -> Server:
+def await_server(process: subprocess.Popen[str], port_file: Path) -> Server:
     return Server(process, wait_for(port_file))
 
 
@@ -75,7 +75,7 @@ def flags(directory: Path, *more: str) -> list[str]:
 def banner_of(directory: Path, *more: str, how: int = signal.SIGTERM, **settings: Any) -> str:
     """Start and stop a server, and return its banner."""
     with serving(*flags(directory, *more), **settings) as process:
-        output, _ = ready(process, directory / "port").stop(how)
+        output, _ = await_server(process, directory / "port").stop(how)
     return output
 
 
@@ -106,10 +106,10 @@ def test_added_directories_count_as_clean(tmp_path: Path) -> None:
     directories = f"log.dirs={tmp_path / 'data'},{tmp_path / 'more'}"
     more = ["--port", "0", "--port-file", str(tmp_path / "port"), "-o", directories]
     with serving(*more) as process:
-        assert "clean shutdown" in ready(process, tmp_path / "port").stop()[0]
+        assert "clean shutdown" in await_server(process, tmp_path / "port").stop()[0]
     grow(OsFiles(), [str(tmp_path / name) for name in ("data", "more")], 3)
     with serving(*more) as process:
-        assert "clean shutdown" in ready(process, tmp_path / "port").stop()[0]
+        assert "clean shutdown" in await_server(process, tmp_path / "port").stop()[0]
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_banner_describes_possible_data_loss(
     if "--memory" in more:
         given = given[:4] + more
     with serving(*given) as process:
-        output, _ = ready(process, tmp_path / "port").stop()
+        output, _ = await_server(process, tmp_path / "port").stop()
     assert (expected is None and "Loss" not in output) or (
         expected is not None and expected in output
     )
@@ -147,7 +147,7 @@ async def test_options_override_environment_and_file(tmp_path: Path) -> None:
     }
     more = ("--config", str(config), "-o", "num.partitions=5")
     with serving(*flags(tmp_path, *more), env=environment) as process:
-        server = ready(process, tmp_path / "port")
+        server = await_server(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
             (row,) = (await metadata(wire)).topics
             assert (row.name, len(row.partitions)) == ("from-the-environment", 5)
@@ -164,7 +164,7 @@ async def test_options_override_environment_and_file(tmp_path: Path) -> None:
 async def test_declared_topics_exist_when_server_is_ready(tmp_path: Path) -> None:
     more = ("--topic", "plain:3", "--topic", "keys:1:cleanup.policy=compact,retention.ms=5")
     with serving(*flags(tmp_path, *more)) as process:
-        server = ready(process, tmp_path / "port")
+        server = await_server(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
             rows = {row.name: len(row.partitions) for row in (await metadata(wire)).topics}
             assert rows == {"plain": 3, "keys": 1}
@@ -174,7 +174,7 @@ async def test_declared_topics_exist_when_server_is_ready(tmp_path: Path) -> Non
 async def test_first_signal_stops_server_gracefully(tmp_path: Path) -> None:
     """Pending fetches are answered, and the next start reports a clean shutdown."""
     with serving(*flags(tmp_path)) as process:
-        server = ready(process, tmp_path / "port")
+        server = await_server(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
             topic = await create_topic(wire, "t")
             await produce(wire, topic, batch([b"a"]))
@@ -187,7 +187,7 @@ async def test_first_signal_stops_server_gracefully(tmp_path: Path) -> None:
         assert output.endswith("stopped\n")
         assert process.returncode == 0
     with serving(*flags(tmp_path)) as process:
-        server = ready(process, tmp_path / "port")
+        server = await_server(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
             response = await wire.ask(ApiKey.FETCH, 12, fetch_request(topic))
             assert values_of(response.responses[0].partitions[0]) == [b"a"]
@@ -198,7 +198,7 @@ async def test_first_signal_stops_server_gracefully(tmp_path: Path) -> None:
 async def test_second_signal_stops_server_immediately(tmp_path: Path) -> None:
     """A client that reads no responses delays the graceful stop."""
     with serving(*flags(tmp_path, "--grace", "30s")) as process:
-        server = ready(process, tmp_path / "port")
+        server = await_server(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
             topic = await create_topic(wire, "t")
             for _ in range(20):
@@ -215,7 +215,7 @@ async def test_second_signal_stops_server_immediately(tmp_path: Path) -> None:
 
 async def test_graceful_stop_ends_after_grace_period(tmp_path: Path) -> None:
     with serving(*flags(tmp_path, "--grace", "500ms")) as process:
-        server = ready(process, tmp_path / "port")
+        server = await_server(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
             topic = await create_topic(wire, "t")
             for _ in range(20):
@@ -243,7 +243,7 @@ def test_json_flag_prints_only_events(tmp_path: Path) -> None:
     """This also holds with warnings and with a topic whose creation is logged."""
     more = ("--json", "--topic", "t", "-o", "no.such.setting=1", "--host", "0.0.0.0")
     with serving(*flags(tmp_path, *more)) as process:
-        output, errors = ready(process, tmp_path / "port").stop()
+        output, errors = await_server(process, tmp_path / "port").stop()
     names = [json.loads(line)["event"] for line in output.splitlines()]
     assert names == ["starting", "warning", "ready", "stopping", "stopped"]
     assert "no.such.setting" in errors
@@ -252,7 +252,7 @@ def test_json_flag_prints_only_events(tmp_path: Path) -> None:
 def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     more = ("--log-format", "json", "--topic", "t")
     with serving(*flags(tmp_path, *more)) as process:
-        _, errors = ready(process, tmp_path / "port").stop()
+        _, errors = await_server(process, tmp_path / "port").stop()
     lines = [json.loads(line) for line in errors.splitlines()]
     assert any("topic t created" in line["message"] for line in lines)
 
@@ -268,11 +268,11 @@ async def can_connect(endpoint: tuple[str, int]) -> bool:
 async def test_server_works_with_few_file_descriptors(tmp_path: Path) -> None:
     """Connections leave some descriptors for the logs of many partitions and of new topics."""
 
-    def few() -> None:
+    def limit_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
-    with serving(*flags(tmp_path), preexec_fn=few) as process:
-        server = ready(process, tmp_path / "port")
+    with serving(*flags(tmp_path), preexec_fn=limit_descriptors) as process:
+        server = await_server(process, tmp_path / "port")
         async with connected(server.endpoint) as wire:
             idle = [socket.create_connection(server.endpoint) for _ in range(100)]
             topic = await create_topic(wire, "t", 50)

@@ -26,7 +26,7 @@ from kbroker.process.tls_dev import DevSecurity, hosts_of
 from kbroker.security.certificate_authority import CertificateAuthority, Pair
 from kbroker.security.tls import client_context, server_context
 
-from ..cli.test_serve import SECONDS, refused, serving, wait_for
+from ..cli.test_serve import SECONDS, run_serve, serving, wait_for
 from ..security.test_stores import handshake, setting
 
 KBROKER = [sys.executable, "-m", "kbroker"]
@@ -138,7 +138,7 @@ def test_in_memory_server_uses_temporary_directory(tmp_path: Path) -> None:
 def test_failed_start_leaves_no_files(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         port = ready["bootstrap_servers"].rpartition(":")[2]
-        done = refused("--tls-dev", "--port", port, "--data-dir", str(tmp_path / "other"))
+        done = run_serve("--tls-dev", "--port", port, "--data-dir", str(tmp_path / "other"))
     assert done.returncode == 3
     assert f"port {port}" in done.stderr
     assert not (tmp_path / "other").exists()
@@ -160,7 +160,7 @@ def test_failed_start_leaves_no_files(tmp_path: Path) -> None:
     ],
 )
 def test_conflicting_settings_are_rejected(flags: tuple[str, str], message: str) -> None:
-    done = refused("--memory", "--tls-dev", *flags)
+    done = run_serve("--memory", "--tls-dev", *flags)
     assert done.returncode == 3
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -181,7 +181,7 @@ def test_several_nodes_authenticate_to_each_other(flag: str, tmp_path: Path) -> 
 
 
 def test_tls_dev_conflicts_with_cluster_flag() -> None:
-    done = refused("--tls-dev", "--cluster", "etcd://localhost:1/c")
+    done = run_serve("--tls-dev", "--cluster", "etcd://localhost:1/c")
     assert done.returncode == 2
     assert "--cluster and --tls-dev exclude each other" in done.stderr
 

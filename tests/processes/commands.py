@@ -18,7 +18,7 @@ def kbroker(bootstrap: str, *arguments: str, given: str = "", status: int = 0) -
     return done.stdout
 
 
-def refused(*arguments: str) -> str:
+def serve_error(*arguments: str) -> str:
     """Return the error message of a rejected `kbroker serve`."""
     done = run("serve", *arguments)
     assert done.returncode == 3, done.stdout + done.stderr

@@ -87,7 +87,7 @@ class Members:
             each.wait()
 
 
-def replaced(values: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
+def replace_locations(values: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
     """Return settings with addresses and directories replaced by local ones."""
     result = {}
     for name, value in values.items():

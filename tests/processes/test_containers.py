@@ -16,7 +16,7 @@ import yaml
 
 from ..ports import free_ports
 from .commands import ailments, consume, kbroker, produce, wait_until
-from .deployed import EXAMPLES, Deployed, Members, replaced
+from .deployed import EXAMPLES, Deployed, Members, replace_locations
 
 COMPOSE = EXAMPLES / "compose/compose.yaml"
 KUBERNETES = EXAMPLES / "kubernetes"
@@ -86,7 +86,8 @@ def running(
     """Run all containers, each with its own ports and directory."""
     here = addresses([*members, *brokers])
     etcd = Members(
-        placed(each.environment, here) | {"ETCD_DATA_DIR": str(directory / f"etcd-{number}")}
+        with_local_addresses(each.environment, here)
+        | {"ETCD_DATA_DIR": str(directory / f"etcd-{number}")}
         for number, each in enumerate(members)
     )
     deployed = [
@@ -105,14 +106,14 @@ def running(
 def _broker(container: Container, here: Mapping[str, str], data: Path) -> Deployed:
     settings = container.environment
     advertised = settings.get("KBROKER_CFG_ADVERTISED_LISTENERS") or settings["KBROKER_ADVERTISE"]
-    address = here[named(advertised)[-1]]
+    address = here[addresses_in(advertised)[-1]]
     port = {} if "KBROKER_CFG_LISTENERS" in settings else {"KBROKER_PORT": address.split(":")[1]}
     arguments = [word.replace("/data", str(data)) for word in container.words]
     bootstrap = {"KBROKER_BOOTSTRAP": address}  # commands get no address: they use the default port
-    return Deployed(address, arguments, placed(settings, here) | port | bootstrap)
+    return Deployed(address, arguments, with_local_addresses(settings, here) | port | bootstrap)
 
 
-def named(text: str) -> list[str]:
+def addresses_in(text: str) -> list[str]:
     """Return the addresses that contain a host name."""
     return re.findall(r"[a-z][\w.-]*:\d+", text)
 
@@ -120,7 +121,10 @@ def named(text: str) -> list[str]:
 def addresses(containers: Sequence[Container]) -> dict[str, str]:
     """Map each address in the settings to a local one."""
     found = {
-        name for each in containers for value in each.environment.values() for name in named(value)
+        name
+        for each in containers
+        for value in each.environment.values()
+        for name in addresses_in(value)
     }
     first = free_ports(len(found))
     return {address: f"127.0.0.1:{first + number}" for number, address in enumerate(sorted(found))}
@@ -134,14 +138,14 @@ LISTENING = {
 """Settings with listen and advertised addresses."""
 
 
-def placed(settings: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
+def with_local_addresses(settings: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
     """Return settings with local addresses."""
     own: dict[str, str] = {}
     for listening, advertised in LISTENING.items():
         everywhere = re.findall(r"0\.0\.0\.0:\d+", settings.get(listening, ""))
-        known = (here[name] for name in named(settings.get(advertised, "")))
+        known = (here[name] for name in addresses_in(settings.get(advertised, "")))
         own.update(zip(everywhere, known, strict=True))
-    return replaced(settings, {**here, **own})
+    return replace_locations(settings, {**here, **own})
 
 
 def _is_ready(broker: Deployed, probe: Sequence[str]) -> bool:

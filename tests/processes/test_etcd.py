@@ -23,8 +23,8 @@ from .commands import (
     consume,
     kbroker,
     produce,
-    refused,
     run,
+    serve_error,
     wait_until,
     wait_until_healthy,
 )
@@ -64,9 +64,9 @@ def nodes_of(address: str, directory: Path) -> Iterator[dict[int, Server]]:
         yield nodes
 
 
-def refused_at(address: str, directory: Path, *arguments: str) -> str:
+def serve_error_at(address: str, directory: Path, *arguments: str) -> str:
     session = ("-o", "broker.session.timeout.ms=2000")
-    return refused("--cluster", address, "--data-dir", str(directory), *arguments, *session)
+    return serve_error("--cluster", address, "--data-dir", str(directory), *arguments, *session)
 
 
 def test_killed_node_returns_and_replicates(address: str, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_second_process_with_same_node_id_is_rejected(address: str, tmp_path: Pa
     node = node_of(address, tmp_path, 1)
     try:
         node.start()
-        output = refused_at(address, tmp_path / "other", "--node-id", "1", "--port", "0")
+        output = serve_error_at(address, tmp_path / "other", "--node-id", "1", "--port", "0")
         assert "node 1 already runs" in output
         assert "--node-id" in output
         assert not (tmp_path / "other").exists()
@@ -212,7 +212,7 @@ def test_second_node_with_same_address_is_rejected(address: str, tmp_path: Path)
         node.start()
         taken = f"127.0.0.1:{node.port}"
         arguments = ("--node-id", "2", "--port", "0", "--advertise", taken)
-        output = refused_at(address, tmp_path / "other", *arguments)
+        output = serve_error_at(address, tmp_path / "other", *arguments)
         assert f"node 1 already uses the address {taken}" in output
         assert "--advertise" in output
         assert not (tmp_path / "other").exists()
@@ -227,7 +227,7 @@ def test_directory_of_another_cluster_is_rejected(etcd: Etcd, address: str, tmp_
             node.start()
         finally:
             node.close()
-    output = refused_at(f"{address}-2", tmp_path / address[-2:] / "node-1/data", "--port", "0")
+    output = serve_error_at(f"{address}-2", tmp_path / address[-2:] / "node-1/data", "--port", "0")
     assert "the metadata belongs to cluster" in output
 
 
@@ -237,25 +237,25 @@ def test_directory_with_own_metadata_is_rejected(address: str, tmp_path: Path) -
         node.start()
     finally:
         node.close()
-    output = refused_at(address, node.data, "--port", "0")
+    output = serve_error_at(address, node.data, "--port", "0")
     assert "cluster.journal" in output
     assert "without --cluster" in output
 
 
 def test_wildcard_advertised_address_is_rejected(address: str, tmp_path: Path) -> None:
-    output = refused_at(address, tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
+    output = serve_error_at(address, tmp_path / "data", "--host", "0.0.0.0", "--port", "0")
     assert "--advertise HOST:PORT" in output
 
 
 def test_invalid_cluster_address_gives_clear_error(tmp_path: Path) -> None:
-    output = refused_at("etcd://one", tmp_path / "data")
+    output = serve_error_at("etcd://one", tmp_path / "data")
     assert output.startswith("kbroker: cluster address: expected etcd://HOST:2379")
     assert not (tmp_path / "data").exists()
 
 
 def test_start_without_etcd_gives_clear_error(tmp_path: Path) -> None:
     nobody = f"etcd://127.0.0.1:{free_ports(1)}/test"
-    output = refused_at(nobody, tmp_path / "data", "--port", "0")
+    output = serve_error_at(nobody, tmp_path / "data", "--port", "0")
     assert nobody in output
     assert "refused" in output
     assert not (tmp_path / "data").exists()

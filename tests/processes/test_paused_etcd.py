@@ -167,7 +167,7 @@ class Load:
         self._thread.join()
 
 
-def stored(bootstrap: str) -> Counter[bytes]:
+def count_stored(bootstrap: str) -> Counter[bytes]:
     """Return the number of stored records by value."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker", "log_level": 0})
     partitions = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
@@ -182,18 +182,18 @@ def stored(bootstrap: str) -> Counter[bytes]:
     return found
 
 
-def given_up(nodes: Mapping[int, Server]) -> int:
+def count_lost_registrations(nodes: Mapping[int, Server]) -> int:
     """Return how often nodes have logged a lost registration."""
     return sum(node.log_path.read_text().count(GIVEN_UP) for node in nodes.values())
 
 
 def pause(etcd: Etcd, nodes: Mapping[int, Server], clients: Sequence[Client]) -> None:
     """Pause etcd until all leases have expired, then wait until every client works again."""
-    before = given_up(nodes)
+    before = count_lost_registrations(nodes)
     etcd.pause(0)
     time.sleep(2.5 * SESSION_SECONDS)
     etcd.resume(0)
-    wait_until(lambda: given_up(nodes) >= before + len(nodes))
+    wait_until(lambda: count_lost_registrations(nodes) >= before + len(nodes))
     wait_until_healthy(nodes[1].bootstrap)
     for client in clients:
         acked = client.acked.total()
@@ -227,7 +227,7 @@ def test_expiry_of_all_leases_duplicates_no_records(
             finally:
                 for load in loads:
                     load.stop()
-            found, sent = stored(bootstrap), sum(load.sent for load in loads)
+            found, sent = count_stored(bootstrap), sum(load.sent for load in loads)
             names = ", ".join(type(client).__name__ for client in clients)
             print(f"figures: {rounds} pauses of etcd ended all leases, {sent} records of {names}")
             acked = sum((client.acked for client in clients), Counter[bytes]())

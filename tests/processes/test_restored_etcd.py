@@ -13,7 +13,7 @@ from kbroker.data_dirs.found_directories import SEEN_REVISION
 from ..cluster.etcd import Etcd
 from ..kill.server import Server
 from .commands import consume, kbroker, produce, wait_until, wait_until_healthy
-from .test_etcd import nodes_of, refused_at
+from .test_etcd import nodes_of, serve_error_at
 
 pytestmark = pytest.mark.long
 
@@ -37,17 +37,19 @@ def bytes_of_orders(node: Server) -> int:
     return sum(path.stat().st_size for path in found)
 
 
-def seen(node: Server) -> int:
+def saved_revision(node: Server) -> int:
     path = node.data / SEEN_REVISION
     return int(path.read_text()) if path.exists() else 0
 
 
 def create_orders(nodes: Mapping[int, Server]) -> None:
-    before = {node_id: seen(node) for node_id, node in nodes.items()}
+    before = {node_id: saved_revision(node) for node_id, node in nodes.items()}
     kbroker(nodes[1].bootstrap, "topic", "create", "orders", "--replication-factor", "3")
     produce(nodes[1].bootstrap, 0, RECORDS)
     wait_until_healthy(nodes[1].bootstrap)
-    wait_until(lambda: all(seen(node) > before[node_id] for node_id, node in nodes.items()))
+    wait_until(
+        lambda: all(saved_revision(node) > before[node_id] for node_id, node in nodes.items())
+    )
 
 
 def test_records_unknown_to_restored_etcd_are_kept(tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_records_unknown_to_restored_etcd_are_kept(tmp_path: Path) -> None:
             assert "restore the newest snapshot" in health
             for node in nodes.values():
                 node.kill()
-            sentence = refused_at(address, nodes[3].data, "--node-id", "3", "--port", "0")
+            sentence = serve_error_at(address, nodes[3].data, "--node-id", "3", "--port", "0")
             assert OLDER in sentence
             assert SEEN_REVISION in sentence
             assert [bytes_of_orders(node) for node in nodes.values()] == sizes

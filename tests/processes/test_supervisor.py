@@ -22,7 +22,7 @@ from .commands import (
     consume,
     kbroker,
     produce,
-    refused,
+    serve_error,
     wait_until,
     wait_until_healthy,
 )
@@ -74,7 +74,7 @@ class Supervised(Server):
 
 
 @contextmanager
-def supervised(directory: Path, *arguments: str) -> Iterator[Supervised]:
+def running_supervisor(directory: Path, *arguments: str) -> Iterator[Supervised]:
     server = Supervised(directory, *arguments)
     try:
         yield server
@@ -85,7 +85,7 @@ def supervised(directory: Path, *arguments: str) -> Iterator[Supervised]:
 def test_killed_node_is_restarted_without_lease_timeout(
     tmp_path: Path,
 ) -> None:
-    with supervised(tmp_path) as server:
+    with running_supervisor(tmp_path) as server:
         ready = server.ready()
         nodes = str(ready["bootstrap_servers"]).split(",")
         assert len(nodes) == NODES
@@ -101,7 +101,7 @@ def test_killed_node_is_restarted_without_lease_timeout(
 
 
 def test_directory_layout_matches_single_process_nodes(tmp_path: Path) -> None:
-    with supervised(tmp_path) as server:
+    with running_supervisor(tmp_path) as server:
         server.ready()
         produce(server.bootstrap, 0, 100)
         before = kbroker(server.bootstrap, "topic", "describe", "orders")
@@ -115,7 +115,7 @@ def test_directory_layout_matches_single_process_nodes(tmp_path: Path) -> None:
 
 
 def test_nodes_end_when_supervisor_is_killed(tmp_path: Path) -> None:
-    with supervised(tmp_path) as server:
+    with running_supervisor(tmp_path) as server:
         server.ready()
         produce(server.bootstrap, 0, 100)
         assert server.process is not None
@@ -129,7 +129,7 @@ def test_nodes_end_when_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_nodes_end_quietly_when_supervisor_is_killed_during_start(tmp_path: Path) -> None:
-    with supervised(tmp_path) as server:
+    with running_supervisor(tmp_path) as server:
         server.launch()
         assert server.process is not None
         supervisor = server.process.pid
@@ -141,7 +141,7 @@ def test_nodes_end_quietly_when_supervisor_is_killed_during_start(tmp_path: Path
 
 
 def test_killing_all_nodes_loses_no_records(tmp_path: Path) -> None:
-    with supervised(tmp_path) as server:
+    with running_supervisor(tmp_path) as server:
         server.ready()
         produce(server.bootstrap, 0, 100)
         for node_id in range(1, NODES + 1):
@@ -151,7 +151,7 @@ def test_killing_all_nodes_loses_no_records(tmp_path: Path) -> None:
 
 
 def test_stopped_node_is_restarted(tmp_path: Path) -> None:
-    with supervised(tmp_path) as server:
+    with running_supervisor(tmp_path) as server:
         server.ready()
         os.kill(server.pid_of(3), signal.SIGTERM)
         wait_until(lambda: "node 3 exited with status 0" in server.log)
@@ -160,7 +160,7 @@ def test_stopped_node_is_restarted(tmp_path: Path) -> None:
 
 
 def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
-    with supervised(tmp_path, "--racks", "a,b,c") as server:
+    with running_supervisor(tmp_path, "--racks", "a,b,c") as server:
         ready = server.ready()
         assert [each["node_id"] for each in ready["nodes"]] == [1, 2, 3]  # type: ignore[attr-defined]
         assert re.search(r"nodes 1, 2, 3 · cluster", server.log)
@@ -173,17 +173,17 @@ def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
 def test_port_in_use_rejects_start(tmp_path: Path) -> None:
     first = free_ports(NODES)
     with socket.create_server(("127.0.0.1", first + 2)):
-        output = refused(
+        output = serve_error(
             "--processes", "3", "--port", str(first), "--data-dir", str(tmp_path / "d")
         )
     assert f"port {first + 2}" in output
 
 
 def test_second_server_on_directory_is_rejected(tmp_path: Path) -> None:
-    with supervised(tmp_path) as server:
+    with running_supervisor(tmp_path) as server:
         server.ready()
         for arguments in (["--processes", "3"], ["--nodes", "3"]):
-            output = refused(*arguments, "--port", "0", "--data-dir", str(server.data))
+            output = serve_error(*arguments, "--port", "0", "--data-dir", str(server.data))
             assert "another broker uses this data directory" in output
         assert not ailments(server.bootstrap)
 
@@ -194,5 +194,5 @@ def test_directory_of_single_node_must_be_resized_first(tmp_path: Path) -> None:
         server.start()
     finally:
         server.close()
-    output = refused("--processes", "2", "--port", "0", "--data-dir", str(server.data))
+    output = serve_error("--processes", "2", "--port", "0", "--data-dir", str(server.data))
     assert "kbroker cluster resize --nodes 2" in output

@@ -22,7 +22,7 @@ UNIT = (EXAMPLE / "kbroker.service").read_text()
 MACHINES = (1, 2, 3)
 
 
-def words(name: str, data: Path) -> list[str]:
+def unit_command(name: str, data: Path) -> list[str]:
     """Return a command of the unit without the program name, with a local data directory."""
     (line,) = re.findall(rf"^{name}=-?(.*)$", UNIT, re.MULTILINE)
     program, *rest = shlex.split(line)
@@ -42,7 +42,7 @@ def machine(number: int, data: Path, cluster: str, port: int) -> Deployed:
     }
     assert settings.keys() >= mine.keys()
     environment = {**settings, **mine, "KBROKER_PORT": str(port)}
-    return Deployed(f"127.0.0.1:{port}", words("ExecStart", data), environment)
+    return Deployed(f"127.0.0.1:{port}", unit_command("ExecStart", data), environment)
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def test_terminated_process_is_replaced_at_once_and_returns(tmp_path: Path) -> N
         assert "replicas=3" in described
         produce(every[1].address, 0, 100)
         every[2].kill()
-        after = every[2].run(words("ExecStopPost", data(tmp_path, 2)))
+        after = every[2].run(unit_command("ExecStopPost", data(tmp_path, 2)))
         assert after.stdout == "node 2 is marked dead\n"
         produce(every[3].address, 100, 200)
         every[2].start()

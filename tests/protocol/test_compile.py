@@ -518,12 +518,12 @@ def test_mutations_find_a_planted_bug() -> None:
     decode(HeartbeatRequest, encode_bytes(HeartbeatRequest(), 3), 3)
     good = request.DECODERS[3]
 
-    def careless(buf: bytes, pos: int, end: int, left: int) -> Any:
+    def fail_at_length_13(buf: bytes, pos: int, end: int, left: int) -> Any:
         if len(buf) == 13:
             raise KeyError("careless")
         return good(buf, pos, end, left)
 
-    request.DECODERS[3] = careless
+    request.DECODERS[3] = fail_at_length_13
     try:
         survives(pair, bytes(12))
         with pytest.raises(KeyError, match="careless"):

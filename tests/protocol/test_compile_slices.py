@@ -159,13 +159,13 @@ def test_element_limit_counts_all_arrays() -> None:
     data = encode_bytes(MetadataResponse(topics=topics), 9)
     count = 10 * (1 + 1 + 3 + 1)
 
-    def in_slices(objects_max: int) -> Any:
+    def decode_with_limit(objects_max: int) -> Any:
         return run(decode_in_slices(MetadataResponse, data, 9, objects_max=objects_max)).value
 
-    assert in_slices(count) == decode_counted(MetadataResponse, data, 9)
-    assert in_slices(count)[1:] == (len(data), count)
+    assert decode_with_limit(count) == decode_counted(MetadataResponse, data, 9)
+    assert decode_with_limit(count)[1:] == (len(data), count)
     with pytest.raises(TooManyElementsError):
-        in_slices(count - 1)
+        decode_with_limit(count - 1)
 
 
 def test_excessive_count_is_rejected_before_elements_are_created() -> None:
@@ -202,11 +202,11 @@ def test_malformed_bytes_raise_the_same_error_in_slices(
     at = int(where * len(data))
     data = data[:at] + new + (b"" if cut else data[at + len(new) :])
 
-    def plainly(decoded: tuple[Any, int, int]) -> str:
+    def describe(decoded: tuple[Any, int, int]) -> str:
         return repr((plain(decoded[0], version), *decoded[1:]))
 
-    at_once = outcome(lambda: plainly(decode_counted(cls, data, version)))
-    assert outcome(lambda: plainly(run(decode_in_slices(cls, data, version)).value)) == at_once
+    at_once = outcome(lambda: describe(decode_counted(cls, data, version)))
+    assert outcome(lambda: describe(run(decode_in_slices(cls, data, version)).value)) == at_once
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ COMPACTED = ProduceRules(compacted=True)
 TEN = [Record(b"k", b"value %d" % n, NOW + n) for n in range(10)]
 
 
-def refused(batch: bytes, rules: ProduceRules = DEFAULT_RULES) -> ErrorCode:
+def rejection_code(batch: bytes, rules: ProduceRules = DEFAULT_RULES) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         validate_produced(batch, 9, NOW, rules)
     return caught.value.code
@@ -57,7 +57,7 @@ def test_malformed_record_is_rejected(name: str, place: str, codec: Codec) -> No
     assert validate_produced(batch_of(good, codec, count), 9, NOW)
     batch = batch_of(content, codec, count)
     for rules in (DEFAULT_RULES, COMPACTED, ProduceRules(log_append_time=True)):
-        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+        assert rejection_code(batch, rules) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -71,15 +71,15 @@ def test_padded_varints_are_accepted(name: str, codec: Codec) -> None:
 def test_number_of_headers_is_limited(codec: Codec) -> None:
     rules = ProduceRules(max_headers=30, max_record_headers=10)
 
-    def sent(*counts: int) -> bytes:
+    def batch_with_headers(*counts: int) -> bytes:
         return encode_batch(
             [Record(timestamp=NOW, headers=[("h", b"")] * count) for count in counts], codec=codec
         )
 
-    assert validate_produced(sent(10, 10, 10, 0), 9, NOW, rules)
-    assert refused(sent(1, 11), rules) == ErrorCode.INVALID_RECORD
+    assert validate_produced(batch_with_headers(10, 10, 10, 0), 9, NOW, rules)
+    assert rejection_code(batch_with_headers(1, 11), rules) == ErrorCode.INVALID_RECORD
     # The Java client splits such a batch and retries.
-    assert refused(sent(10, 10, 10, 1), rules) == ErrorCode.MESSAGE_TOO_LARGE
+    assert rejection_code(batch_with_headers(10, 10, 10, 1), rules) == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -87,7 +87,7 @@ def test_number_of_records_is_limited(codec: Codec) -> None:
     rules = ProduceRules(max_records=10)
     assert validate_produced(encode_batch(TEN, codec=codec), 9, NOW, rules)
     batch = encode_batch([*TEN, Record(timestamp=NOW)], codec=codec)
-    assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+    assert rejection_code(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -98,7 +98,7 @@ def test_size_of_a_decompressed_record_is_limited(size: int, codec: Codec) -> No
     assert validate_produced(batch, 9, NOW, ProduceRules(max_record_bytes=body))
     rules = ProduceRules(max_record_bytes=body - 1)
     if codec:
-        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+        assert rejection_code(batch, rules) == ErrorCode.INVALID_RECORD
     else:
         assert validate_produced(
             batch, 9, NOW, rules
@@ -215,9 +215,9 @@ def test_recompression_uses_the_configured_level(codec: Codec, levels: tuple[int
 def test_batch_above_the_limit_after_recompression_is_rejected(codec: Codec | None) -> None:
     batch = encode_batch([Record(b"k", bytes(100_000), NOW)], codec=Codec.GZIP)
     rules = ProduceRules(codec=codec, max_decompressed=10_000)
-    assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+    assert rejection_code(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
     grown = ProduceRules(codec=Codec.NONE, max_message_bytes=90_000)
-    assert refused(batch, grown) == ErrorCode.MESSAGE_TOO_LARGE
+    assert rejection_code(batch, grown) == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -226,7 +226,7 @@ def test_broken_stream_is_not_recompressed(codec: Codec) -> None:
     payload = b"\xff\xff\xff\x0f" + batch[HEADER_SIZE + 4 :]
     broken, _ = with_payload(read_header(batch), payload)
     rules = ProduceRules(codec=Codec.NONE if codec else Codec.GZIP)
-    assert refused(broken, rules) == ErrorCode.INVALID_RECORD
+    assert rejection_code(broken, rules) == ErrorCode.INVALID_RECORD
 
 
 # Records that fill several blocks of 64 KiB.
@@ -262,7 +262,7 @@ def test_lz4_stream_that_java_cannot_read_is_rejected(name: str) -> None:
     assert validate_produced(with_payload(header, lz4())[0], 9, NOW)
     batch, _ = with_payload(header, UNREADABLE_LZ4[name]())
     for rules in (DEFAULT_RULES, COMPACTED, ProduceRules(codec=Codec.GZIP)):
-        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+        assert rejection_code(batch, rules) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("size", [4, 5, 6, 7])

@@ -62,17 +62,17 @@ def refusal(data: bytes, rules: ProduceRules | None = None) -> ErrorCode:
 
 def read_by_kafka_python(data: bytes) -> list[tuple[int, int | None, bytes | None, bytes | None]]:
     sets: Any = MemoryRecords(data)
-    return [(r.offset, r.timestamp, r.key, r.value) for r in _each(sets)]
+    return [(r.offset, r.timestamp, r.key, r.value) for r in read_all_batches(sets)]
 
 
-def _each(sets: Any) -> list[Any]:
+def read_all_batches(sets: Any) -> list[Any]:
     found = []
     while sets.has_next():
         found += list(sets.next_batch())
     return found
 
 
-def old(data: bytes, magic: int, first_offset: int = 0, max_bytes: int = MIB) -> bytes:
+def convert_in_steps(data: bytes, magic: int, first_offset: int = 0, max_bytes: int = MIB) -> bytes:
     """Run `from_batches` with as many steps as it takes."""
     response = result_of(
         from_batches(
@@ -179,7 +179,7 @@ CORRUPT, INVALID, LARGE = (
 )
 
 
-def bad(magic: int) -> dict[str, tuple[bytes, ErrorCode]]:
+def rejected_message_sets(magic: int) -> dict[str, tuple[bytes, ErrorCode]]:
     """Return message sets that Kafka 3.9 rejects, with Kafka's error.
 
     Where Kafka returns UNKNOWN_SERVER_ERROR, kbroker returns INVALID_RECORD.
@@ -215,9 +215,9 @@ def bad(magic: int) -> dict[str, tuple[bytes, ErrorCode]]:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("case", bad(0))
+@pytest.mark.parametrize("case", rejected_message_sets(0))
 def test_malformed_set_is_rejected(case: str, magic: int) -> None:
-    data, code = bad(magic)[case]
+    data, code = rejected_message_sets(magic)[case]
     assert refusal(data) == code
 
 
@@ -267,7 +267,7 @@ RECORDS = (
 )
 
 
-def stored(
+def stored_batch(
     codec: int = 0, base_offset: int = 100, records: Sequence[Record] = RECORDS, **settings: Any
 ) -> bytes:
     return encode_batch(records, codec=codec, base_offset=base_offset, leader_epoch=3, **settings)
@@ -275,7 +275,7 @@ def stored(
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS_OF_KAFKA_PYTHON)
 def test_batches_become_a_set_that_kafka_python_reads(magic: int, codec: Codec) -> None:
-    data = old(stored(codec) + stored(Codec.NONE, 103), magic)
+    data = convert_in_steps(stored_batch(codec) + stored_batch(Codec.NONE, 103), magic)
     expected = [
         (offset + i, record.timestamp if magic else None, record.key, record.value)
         for offset in (100, 103)
@@ -288,7 +288,7 @@ def test_batches_become_a_set_that_kafka_python_reads(magic: int, codec: Codec) 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_wrapper_has_last_offset_and_maximum_timestamp(magic: int, codec: Codec) -> None:
     """The wrapper has no key. Inner offsets are relative in format 1 and absolute in format 0."""
-    (outer,) = read_messages(old(stored(codec), magic), magic)
+    (outer,) = read_messages(convert_in_steps(stored_batch(codec), magic), magic)
     assert (outer.offset, outer.attributes, outer.key) == (102, codec, None)
     assert outer.timestamp == (5000 if magic else -1)
     content = b"".join(message_sets._unwrapped(outer, magic, MIB))
@@ -302,18 +302,20 @@ def test_wrapper_has_last_offset_and_maximum_timestamp(magic: int, codec: Codec)
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_conversion_back_returns_the_same_records(codec: Codec) -> None:
-    found = converted(old(stored(codec), 1))
+    found = converted(convert_in_steps(stored_batch(codec), 1))
     assert found == [r._replace(headers=(), offset=i) for i, r in enumerate(RECORDS)]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_log_append_time_is_converted(codec: Codec) -> None:
-    data = stored(codec, log_append_time=9000)
-    for each in read_messages(old(data, 1), 1):
+    data = stored_batch(codec, log_append_time=9000)
+    for each in read_messages(convert_in_steps(data, 1), 1):
         assert (each.attributes, each.timestamp) == (codec | LOG_APPEND_TIME, 9000)
-    for each in read_messages(old(data, 0), 0):
+    for each in read_messages(convert_in_steps(data, 0), 0):
         assert (each.attributes, each.timestamp) == (codec, -1)
-    assert {timestamp for _, timestamp, _, _ in read_by_kafka_python(old(data, 1))} == {9000}
+    assert {
+        timestamp for _, timestamp, _, _ in read_by_kafka_python(convert_in_steps(data, 1))
+    } == {9000}
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -321,59 +323,65 @@ def test_log_append_time_is_converted(codec: Codec) -> None:
 def test_offset_gaps_are_kept(magic: int, codec: Codec) -> None:
     """Compaction leaves gaps at the start, within, and at the end of a batch."""
     kept = [Record(b"k", b"v", 1000, (), offset) for offset in (102, 105, 107)]
-    data = bytearray(stored(codec, 100, kept, keep_offsets=True))
+    data = bytearray(stored_batch(codec, 100, kept, keep_offsets=True))
     struct.pack_into(">i", data, 23, 19)  # the batch ends at 119, whose record was removed
-    found = read_by_kafka_python(old(bytes(data), magic))
+    found = read_by_kafka_python(convert_in_steps(bytes(data), magic))
     assert [offset for offset, _, _, _ in found] == [102, 105, 107]
-    assert old(bytes(data), magic, 108) == b"", "there are no records from offset 108 on"
+    assert convert_in_steps(bytes(data), magic, 108) == b"", (
+        "there are no records from offset 108 on"
+    )
 
 
 def test_records_before_the_first_offset_are_omitted_if_uncompressed() -> None:
     """Single messages are omitted. Wrappers keep them, and clients skip them."""
     for codec, expected in ((Codec.NONE, [101, 102]), (Codec.GZIP, [100, 101, 102])):
-        found = read_by_kafka_python(old(stored(codec), 1, 101))
+        found = read_by_kafka_python(convert_in_steps(stored_batch(codec), 1, 101))
         assert [offset for offset, _, _, _ in found] == expected
-    assert old(stored() + stored(0, 103), 1, 104)[:8] == struct.pack(">q", 104)
+    assert convert_in_steps(stored_batch() + stored_batch(0, 103), 1, 104)[:8] == struct.pack(
+        ">q", 104
+    )
 
 
 def test_control_batches_are_omitted() -> None:
     marker = end_transaction_marker(
         Marker(True, 0), producer_id=5, producer_epoch=0, timestamp=1, base_offset=103
     )
-    data = stored(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
-    found = read_by_kafka_python(old(data + marker + stored(0, 104), 1))
+    data = stored_batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    found = read_by_kafka_python(convert_in_steps(data + marker + stored_batch(0, 104), 1))
     assert [offset for offset, _, _, _ in found] == [100, 101, 102, 104, 105, 106]
-    assert old(marker, 1) == b""
+    assert convert_in_steps(marker, 1) == b""
 
 
 def test_zstd_batch_ends_the_set_or_is_an_error() -> None:
     """A leading zstd batch is an error. Otherwise the set contains the batches before it."""
     with pytest.raises(KafkaError) as caught:
-        old(stored(Codec.ZSTD), 1)
+        convert_in_steps(stored_batch(Codec.ZSTD), 1)
     assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    found = read_by_kafka_python(old(stored() + stored(Codec.ZSTD, 103) + stored(0, 106), 1))
+    found = read_by_kafka_python(
+        convert_in_steps(stored_batch() + stored_batch(Codec.ZSTD, 103) + stored_batch(0, 106), 1)
+    )
     assert [offset for offset, _, _, _ in found] == [100, 101, 102]
 
 
 def test_damaged_records_end_the_set_before_them() -> None:
-    broken = bytearray(stored(0, 103))
+    broken = bytearray(stored_batch(0, 103))
     broken[61] = 0xFF
     with pytest.raises(KafkaError) as caught:
-        old(bytes(broken), 1)
+        convert_in_steps(bytes(broken), 1)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
-    assert len(read_by_kafka_python(old(stored() + bytes(broken), 1))) == 3
+    assert len(read_by_kafka_python(convert_in_steps(stored_batch() + bytes(broken), 1))) == 3
 
 
 def test_whole_batches_within_the_limit_and_at_least_one() -> None:
-    data = stored() + stored(0, 103) + stored(0, 106)
-    one = len(old(stored(), 1))
+    data = stored_batch() + stored_batch(0, 103) + stored_batch(0, 106)
+    one = len(convert_in_steps(stored_batch(), 1))
     for max_bytes, batches in ((0, 1), (one, 1), (2 * one - 1, 1), (2 * one, 2), (3 * one, 3)):
-        assert len(old(data, 1, max_bytes=max_bytes)) == batches * one
+        assert len(convert_in_steps(data, 1, max_bytes=max_bytes)) == batches * one
 
 
 def test_decompressed_content_of_a_set_is_limited() -> None:
     records = [Record(None, bytes(1000), 1)] * 10
-    data = b"".join(stored(Codec.GZIP, 10 * i, records) for i in range(10))
+    data = b"".join(stored_batch(Codec.GZIP, 10 * i, records) for i in range(10))
     response = result_of(from_batches(data, 1, first_offset=0, max_bytes=MIB, max_content=25_000))
     assert [each.offset for each in read_messages(response.data, 1)] == [9, 19, 29]
     assert 30_000 < response.content_bytes < 32_000
@@ -382,12 +390,12 @@ def test_decompressed_content_of_a_set_is_limited() -> None:
 def test_batch_above_the_conversion_limits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_sets, "MESSAGES_MAX", 2)
     with pytest.raises(KafkaError) as caught:
-        old(stored(), 1)
+        convert_in_steps(stored_batch(), 1)
     assert caught.value.code == LARGE
     with pytest.raises(KafkaError) as caught:
         result_of(
             from_batches(
-                stored(Codec.GZIP, 0, [Record(None, bytes(5000))]),
+                stored_batch(Codec.GZIP, 0, [Record(None, bytes(5000))]),
                 1,
                 first_offset=0,
                 max_bytes=MIB,
@@ -399,8 +407,10 @@ def test_batch_above_the_conversion_limits_is_an_error(monkeypatch: pytest.Monke
 
 
 def test_incomplete_batch_at_the_end_is_ignored() -> None:
-    assert old(stored() + stored(0, 103)[:-1], 1) == old(stored(), 1)
-    assert old(stored()[:-1], 1) == b""
+    assert convert_in_steps(stored_batch() + stored_batch(0, 103)[:-1], 1) == convert_in_steps(
+        stored_batch(), 1
+    )
+    assert convert_in_steps(stored_batch()[:-1], 1) == b""
 
 
 def test_message_attributes_are_decoded() -> None:

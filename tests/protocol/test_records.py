@@ -119,7 +119,7 @@ def refusal(
     return caught.value
 
 
-def refused(
+def rejection_code(
     batch: bytes | None, rules: ProduceRules = DEFAULT_RULES, version: int = 9
 ) -> ErrorCode:
     return refusal(batch, rules, version).code
@@ -332,7 +332,7 @@ def test_malformed_records_are_rejected(body: bytes) -> None:
     assert len(list(read_records(with_payload(payload)))) == 1
     batch = with_payload(write_varint(len(body)) + body)
     assert read_error(batch) == ErrorCode.CORRUPT_MESSAGE
-    assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
+    assert rejection_code(batch, COMPACTED) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("length", [7, 5, 0, -1, -7, 2**40])
@@ -351,7 +351,7 @@ def test_record_count_must_match_the_records(codec: Codec) -> None:
     for count in (3, 5):
         wrong = changed(batch, record_count=count, last_offset_delta=count - 1)
         assert read_error(wrong) == ErrorCode.CORRUPT_MESSAGE
-        assert refused(wrong, COMPACTED) == ErrorCode.INVALID_RECORD
+        assert rejection_code(wrong, COMPACTED) == ErrorCode.INVALID_RECORD
 
 
 # --- Kafka's own bytes ------------------------------------------------------------------------
@@ -514,40 +514,40 @@ def test_valid_batch_keeps_its_header(codec: Codec) -> None:
 
 def test_missing_batch_is_rejected() -> None:
     for nothing in (None, b"", bytes(16), bytes(11)):
-        assert refused(nothing) == ErrorCode.INVALID_RECORD
+        assert rejection_code(nothing) == ErrorCode.INVALID_RECORD
 
 
 def test_nonzero_base_offset_of_a_client_is_rejected() -> None:
-    assert refused(encode_batch(RECORDS, base_offset=1)) == ErrorCode.INVALID_RECORD
-    assert refused(encode_batch(RECORDS, base_offset=-1)) == ErrorCode.INVALID_RECORD
+    assert rejection_code(encode_batch(RECORDS, base_offset=1)) == ErrorCode.INVALID_RECORD
+    assert rejection_code(encode_batch(RECORDS, base_offset=-1)) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48])
 def test_batch_length_below_the_header_is_rejected(length: int) -> None:
     batch = encode_batch(RECORDS)
-    assert refused(changed(batch, batch_length=length)) == ErrorCode.CORRUPT_MESSAGE
+    assert rejection_code(changed(batch, batch_length=length)) == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_batch_length_above_the_bytes_is_rejected() -> None:
     batch = encode_batch(RECORDS)
     for length in (len(batch) - 11, 2**31 - 1):
-        assert refused(changed(batch, batch_length=length)) == ErrorCode.INVALID_RECORD
+        assert rejection_code(changed(batch, batch_length=length)) == ErrorCode.INVALID_RECORD
     for end in range(len(batch)):
-        assert refused(batch[:end]) in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
+        assert rejection_code(batch[:end]) in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 
 
 def test_batch_length_below_the_bytes_is_rejected() -> None:
-    assert refused(encode_batch(RECORDS) + b"\0") == ErrorCode.INVALID_RECORD
+    assert rejection_code(encode_batch(RECORDS) + b"\0") == ErrorCode.INVALID_RECORD
 
 
 def test_several_batches_are_rejected() -> None:
-    assert refused(encode_batch(RECORDS) * 2) == ErrorCode.INVALID_RECORD
+    assert rejection_code(encode_batch(RECORDS) * 2) == ErrorCode.INVALID_RECORD
 
 
 def test_wrong_crc_is_rejected() -> None:
     batch = bytearray(encode_batch(RECORDS))
     batch[-1] ^= 1
-    assert refused(bytes(batch)) == ErrorCode.CORRUPT_MESSAGE
+    assert rejection_code(bytes(batch)) == ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -561,43 +561,48 @@ def test_wrong_crc_is_rejected() -> None:
     ],
 )
 def test_other_formats_are_rejected(magic: int, code: ErrorCode) -> None:
-    assert refused(changed(encode_batch(RECORDS), magic=magic)) == code
+    assert rejection_code(changed(encode_batch(RECORDS), magic=magic)) == code
     # The oldest formats are shorter than a v2 header.
-    assert refused(changed(encode_batch(RECORDS), magic=magic)[:34]) == code
+    assert rejection_code(changed(encode_batch(RECORDS), magic=magic)[:34]) == code
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_undefined_codec_is_rejected(codec: int) -> None:
-    assert refused(changed(encode_batch(RECORDS), attributes=codec)) == ErrorCode.INVALID_RECORD
+    assert (
+        rejection_code(changed(encode_batch(RECORDS), attributes=codec)) == ErrorCode.INVALID_RECORD
+    )
 
 
 def test_zstd_needs_produce_7() -> None:
     batch = encode_batch(RECORDS, codec=Codec.ZSTD)
-    assert refused(batch, version=6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert rejection_code(batch, version=6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert validate_produced(batch, 7, NOW).codec == Codec.ZSTD
     assert validate_produced(encode_batch(RECORDS, codec=Codec.LZ4), 3, NOW)
 
 
 def test_control_batch_of_a_client_is_rejected() -> None:
-    assert refused(changed(encode_batch(RECORDS), attributes=CONTROL_BIT)) == (
+    assert rejection_code(changed(encode_batch(RECORDS), attributes=CONTROL_BIT)) == (
         ErrorCode.INVALID_RECORD
     )
 
 
 def test_transactional_batch_without_producer_id_is_rejected() -> None:
     batch = changed(encode_batch(RECORDS), attributes=TRANSACTIONAL_BIT)
-    assert refused(batch) == ErrorCode.INVALID_RECORD
+    assert rejection_code(batch) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("count", [-1, 0, 3, 5, 2**31 - 1])
 def test_record_count_must_match_the_last_offset_delta(count: int) -> None:
-    assert refused(changed(encode_batch(RECORDS), record_count=count)) == ErrorCode.INVALID_RECORD
+    assert (
+        rejection_code(changed(encode_batch(RECORDS), record_count=count))
+        == ErrorCode.INVALID_RECORD
+    )
 
 
 @pytest.mark.parametrize("delta", [-1, -5, 2, 4])
 def test_last_offset_delta_must_match_the_record_count(delta: int) -> None:
     batch = changed(encode_batch(RECORDS), last_offset_delta=delta)
-    assert refused(batch) == ErrorCode.INVALID_RECORD
+    assert rejection_code(batch) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -607,13 +612,13 @@ def test_record_count_above_the_batch_size_is_rejected(codec: Codec) -> None:
     batch = changed(
         encode_batch(RECORDS, codec=codec), record_count=count, last_offset_delta=count - 1
     )
-    assert refused(batch) == ErrorCode.INVALID_RECORD
+    assert rejection_code(batch) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(0, -1), (-1, 0), (0, -(2**31))])
 def test_producer_id_without_epoch_or_sequence_is_rejected(epoch: int, sequence: int) -> None:
     batch = encode_batch(RECORDS, producer_id=0, producer_epoch=epoch, base_sequence=sequence)
-    assert refused(batch) == ErrorCode.INVALID_RECORD
+    assert rejection_code(batch) == ErrorCode.INVALID_RECORD
 
 
 def test_size_limit_is_exact_and_counts_compressed_bytes() -> None:
@@ -622,7 +627,7 @@ def test_size_limit_is_exact_and_counts_compressed_bytes() -> None:
         batch = encode_batch(records, codec=codec)
         validate_produced(batch, 9, NOW, ProduceRules(max_message_bytes=len(batch)))
         rules = ProduceRules(max_message_bytes=len(batch) - 1)
-        assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+        assert rejection_code(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -636,7 +641,7 @@ def test_null_keys_in_a_compacted_topic_are_rejected(codec: Codec) -> None:
     keyed = encode_batch([Record(b"k", None, NOW)] * 5, codec=codec)
     assert validate_produced(keyed, 9, NOW, COMPACTED) == read_header(keyed)
     appended = ProduceRules(compacted=True, log_append_time=True)
-    assert refused(batch, appended) == ErrorCode.INVALID_RECORD
+    assert rejection_code(batch, appended) == ErrorCode.INVALID_RECORD
     assert validate_produced(keyed, 9, NOW, appended).is_log_append_time
 
 
@@ -649,26 +654,29 @@ def test_number_of_record_errors_is_limited() -> None:
 # --- timestamps -------------------------------------------------------------------------------
 
 
-def timed(*timestamps: int, codec: int = 0) -> bytes:
+def batch_with_timestamps(*timestamps: int, codec: int = 0) -> bytes:
     return encode_batch([Record(b"k", b"v", timestamp) for timestamp in timestamps], codec=codec)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_timestamps_too_far_ahead_are_rejected(codec: Codec) -> None:
     limit = NOW + HOUR
-    batch = timed(NOW, limit, limit + 1, codec=codec)
+    batch = batch_with_timestamps(NOW, limit, limit + 1, codec=codec)
     error = refusal(batch)
     assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
     assert [index for index, _ in error.record_errors] == [2]
-    assert validate_produced(timed(NOW, limit, codec=codec), 9, NOW).max_timestamp == limit
+    assert (
+        validate_produced(batch_with_timestamps(NOW, limit, codec=codec), 9, NOW).max_timestamp
+        == limit
+    )
     # Does not apply to topics with LogAppendTime.
     appended = validate_produced(batch, 9, NOW, ProduceRules(log_append_time=True))
     assert appended.max_timestamp == NOW
 
 
 def test_timestamps_too_old_are_rejected() -> None:
-    batch = timed(NOW, NOW - HOUR, NOW - HOUR - 1, NOW)
+    batch = batch_with_timestamps(NOW, NOW - HOUR, NOW - HOUR - 1, NOW)
     assert validate_produced(batch, 9, NOW) == read_header(batch)  # Kafka's default: no limit
     error = refusal(batch, ProduceRules(timestamp_before_max_ms=HOUR))
     assert isinstance(error, RecordsRejectedError)
@@ -677,7 +685,7 @@ def test_timestamps_too_old_are_rejected() -> None:
 
 
 def test_records_without_a_timestamp_have_no_limit() -> None:
-    batch = timed(-1, -1)
+    batch = batch_with_timestamps(-1, -1)
     assert validate_produced(batch, 9, NOW, ProduceRules(timestamp_before_max_ms=0))
 
 
@@ -703,16 +711,16 @@ def test_record_without_key_and_with_invalid_time_is_reported_once() -> None:
 def test_max_timestamp_is_that_of_the_records(
     times: tuple[int, ...], claimed: int, codec: Codec
 ) -> None:
-    batch = changed(timed(*times, codec=codec), max_timestamp=claimed)
+    batch = changed(batch_with_timestamps(*times, codec=codec), max_timestamp=claimed)
     for rules in (DEFAULT_RULES, COMPACTED):
         header = validate_produced(batch, 9, NOW, rules)
         assert header.max_timestamp == NOW + 5
         stored = b"".join(map(bytes, placed(batch, header, 0, 0)))
-        assert stored == placed_with(timed(*times, codec=codec), 0, 0)
+        assert stored == place(batch_with_timestamps(*times, codec=codec), 0, 0)
 
 
 def test_record_in_the_future_is_rejected_whatever_the_header_says() -> None:
-    batch = changed(timed(NOW, NOW + 2 * HOUR, NOW), max_timestamp=NOW)
+    batch = changed(batch_with_timestamps(NOW, NOW + 2 * HOUR, NOW), max_timestamp=NOW)
     error = refusal(batch)
     assert isinstance(error, RecordsRejectedError)
     assert error.code == ErrorCode.INVALID_TIMESTAMP
@@ -720,18 +728,18 @@ def test_record_in_the_future_is_rejected_whatever_the_header_says() -> None:
 
 
 def test_batch_of_records_without_time_has_none() -> None:
-    batch = changed(timed(-1, -1), max_timestamp=NOW)
+    batch = changed(batch_with_timestamps(-1, -1), max_timestamp=NOW)
     assert validate_produced(batch, 9, NOW).max_timestamp == -1
 
 
-def placed_with(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
+def place(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
     parts = placed(batch, read_header(batch), base_offset, leader_epoch)
     return b"".join(map(bytes, parts))
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_log_append_time_is_stamped_without_touching_records(codec: Codec) -> None:
-    batch = timed(NOW - 5, NOW - 9, codec=codec)
+    batch = batch_with_timestamps(NOW - 5, NOW - 9, codec=codec)
     rules = ProduceRules(log_append_time=True)
     header = validate_produced(batch, 9, NOW, rules)
     expected = read_header(batch)._replace(
@@ -748,7 +756,7 @@ def test_log_append_time_is_stamped_without_touching_records(codec: Codec) -> No
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_log_append_time_from_a_client_is_cleared(codec: Codec) -> None:
-    batch = timed(NOW, NOW + 1, codec=codec)
+    batch = batch_with_timestamps(NOW, NOW + 1, codec=codec)
     claimed = changed(batch, attributes=codec | LOG_APPEND_TIME_BIT)
     header = validate_produced(claimed, 9, NOW)
     assert header == read_header(batch)
@@ -759,7 +767,7 @@ def test_log_append_time_from_a_client_is_cleared(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_log_append_time_from_a_client_is_rejected_as_in_kafka(codec: Codec) -> None:
-    batch = timed(NOW, NOW + 1, codec=codec)
+    batch = batch_with_timestamps(NOW, NOW + 1, codec=codec)
     for stamp, rules in (
         (NOW + 2 * HOUR, DEFAULT_RULES),
         (-1, DEFAULT_RULES),
@@ -797,7 +805,7 @@ def test_decompression_bombs_use_memory_up_to_the_limit() -> None:
         tracemalloc.start()
         try:
             # The client splits the batch and retries.
-            assert refused(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
+            assert rejection_code(batch, rules) == ErrorCode.MESSAGE_TOO_LARGE
             assert tracemalloc.get_traced_memory()[1] < 6 * MIB
         finally:
             tracemalloc.stop()
@@ -810,25 +818,32 @@ def test_decompression_bombs_use_memory_up_to_the_limit() -> None:
 def test_truncated_compressed_records_are_rejected(codec: Codec) -> None:
     stream = compress(codec, zeros(100))
     for end in range(len(stream)):
-        assert refused(with_payload(stream[:end], codec), COMPACTED) == ErrorCode.INVALID_RECORD
+        assert (
+            rejection_code(with_payload(stream[:end], codec), COMPACTED) == ErrorCode.INVALID_RECORD
+        )
 
 
 def test_zstd_window_of_two_gigabytes_is_rejected() -> None:
     frame = struct.pack("<IBB", 0xFD2FB528, 0, 21 << 3) + bytes.fromhex("090000") + b"x"
-    assert refused(with_payload(frame, Codec.ZSTD), COMPACTED) == ErrorCode.INVALID_RECORD
+    assert rejection_code(with_payload(frame, Codec.ZSTD), COMPACTED) == ErrorCode.INVALID_RECORD
 
 
 def test_zstd_wrong_content_size_is_rejected() -> None:
     frame = bytearray(zstandard.ZstdCompressor().compress(zeros(1000)))
     frame[6] ^= 1
-    assert refused(with_payload(bytes(frame), Codec.ZSTD), COMPACTED) == ErrorCode.INVALID_RECORD
+    assert (
+        rejection_code(with_payload(bytes(frame), Codec.ZSTD), COMPACTED)
+        == ErrorCode.INVALID_RECORD
+    )
 
 
 def test_wrong_lz4_block_checksum_is_rejected() -> None:
     frame = bytearray(lz4.frame.compress(zeros(1000), block_checksum=True, block_linked=False))
     assert validate_produced(with_payload(bytes(frame), Codec.LZ4), 9, NOW, COMPACTED)
     frame[-5] ^= 1
-    assert refused(with_payload(bytes(frame), Codec.LZ4), COMPACTED) == ErrorCode.INVALID_RECORD
+    assert (
+        rejection_code(with_payload(bytes(frame), Codec.LZ4), COMPACTED) == ErrorCode.INVALID_RECORD
+    )
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
@@ -842,14 +857,14 @@ def test_concatenated_frames_are_validated(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", list(Codec)[1:])
 def test_compressed_values_in_a_compressed_batch_are_accepted(codec: Codec) -> None:
     twice = compress(codec, compress(codec, zeros(10)))
-    assert refused(with_payload(twice, codec), COMPACTED) == ErrorCode.INVALID_RECORD
+    assert rejection_code(with_payload(twice, codec), COMPACTED) == ErrorCode.INVALID_RECORD
 
 
 def test_offset_deltas_must_be_consecutive() -> None:
     # Both records have offset delta 0. The header is consistent.
     batch = with_payload(zeros(1) * 2, count=2)
     assert [record.offset for record in read_records(batch)] == [0, 0]
-    assert refused(batch, COMPACTED) == ErrorCode.INVALID_RECORD
+    assert rejection_code(batch, COMPACTED) == ErrorCode.INVALID_RECORD
 
 
 TEN = [Record(b"k", b"value %d" % n, NOW + n) for n in range(10)]
@@ -876,7 +891,7 @@ def test_undecompressible_records_are_rejected(codec: Codec) -> None:
     for stream in damaged_streams(codec):
         for count in (1, 10, 1000):
             batch = with_payload(stream, codec, count)
-            assert refused(batch) == ErrorCode.INVALID_RECORD, (stream, count)
+            assert rejection_code(batch) == ErrorCode.INVALID_RECORD, (stream, count)
 
 
 WRONG_RECORDS = {
@@ -904,7 +919,7 @@ def test_decompressed_records_that_differ_from_the_header_are_rejected(
     content, count = WRONG_RECORDS[name]
     batch = with_payload(compress(codec, content), codec, count)
     for rules in (ProduceRules(), ProduceRules(log_append_time=True), COMPACTED):
-        assert refused(batch, rules) == ErrorCode.INVALID_RECORD
+        assert rejection_code(batch, rules) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -968,7 +983,7 @@ def test_timestamp_search_uses_log_append_time() -> None:
 
 
 def test_timestamp_search_ignores_a_too_high_header_maximum() -> None:
-    log = changed(timed(5, 6), max_timestamp=50) + encode_batch(
+    log = changed(batch_with_timestamps(5, 6), max_timestamp=50) + encode_batch(
         [Record(timestamp=60)], base_offset=2
     )
     assert first_record_at_or_after(log, 40) == FoundRecord(2, 60, -1)

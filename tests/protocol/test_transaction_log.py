@@ -36,7 +36,7 @@ EMPTY = [
 ]
 
 
-def ongoing() -> TransactionLogValue:
+def ongoing_value() -> TransactionLogValue:
     """Return the value that is encoded in `ONGOING`."""
     return TransactionLogValue(
         producer_id=123456789012,
@@ -52,9 +52,9 @@ def ongoing() -> TransactionLogValue:
     )
 
 
-def with_tags() -> TransactionLogValue:
+def ongoing_value_with_tags() -> TransactionLogValue:
     """Return the value that is encoded in `ONGOING_WITH_TAGS`."""
-    value = ongoing()
+    value = ongoing_value()
     value.previous_producer_id = 5
     value.next_producer_id = 6
     value.next_producer_epoch = 8
@@ -82,18 +82,18 @@ def test_key_equals_that_of_kafka() -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_value_equals_that_of_kafka(version: int) -> None:
-    for value, encoded in ((ongoing(), ONGOING[version]), (empty(), EMPTY[version])):
+    for value, encoded in ((ongoing_value(), ONGOING[version]), (empty(), EMPTY[version])):
         assert encode_value(value, version).hex() == encoded
         assert decode_value(memoryview(bytes.fromhex(encoded))) == value
 
 
 def test_tagged_fields_equal_those_of_kafka() -> None:
-    assert encode_value(with_tags(), 1).hex() == ONGOING_WITH_TAGS
-    assert decode_value(bytes.fromhex(ONGOING_WITH_TAGS)) == with_tags()
+    assert encode_value(ongoing_value_with_tags(), 1).hex() == ONGOING_WITH_TAGS
+    assert decode_value(bytes.fromhex(ONGOING_WITH_TAGS)) == ongoing_value_with_tags()
 
 
 def test_version_0_omits_the_tagged_fields() -> None:
-    assert encode_value(with_tags(), 0).hex() == ONGOING[0]
+    assert encode_value(ongoing_value_with_tags(), 0).hex() == ONGOING[0]
 
 
 def test_unknown_version_is_rejected() -> None:

@@ -25,7 +25,7 @@ def as_stored(
 
     If `validated_at_once` has a result, it must be the one of the validation in steps.
     """
-    stored = _outcome(partial(_in_steps, buffer, version, now_ms, rules))
+    stored = _outcome(partial(_validate_in_steps, buffer, version, now_ms, rules))
     if rules.codec is None and buffer is not None:
         at_once = _outcome(partial(validated_at_once, memoryview(buffer), version, now_ms, rules))
         assert at_once is None or _comparable(at_once) == _comparable(stored)
@@ -35,7 +35,9 @@ def as_stored(
     return stored
 
 
-def _in_steps(buffer: Buffer | None, version: int, now_ms: int, rules: ProduceRules) -> Stored:
+def _validate_in_steps(
+    buffer: Buffer | None, version: int, now_ms: int, rules: ProduceRules
+) -> Stored:
     validator = LogValidator(buffer, version, now_ms, rules)
     while not validator.step():
         pass

@@ -132,7 +132,7 @@ def log_on(broker: Broker, node_id: int, topic: str, index: int = 0) -> Log:
     return replica_on(broker, node_id, topic, index).log
 
 
-def stored(log: Log) -> bytes:
+def read_batches(log: Log) -> bytes:
     """Return all batches of a log as bytes."""
     parts, offset = [], log.log_start_offset
     while offset < log.log_end_offset:
@@ -144,7 +144,7 @@ def stored(log: Log) -> bytes:
 
 
 def values_in(log: Log) -> list[bytes | None]:
-    return [record.value for record in read_records(stored(log))]
+    return [record.value for record in read_records(read_batches(log))]
 
 
 async def until_equal(broker: Broker, topic: str, *node_ids: int, index: int = 0) -> None:
@@ -159,7 +159,7 @@ async def until_equal(broker: Broker, topic: str, *node_ids: int, index: int = 0
             and all(log.log_end_offset == log.high_watermark for log in logs())
         )
     )
-    first, *copies = (stored(log) for log in logs())
+    first, *copies = (read_batches(log) for log in logs())
     assert all(other == first for other in copies)
 
 

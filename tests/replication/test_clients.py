@@ -176,13 +176,13 @@ class Progress:
     def all_go_on(self) -> None:
         before = self._counts()
 
-        def went_on() -> bool:
+        def has_progressed() -> bool:
             for each in self.applications:
                 each.check()
             counts = zip(self._counts(), before, strict=True)
             return all(now >= earlier + STEPS for now, earlier in counts)
 
-        wait_until(went_on, lambda: f"{before}, then {self._counts()}")
+        wait_until(has_progressed, lambda: f"{before}, then {self._counts()}")
 
     def stop(self) -> None:
         for each in self.applications:
@@ -228,10 +228,12 @@ class KafkaPython:
     def commit(self, positions: dict[int, int]) -> None:
         row = kafka.structs.OffsetAndMetadata
         rows = {kafka.TopicPartition(INPUT, n): row(at, "", -1) for n, at in positions.items()}
-        again(lambda: self._consumer.commit(rows))
+        retry_until_coordinator(lambda: self._consumer.commit(rows))
 
     def committed(self, partition: int) -> int:
-        found = again(lambda: self._consumer.committed(kafka.TopicPartition(INPUT, partition)))
+        found = retry_until_coordinator(
+            lambda: self._consumer.committed(kafka.TopicPartition(INPUT, partition))
+        )
         return -1 if found is None else int(found)
 
     def close(self) -> None:
@@ -262,18 +264,18 @@ class Confluent:
 
     def commit(self, positions: dict[int, int]) -> None:
         rows = [TopicPartition(INPUT, n, at) for n, at in positions.items()]
-        again(lambda: self._consumer.commit(offsets=rows, asynchronous=False))
+        retry_until_coordinator(lambda: self._consumer.commit(offsets=rows, asynchronous=False))
 
     def committed(self, partition: int) -> int:
         partitions = [TopicPartition(INPUT, partition)]
-        (row,) = again(lambda: self._consumer.committed(partitions, 30))
+        (row,) = retry_until_coordinator(lambda: self._consumer.committed(partitions, 30))
         return max(int(row.offset), -1)
 
     def close(self) -> None:
         self._consumer.close()
 
 
-def again(ask: Callable[[], Any]) -> Any:
+def retry_until_coordinator(ask: Callable[[], Any]) -> Any:
     """Repeat a call until it reaches the coordinator."""
     while True:
         try:

@@ -26,9 +26,9 @@ from .harness import (
     links,
     log_on,
     place_topic,
+    read_batches,
     replica_on,
     send,
-    stored,
     until_equal,
     until_leader,
     values_in,
@@ -281,8 +281,8 @@ async def test_restarted_follower_continues_at_its_log_end(tmp_path: Path) -> No
         await send(broker, 1, topic, b"b")
         await broker.local_node(2).start()
         await until_equal(broker, "t", 1, 2, 3)
-        before = stored(log_on(broker, 1, "t"))
-        assert stored(log_on(broker, 2, "t")) == before
+        before = read_batches(log_on(broker, 1, "t"))
+        assert read_batches(log_on(broker, 2, "t")) == before
         await until(lambda: 2 in replica_on(broker, 1, "t").partition.isr)
 
 

@@ -14,13 +14,13 @@ TOPIC, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
 A, B, C = (TOPIC, 0), (TOPIC, 1), (OTHER, 0)
 
 
-def at(offset: int) -> Position:
+def position_at(offset: int) -> Position:
     return Position(offset, 0, 3, 2, 0)
 
 
 def opened(session_id: int = 7) -> FollowerSession:
     session = FollowerSession()
-    assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
+    assert session.update({A: position_at(0), B: position_at(0)}, ()) == ([A, B], [])
     session.opened(session_id)
     return session
 
@@ -28,12 +28,12 @@ def opened(session_id: int = 7) -> FollowerSession:
 def test_later_requests_contain_only_changes() -> None:
     session = opened()
     assert (session.id, session.epoch, session.is_new) == (7, 1, False)
-    assert session.update({A: at(0), B: at(4)}, ()) == ([B], [])
-    assert session.told(A) == at(0)
-    assert session.told(B) == at(4)
+    assert session.update({A: position_at(0), B: position_at(4)}, ()) == ([B], [])
+    assert session.told(A) == position_at(0)
+    assert session.told(B) == position_at(4)
     session.opened(7)
     assert session.epoch == 2
-    assert session.update({C: at(0)}, [A]) == ([C], [A])
+    assert session.update({C: position_at(0)}, [A]) == ([C], [A])
     assert session.told(A) is None
 
 
@@ -46,14 +46,14 @@ def test_reset_sends_all_partitions_and_closes_the_session() -> None:
     session.reset()
     assert (session.id, session.epoch) == (7, 0)
     assert session.told(A) is None
-    assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
+    assert session.update({A: position_at(0), B: position_at(0)}, ()) == ([A, B], [])
 
 
 def test_requests_without_a_session_contain_all_partitions() -> None:
     session = opened(0)
     assert session.is_new
-    assert session.told(A) == at(0), "the response to this request is pending"
-    assert session.update({A: at(0), B: at(0)}, ()) == ([A, B], [])
+    assert session.told(A) == position_at(0), "the response to this request is pending"
+    assert session.update({A: position_at(0), B: position_at(0)}, ()) == ([A, B], [])
 
 
 def test_session_epoch_wraps_to_one() -> None:
@@ -64,7 +64,7 @@ def test_session_epoch_wraps_to_one() -> None:
 
 
 def test_rows_are_grouped_by_topic() -> None:
-    positions = {A: at(1), C: at(2), B: Position(9, 4, 5, 6, 8)}
+    positions = {A: position_at(1), C: position_at(2), B: Position(9, 4, 5, 6, 8)}
     first, second = topic_rows(positions, positions, 1000)
     assert (first.topic_id, [row.partition for row in first.partitions]) == (TOPIC, [0, 1])
     assert (second.topic_id, [row.fetch_offset for row in second.partitions]) == (OTHER, [2])

@@ -103,14 +103,14 @@ async def test_restarted_follower_does_not_join_by_an_earlier_fetch(
         cluster = broker.node.cluster
         change_isr = cluster.change_isr
 
-        async def slowly(*args: Any, **kwargs: Any) -> int | None:
+        async def change_isr_after_restart(*args: Any, **kwargs: Any) -> int | None:
             requested.append(args[0][0].registrations)
             if len(requested) == 1:
                 async with played(broker, 2):
                     pass
             return await change_isr(*args, **kwargs)
 
-        monkeypatch.setattr(cluster, "change_isr", slowly)
+        monkeypatch.setattr(cluster, "change_isr", change_isr_after_restart)
         await follower.fetch(topic, 0)
         first = follower.membership.epoch
         await follower.membership.become_ready()
@@ -166,10 +166,10 @@ async def test_rejected_isr_change_is_retried(
     change_isr = cluster.change_isr
     refusals = [None, None]
 
-    async def refusing(*args: Any, **kwargs: Any) -> int | None:
+    async def refuse_some(*args: Any, **kwargs: Any) -> int | None:
         return refusals.pop() if refusals else await change_isr(*args, **kwargs)
 
-    monkeypatch.setattr(cluster, "change_isr", refusing)
+    monkeypatch.setattr(cluster, "change_isr", refuse_some)
     await produce(wire, topic, batch())
     assert not refusals
     assert isr_of(broker, topic) == [1]
@@ -195,12 +195,12 @@ async def test_rejected_isr_change_does_not_prevent_the_others(
     topic = await cluster.create_topic("t", [[1, 2]] * 5, {}, cause="test")
     change_isr = cluster.change_isr
 
-    async def refusing(changes: Sequence[IsrChange], **kwargs: Any) -> int | None:
+    async def refuse_some(changes: Sequence[IsrChange], **kwargs: Any) -> int | None:
         if any(each.partition.index == 3 for each in changes):
             return None
         return await change_isr(changes, **kwargs)
 
-    monkeypatch.setattr(cluster, "change_isr", refusing)
+    monkeypatch.setattr(cluster, "change_isr", refuse_some)
     for index in range(5):
         broker.node.partitions.named_replica("t", index)
     await until(lambda: [each.isr for each in topic.partitions].count([1]) == 4)
@@ -217,12 +217,12 @@ async def test_repeatedly_rejected_changes_do_not_delay_others(
     change_isr = cluster.change_isr
     refused: set[int] = set()
 
-    async def refusing(changes: Sequence[IsrChange], **kwargs: Any) -> int | None:
+    async def refuse_some(changes: Sequence[IsrChange], **kwargs: Any) -> int | None:
         stuck = {each.partition.index for each in changes if each.topic.name == "stuck"}
         refused.update(stuck)
         return None if stuck else await change_isr(changes, **kwargs)
 
-    monkeypatch.setattr(cluster, "change_isr", refusing)
+    monkeypatch.setattr(cluster, "change_isr", refuse_some)
     await cluster.create_topic("stuck", [[1, 2]] * count, {}, cause="test")
     for index in range(count):
         broker.node.partitions.named_replica("stuck", index)

@@ -296,13 +296,13 @@ async def test_kip_903_node_with_a_lost_disk_does_not_join_by_earlier_fetches(
         cluster = broker.local_node(1).node.cluster
         change_isr = cluster.change_isr
 
-        async def late(*args: Any, **settings: Any) -> int | None:
+        async def change_isr_late(*args: Any, **settings: Any) -> int | None:
             requested.append(args[0][0].registrations)
             await go.wait()
             responses.append(await change_isr(*args, **settings))
             return responses[-1]
 
-        monkeypatch.setattr(cluster, "change_isr", late)
+        monkeypatch.setattr(cluster, "change_isr", change_isr_late)
         earlier = broker.local_node(2).node.partitions.epoch
         links.release(2)
         await until(lambda: requested == [{2: earlier}])

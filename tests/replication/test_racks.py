@@ -89,11 +89,11 @@ async def test_client_reads_from_the_replica_in_its_rack(
     read_at: list[int] = []
     found = FetchOperation._found
 
-    def noted(work: FetchOperation, *args: Any) -> Slice:
+    def record_reader(work: FetchOperation, *args: Any) -> Slice:
         if work.follower is None:
             read_at.append(work.node.id)
         return found(work, *args)
 
-    monkeypatch.setattr(FetchOperation, "_found", noted)
+    monkeypatch.setattr(FetchOperation, "_found", record_reader)
     assert await trio.to_thread.run_sync(partial(read_one, broker.bootstrap_servers)) == b"a"
     assert set(read_at) == {FOLLOWER}

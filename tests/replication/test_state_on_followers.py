@@ -18,9 +18,9 @@ from .harness import (
     links,
     log_on,
     place_topic,
+    read_batches,
     replica_on,
     send,
-    stored,
     until_equal,
     until_leader,
     wire_to,
@@ -110,7 +110,9 @@ async def keyed(broker: Broker, topic: Topic, count: int) -> None:
 
 
 def last_values(broker: Broker, node_id: int) -> dict[bytes | None, bytes | None]:
-    return {each.key: each.value for each in read_records(stored(log_on(broker, node_id, "t")))}
+    return {
+        each.key: each.value for each in read_records(read_batches(log_on(broker, node_id, "t")))
+    }
 
 
 async def test_each_replica_compacts_its_own_log() -> None:

@@ -70,7 +70,7 @@ async def test_short_reads_overtake_many_long_reads() -> None:
     done: list[str] = []
     open_now, open_most = 0, 0
 
-    def endless() -> Iterator[str | None]:
+    def read_endlessly() -> Iterator[str | None]:
         nonlocal open_now, open_most
         open_now += 1
         open_most = max(open_most, open_now)
@@ -83,7 +83,7 @@ async def test_short_reads_overtake_many_long_reads() -> None:
             open_now -= 1
 
     async def read_long(number: int) -> None:
-        assert await reads.read(endless, number, charge_nobody) == "long"
+        assert await reads.read(read_endlessly, number, charge_nobody) == "long"
 
     async with trio.open_nursery() as nursery:
         for number in range(6):

@@ -108,7 +108,7 @@ def use(seconds: float, cpu: list[float]) -> None:
     cpu[0] += seconds
 
 
-def with_clock() -> tuple[HeavyWork, list[float]]:
+def work_with_clock() -> tuple[HeavyWork, list[float]]:
     cpu = [0.0]
     return HeavyWork(cpu_seconds=lambda: cpu[0]), cpu
 
@@ -130,7 +130,7 @@ async def order_behind(
 
 
 async def test_client_with_less_cpu_time_goes_first() -> None:
-    work, cpu = with_clock()
+    work, cpu = work_with_clock()
     greedy, modest = CpuAccount(), CpuAccount()
     await work.run(partial(use, 4.0, cpu), greedy)
     await work.run(partial(use, 2.0, cpu), modest)
@@ -163,7 +163,7 @@ async def test_real_cpu_time_is_charged() -> None:
 
 
 async def test_failed_work_is_charged() -> None:
-    work, cpu = with_clock()
+    work, cpu = work_with_clock()
     client = CpuAccount()
 
     def fail() -> None:
@@ -177,7 +177,7 @@ async def test_failed_work_is_charged() -> None:
 
 async def test_many_connections_of_one_client_are_heavy_together() -> None:
     """Work that was queued before its client became heavy waits for another client."""
-    work, cpu = with_clock()
+    work, cpu = work_with_clock()
     order: list[str] = []
 
     def piece(name: str, seconds: float) -> None:
@@ -202,7 +202,7 @@ async def test_many_connections_of_one_client_are_heavy_together() -> None:
 
 
 async def test_cancelled_waiter_leaves_the_queue() -> None:
-    work, cpu = with_clock()
+    work, cpu = work_with_clock()
     client = CpuAccount()
     await work.run(partial(use, 4.0, cpu), client)
     release = threading.Event()

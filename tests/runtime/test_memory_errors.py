@@ -46,7 +46,7 @@ async def test_few_memory_errors_do_not_end_process(autojump_clock: trio.testing
         errors.happened()
 
 
-def no_memory(*_: object, **__: object) -> None:
+def raise_memory_error(*_: object, **__: object) -> None:
     raise MemoryError
 
 
@@ -59,14 +59,14 @@ async def send_request(broker: Broker) -> None:
 
 async def test_one_memory_error_closes_only_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as broker, connected(broker.endpoint) as other:
-        monkeypatch.setattr(broker.node.fetch_sessions, "plan", no_memory)
+        monkeypatch.setattr(broker.node.fetch_sessions, "plan", raise_memory_error)
         await send_request(broker)
         assert await other.works()
 
 
 async def run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as broker:
-        monkeypatch.setattr(broker.node.fetch_sessions, "plan", no_memory)
+        monkeypatch.setattr(broker.node.fetch_sessions, "plan", raise_memory_error)
         for _ in range(ERRORS_MAX):
             await send_request(broker)
         await trio.sleep_forever()

@@ -211,7 +211,7 @@ def nested_choices(size: int) -> Attack:
     return Attack(JSON, json.dumps(new), json.dumps(old))
 
 
-def circle_of_references(size: int) -> Attack:
+def circular_references(size: int) -> Attack:
     count = min(size // 60, 3000)
     definitions = {
         f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{(i + 1) % count}"}]} for i in range(count)
@@ -258,7 +258,7 @@ ATTACKS: Mapping[str, Callable[[int], Attack]] = {
         many_patterns,
         long_names_on_the_way,
         nested_choices,
-        circle_of_references,
+        circular_references,
         values_that_cannot_be_sorted,
         deep_brackets,
         quotes_and_escapes,

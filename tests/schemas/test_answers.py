@@ -44,11 +44,11 @@ async def test_result_of_a_call_is_sent_as_compact_json() -> None:
 
 
 async def test_awaitable_result_of_a_call_is_awaited() -> None:
-    async def late() -> object:
+    async def text_response() -> object:
         return text_answer("int")
 
     async def call(_: Request) -> object:
-        return late()
+        return text_response()
 
     _, body = await sent_by(route("/", GET=call).app)
     assert body["body"] == b"int"

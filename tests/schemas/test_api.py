@@ -139,14 +139,14 @@ async def _all_registered(clients: list[RegistryClient], count: int) -> dict[str
     """Register schemas concurrently at all nodes. Return the schema IDs by subject."""
     found: dict[str, int] = {}
 
-    async def one(index: int) -> None:
+    async def register_schema(index: int) -> None:
         client = clients[index % len(clients)]
         schema = record(f"R{index}", ("a", "int"))
         found[f"s{index}"] = await client.register(f"s{index}", schema)
 
     async with trio.open_nursery() as nursery:
         for index in range(count):
-            nursery.start_soon(one, index)
+            nursery.start_soon(register_schema, index)
     return found
 
 

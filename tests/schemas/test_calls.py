@@ -59,22 +59,22 @@ async def test_topic_is_read_before_the_first_call_only(
 async def test_topic_is_read_again_if_something_is_not_found(
     calls: AuthorizedCalls, topic: CountedTopic
 ) -> None:
-    def found() -> str:
+    def find_late() -> str:
         if topic.reads < 2:
             raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
         return "found"
 
-    assert await calls.read(found) == "found"
+    assert await calls.read(find_late) == "found"
 
 
 async def test_topic_is_not_read_again_for_other_errors(
     calls: AuthorizedCalls, topic: CountedTopic
 ) -> None:
-    def wrong() -> None:
+    def raise_bad_request() -> None:
         raise RegistryError(BAD_REQUEST, "wrong")
 
     with pytest.raises(RegistryError):
-        await calls.read(wrong)
+        await calls.read(raise_bad_request)
     assert topic.reads == 1
 
 

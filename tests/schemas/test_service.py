@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ..cli.test_serve import SECONDS, refused, serving, wait_for
+from ..cli.test_serve import SECONDS, run_serve, serving, wait_for
 from ..web.secured import basic_auth
 from ..web.test_service import RUN
 
@@ -97,7 +97,7 @@ def test_users_can_authenticate_at_each_process(tmp_path: Path) -> None:
 
 def test_registry_with_users_is_not_served_on_exposed_address() -> None:
     flags = ("--memory", "--port", "0", "--registry-port", "0", "--registry-host", "0.0.0.0")
-    done = refused(*flags, "--tls-dev")
+    done = run_serve(*flags, "--tls-dev")
     assert done.returncode == 3
     assert "passwords over unencrypted HTTP" in done.stderr
     assert "--registry-host" in done.stderr
@@ -105,7 +105,7 @@ def test_registry_with_users_is_not_served_on_exposed_address() -> None:
 
 def test_exposed_address_is_warned_about_or_rejected() -> None:
     flags = ("--memory", "--port", "0", "--registry-host", "0.0.0.0", "--registry-port", "0")
-    done = refused(*flags, "--strict")
+    done = run_serve(*flags, "--strict")
     assert done.returncode == 3
     assert "can register and delete schemas" in done.stderr
 

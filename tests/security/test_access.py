@@ -206,7 +206,7 @@ async def user(broker: Broker, name: str) -> AsyncIterator[Wire]:
         yield wire
 
 
-def new(
+def acl_for(
     kind: AclResourceType,
     operation: AclOperation,
     name: str = "*",
@@ -253,7 +253,7 @@ def test_permission_table_covers_every_api() -> None:
 async def test_api_requires_each_listed_permission(key: ApiKey) -> None:
     """Check without permissions, with all but one, and with all."""
     version = load_apis()[key].versions[-1]
-    rights = [new(kind, each) for kind, operations in NEEDS[key].items() for each in operations]
+    rights = [acl_for(kind, each) for kind, operations in NEEDS[key].items() for each in operations]
     async with guarded() as broker, user(broker, "admin") as admin:
         world = await make_world(admin)
         async with user(broker, "alice") as wire:
@@ -267,9 +267,9 @@ async def test_api_requires_each_listed_permission(key: ApiKey) -> None:
             left = [each for each in rights if each != missing]
             # DESCRIBE alone is not enough. Deletions of missing topics: see the test below.
             if missing.operation != DESCRIBE and key is not ApiKey.DELETE_TOPICS:
-                left.append(new(kind, DESCRIBE))
+                left.append(acl_for(kind, DESCRIBE))
             await remove_all(admin)
-            await grant(admin, new(TOPIC, READ, "nothing"), *left)
+            await grant(admin, acl_for(TOPIC, READ, "nothing"), *left)
             async with user(broker, "alice") as wire:
                 code = DENIED[kind]
                 assert code in await denials(wire, world, key, version), missing
@@ -311,7 +311,7 @@ async def test_listing_hides_items_without_permission(key: ApiKey) -> None:
 async def test_listing_shows_items_with_describe_permission(kind: AclResourceType) -> None:
     key = ApiKey.LIST_GROUPS if kind is GROUP else ApiKey.LIST_TRANSACTIONS
 
-    async def shown(wire: Wire) -> list[str]:
+    async def list_ids(wire: Wire) -> list[str]:
         response = await wire.ask(key, load_apis()[key].versions[-1], request(key))
         if kind is GROUP:
             return [row.group_id for row in response.groups]
@@ -319,9 +319,9 @@ async def test_listing_shows_items_with_describe_permission(kind: AclResourceTyp
 
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await make_world(admin)
-        known = await shown(admin)
-        await grant(admin, new(kind, DESCRIBE, known[0]))
-        assert await shown(alice) == known[:1]
+        known = await list_ids(admin)
+        await grant(admin, acl_for(kind, DESCRIBE, known[0]))
+        assert await list_ids(alice) == known[:1]
 
 
 @pytest.mark.parametrize("version", [0, 3])
@@ -334,7 +334,7 @@ async def test_add_partitions_requires_write_on_transaction_and_topic(version: i
         v3_and_below_producer_epoch=0,
         v3_and_below_topics=[cls.Topic(name="t", partitions=[0])],
     )
-    needs = new(TRANSACTIONAL_ID, WRITE, "tx"), new(TOPIC, WRITE, "t")
+    needs = acl_for(TRANSACTIONAL_ID, WRITE, "tx"), acl_for(TOPIC, WRITE, "t")
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await create_topic(admin, "t")
         for missing in needs:
@@ -364,7 +364,9 @@ async def test_metadata_hides_topics_without_describe() -> None:
         secret = await create_topic(admin, "secret")
         await create_topic(admin, "orders-eu")
         await grant(
-            admin, new(TOPIC, READ, "orders", pattern=PatternType.PREFIXED), new(GROUP, READ, "g")
+            admin,
+            acl_for(TOPIC, READ, "orders", pattern=PatternType.PREFIXED),
+            acl_for(GROUP, READ, "g"),
         )
         metadata = await metadata_of(alice, include_topic_authorized_operations=True)
         (row,) = metadata.topics
@@ -384,10 +386,10 @@ async def test_metadata_hides_topics_without_describe() -> None:
 
 async def test_auto_topic_creation_requires_create() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
-        await grant(admin, new(TOPIC, DESCRIBE))
+        await grant(admin, acl_for(TOPIC, DESCRIBE))
         (row,) = (await metadata_of(alice, "t", allow_auto_topic_creation=True)).topics
         assert row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        await grant(admin, new(TOPIC, CREATE, "t"))
+        await grant(admin, acl_for(TOPIC, CREATE, "t"))
         (row,) = (await metadata_of(alice, "t", allow_auto_topic_creation=True)).topics
         assert row.error_code == 0
 
@@ -397,8 +399,8 @@ async def test_consumer_group_regex_matches_only_describable_topics() -> None:
         for name in ("open-1", "open-2", "secret"):
             await create_topic(admin, name)
         await find_group(admin)
-        await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE, "open-1"))
-        await grant(admin, new(TOPIC, DESCRIBE, "secret", DENY))
+        await grant(admin, acl_for(GROUP, READ), acl_for(TOPIC, DESCRIBE, "open-1"))
+        await grant(admin, acl_for(TOPIC, DESCRIBE, "secret", DENY))
         response = await beat(alice, "a", 0, subscribed_topic_names=[], subscribed_topic_regex=".*")
         assert assigned_partitions(response) == [0]
         (row,) = await describe_groups(admin)
@@ -413,14 +415,16 @@ async def test_streams_internal_topics_require_create() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         await create_topic(admin, "t")
         await find_group(admin)
-        await grant(admin, new(GROUP, READ), new(TOPIC, DESCRIBE), new(TOPIC, CREATE, "log"))
+        await grant(
+            admin, acl_for(GROUP, READ), acl_for(TOPIC, DESCRIBE), acl_for(TOPIC, CREATE, "log")
+        )
         response = await streams_beat(alice, "a", 0, topology=TOPOLOGY)
         assert "; Unauthorized to CREATE on topics between." in statuses(response)[3]
         assert "log" not in broker.node.cluster.topics
-        await grant(admin, new(TOPIC, CREATE, "between"))
+        await grant(admin, acl_for(TOPIC, CREATE, "between"))
         await streams_beat(alice, "a", 0, topology=TOPOLOGY)
         assert {"between", "log"} <= broker.node.cluster.topics.keys()
-        await grant(admin, new(TOPIC, DESCRIBE, "log", DENY), new(GROUP, DESCRIBE))
+        await grant(admin, acl_for(TOPIC, DESCRIBE, "log", DENY), acl_for(GROUP, DESCRIBE))
         (row,) = await describe_streams(alice)
         assert row.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert (row.topology, row.members) == (None, [])
@@ -431,7 +435,7 @@ async def test_streams_internal_topics_require_create() -> None:
 async def test_metadata_reports_authorized_operations_of_missing_topic() -> None:
     """The response contains authorized operations as for an existing topic (KIP-430)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
-        await grant(admin, new(TOPIC, READ, "none"))
+        await grant(admin, acl_for(TOPIC, READ, "none"))
         request_ = {"include_topic_authorized_operations": True, "allow_auto_topic_creation": False}
         allowed, denied = (await metadata_of(alice, "none", "other", **request_)).topics
         assert allowed.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -448,14 +452,14 @@ async def test_describe_does_not_permit_delete(version: int) -> None:
     cls = type(request(ApiKey.DELETE_TOPICS))
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
-        await grant(admin, new(TOPIC, DESCRIBE), new(TOPIC, WRITE), new(TOPIC, ALTER))
+        await grant(admin, acl_for(TOPIC, DESCRIBE), acl_for(TOPIC, WRITE), acl_for(TOPIC, ALTER))
         rows = [cls.Topic(name="orders"), cls.Topic(name=None, topic_id=topic.id)]
         ask = cls(topics=rows, topic_names=["orders"])
         results = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
         assert {row.error_code for row in results} == {DENIED[TOPIC]}
         assert len(results) == (2 if version >= 6 else 1)
         assert "orders" in broker.node.cluster.topics
-        await grant(admin, new(TOPIC, DELETE, "orders"))
+        await grant(admin, acl_for(TOPIC, DELETE, "orders"))
         results = (await alice.ask(ApiKey.DELETE_TOPICS, version, ask)).responses
         assert results[0].error_code == 0
         assert "orders" not in broker.node.cluster.topics
@@ -469,7 +473,7 @@ async def test_delete_on_cluster_permits_deleting_every_topic() -> None:
         topic = await create_topic(admin, "orders")
         rows = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
         assert [row.error_code for row in rows] == [DENIED[TOPIC]] * 2
-        await grant(admin, new(CLUSTER, DELETE))
+        await grant(admin, acl_for(CLUSTER, DELETE))
         rows = (await alice.ask(ApiKey.DELETE_TOPICS, 6, ask)).responses
         assert [(row.error_code, row.topic_id) for row in rows] == [
             (0, topic.id),
@@ -498,7 +502,7 @@ async def test_alter_on_cluster_permits_write_txn_markers() -> None:
         for code in (DENIED[CLUSTER], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             response = await alice.ask(ApiKey.WRITE_TXN_MARKERS, 1, ask)
             assert response.markers[0].topics[0].partitions[0].error_code == code
-            await grant(admin, new(CLUSTER, ALTER))
+            await grant(admin, acl_for(CLUSTER, ALTER))
 
 
 async def test_denied_reassignment_returns_error_per_partition() -> None:
@@ -518,7 +522,7 @@ async def test_missing_group_is_reported_before_denied_topics() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         for name in ("open", "secret"):
             await create_topic(admin, name)
-        await grant(admin, new(TOPIC, ALL, "open"), new(GROUP, ALL))
+        await grant(admin, acl_for(TOPIC, ALL, "open"), acl_for(GROUP, ALL))
         find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
         await admin.ask(ApiKey.FIND_COORDINATOR, 4, find)
         for names in (["secret"], ["open", "secret"]):
@@ -546,7 +550,7 @@ async def test_denied_join_creates_no_member() -> None:
 async def test_create_topics_returns_configs_only_with_permission() -> None:
     cls = type(request(ApiKey.CREATE_TOPICS))
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
-        await grant(admin, new(TOPIC, CREATE), new(TOPIC, SEES_CONFIGS, "open"))
+        await grant(admin, acl_for(TOPIC, CREATE), acl_for(TOPIC, SEES_CONFIGS, "open"))
         rows = [
             cls.Topic(name=name, num_partitions=1, replication_factor=1)
             for name in ("open", "secret")
@@ -565,7 +569,7 @@ async def test_acl_change_applies_immediately_to_open_fetch_sessions() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         assert (await produce(alice, topic, batch([b"a"]))).error_code == DENIED[TOPIC]
-        await grant(admin, new(TOPIC, ALL, "orders"))
+        await grant(admin, acl_for(TOPIC, ALL, "orders"))
         assert (await produce(alice, topic, batch([b"b"]))).error_code == 0
         assert values_of(await fetch(alice, topic)) == [b"b"]
         opened = await alice.ask(ApiKey.FETCH, 12, fetch_request(topic, 1, session_epoch=0))
@@ -581,7 +585,7 @@ async def test_acl_change_applies_immediately_to_open_fetch_sessions() -> None:
                 max_wait_ms=60_000,
             ),
         )
-        await grant(admin, new(TOPIC, READ, "orders", DENY))
+        await grant(admin, acl_for(TOPIC, READ, "orders", DENY))
         await produce(admin, topic, batch([b"c"]))
         (topic_row,) = (await alice.receive()).responses
         assert topic_row.partitions[0].error_code == DENIED[TOPIC]
@@ -592,7 +596,7 @@ async def test_denied_topic_does_not_affect_allowed_topics() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         for name in ("open", "secret"):
             await create_topic(admin, name)
-        await grant(admin, new(TOPIC, ALL, "open"), new(GROUP, ALL, "g"))
+        await grant(admin, acl_for(TOPIC, ALL, "open"), acl_for(GROUP, ALL, "g"))
         find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["g"])
         await admin.ask(ApiKey.FIND_COORDINATOR, 4, find)
         ask = produce_request(Topic("open"), batch())
@@ -619,7 +623,7 @@ async def test_transactional_batch_requires_write_on_its_transactional_id() -> N
     """Each batch is checked, not only the first one (CVE-2018-17196)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
-        await grant(admin, new(TOPIC, ALL))
+        await grant(admin, acl_for(TOPIC, ALL))
         ask = produce_request(topic, batch(), acks=-1)
         more = sequenced(5, 0, transactional=True)
         ask.topic_data += produce_request(topic, more).topic_data
@@ -633,7 +637,7 @@ async def test_write_on_any_topic_permits_idempotent_producer() -> None:
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         response = await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)
         assert response.error_code == DENIED[CLUSTER]
-        await grant(admin, new(TOPIC, WRITE, "orders"))
+        await grant(admin, acl_for(TOPIC, WRITE, "orders"))
         assert (await alice.ask(ApiKey.INIT_PRODUCER_ID, 4, ask)).error_code == 0
 
 
@@ -641,7 +645,7 @@ async def test_replica_fetch_requires_cluster_action() -> None:
     """A client that claims to be a replica needs CLUSTER_ACTION (CVE-2018-1288)."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
-        await grant(admin, new(TOPIC, ALL))
+        await grant(admin, acl_for(TOPIC, ALL))
         ask = fetch_request(topic)
         ask.replica_id = 1
         (row,) = (await alice.ask(ApiKey.FETCH, 12, ask)).responses
@@ -650,7 +654,7 @@ async def test_replica_fetch_requires_cluster_action() -> None:
 
 async def test_acls_are_listed_and_deleted_by_filters() -> None:
     async with guarded() as broker, user(broker, "admin") as admin:
-        one, other = new(TOPIC, READ, "a"), new(TOPIC, WRITE, "a", DENY)
+        one, other = acl_for(TOPIC, READ, "a"), acl_for(TOPIC, WRITE, "a", DENY)
         await grant(admin, one, other, one)
         await grant(admin, one)
         ask = request(
@@ -683,18 +687,18 @@ async def test_acls_are_listed_and_deleted_by_filters() -> None:
 @pytest.mark.parametrize(
     ("acl", "message"),
     [
-        (new(AclResourceType.ANY, READ), "Invalid resourceType ANY"),
-        (new(TOPIC, AclOperation.ANY), "Invalid operation ANY"),
-        (new(TOPIC, READ, permission=AclPermission.ANY), "Invalid permissionType ANY"),
-        (new(TOPIC, READ, pattern=PatternType.MATCH), "Invalid patternType MATCH"),
-        (new(TOPIC, READ, ""), "should not be empty"),
-        (new(TOPIC, READ, principal="alice"), "no colon"),
-        (new(TOPIC, READ, "x" * 1001), "at most 1000 characters"),
+        (acl_for(AclResourceType.ANY, READ), "Invalid resourceType ANY"),
+        (acl_for(TOPIC, AclOperation.ANY), "Invalid operation ANY"),
+        (acl_for(TOPIC, READ, permission=AclPermission.ANY), "Invalid permissionType ANY"),
+        (acl_for(TOPIC, READ, pattern=PatternType.MATCH), "Invalid patternType MATCH"),
+        (acl_for(TOPIC, READ, ""), "should not be empty"),
+        (acl_for(TOPIC, READ, principal="alice"), "no colon"),
+        (acl_for(TOPIC, READ, "x" * 1001), "at most 1000 characters"),
     ],
 )
 async def test_invalid_acls_are_rejected(acl: CreateAclsRequest.Acl, message: str) -> None:
     async with guarded() as broker, user(broker, "admin") as admin:
-        ask = CreateAclsRequest(creations=[new(TOPIC, READ, "good"), acl])
+        ask = CreateAclsRequest(creations=[acl_for(TOPIC, READ, "good"), acl])
         good, bad = (await admin.ask(ApiKey.CREATE_ACLS, 3, ask)).results
         assert (good.error_code, bad.error_code) == (0, ErrorCode.INVALID_REQUEST)
         assert message in bad.error_message
@@ -703,7 +707,7 @@ async def test_invalid_acls_are_rejected(acl: CreateAclsRequest.Acl, message: st
 
 async def test_acls_survive_restart(tmp_path: Path) -> None:
     """The ACLs need more than one metadata transaction."""
-    many = [new(TOPIC, READ, f"t{number}") for number in range(250)]
+    many = [acl_for(TOPIC, READ, f"t{number}") for number in range(250)]
     async with guarded(data_dir=tmp_path) as broker, user(broker, "admin") as admin:
         await grant(admin, *many)
     async with guarded(data_dir=tmp_path) as broker, user(broker, "alice") as alice:
@@ -720,7 +724,7 @@ async def test_allow_everyone_setting_opens_resources_without_acls() -> None:
     ):
         topic = await create_topic(admin, "orders")
         assert (await produce(alice, topic, batch())).error_code == 0
-        await grant(admin, new(TOPIC, WRITE, "orders", principal="User:bob"))
+        await grant(admin, acl_for(TOPIC, WRITE, "orders", principal="User:bob"))
         assert (await produce(alice, topic, batch())).error_code == DENIED[TOPIC]
 
 

@@ -23,7 +23,7 @@ from kbroker.security.audit import CLIENTS_MAX, EVENTS_PER_CLIENT_MAX, Audit
 
 from ..cli.test_serve import serving
 from ..wire import Topic, batch, connected, create_topic, produce, request
-from .test_access import ALLOW, AUTHORIZER, READ, TOPIC, USERS, WRITE, grant, guarded, new, user
+from .test_access import ALLOW, AUTHORIZER, READ, TOPIC, USERS, WRITE, acl_for, grant, guarded, user
 from .test_acls import client
 from .test_login import authenticate, handshake
 
@@ -214,7 +214,7 @@ async def test_authentications_and_changes_are_logged(lines: Lines) -> None:
             await handshake(wire, "GSSAPI")
         await eventually(lambda: len(lines.records) >= 2)
         async with user(broker, "admin") as admin:
-            await grant(admin, new(TOPIC, READ, "orders"))
+            await grant(admin, acl_for(TOPIC, READ, "orders"))
             remove = DeleteAclsRequest.Filter(
                 resource_type_filter=1, pattern_type_filter=1, operation=1, permission_type=1
             )

@@ -24,7 +24,7 @@ def client(authority: Authority, **given: str) -> ssl.SSLContext:
     return client_context(setting(ssl_truststore_location=authority.trusted, **given))
 
 
-def spoken(context: ssl.SSLContext) -> set[str]:
+def old_cipher_suites(context: ssl.SSLContext) -> set[str]:
     return {each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"}
 
 
@@ -44,7 +44,7 @@ def spoken(context: ssl.SSLContext) -> set[str]:
 def test_java_suite_name_maps_to_openssl_name(
     name: str, openssl: str, authority: Authority
 ) -> None:
-    assert spoken(server(authority, ssl_cipher_suites=name)) == {openssl}
+    assert old_cipher_suites(server(authority, ssl_cipher_suites=name)) == {openssl}
 
 
 def test_handshake_fails_without_common_suite(authority: Authority) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..cli.test_serve import refused, serving, wait_for
+from ..cli.test_serve import run_serve, serving, wait_for
 from .certificates import PASSWORD, Authority
 
 SECONDS = 30
@@ -40,13 +40,15 @@ def kbroker(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def given(*settings: str) -> list[str]:
+def client_options(*settings: str) -> list[str]:
     return [word for each in settings for word in ("-X", each)]
 
 
 def test_commands_work_over_tls(authority: Authority) -> None:
     with secured(f"ssl.keystore.location={authority.pem('server')}") as address:
-        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+        trusting = client_options(
+            "security.protocol=SSL", f"ssl.truststore.location={authority.trusted}"
+        )
         healthy = kbroker("health", "--bootstrap", address, *trusting)
         assert healthy.returncode == 0, healthy.stderr
         made = kbroker("topic", "create", "orders", "-b", address, *trusting)
@@ -75,10 +77,12 @@ def test_commands_present_client_certificate(authority: Authority) -> None:
         f"ssl.truststore.location={authority.trusted}",
         "ssl.client.auth=required",
     ) as address:
-        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+        trusting = client_options(
+            "security.protocol=SSL", f"ssl.truststore.location={authority.trusted}"
+        )
         nobody = kbroker("health", "--bootstrap", address, *trusting)
         assert nobody.returncode == 1
-        alice = given(f"ssl.keystore.location={authority.pem('alice')}")
+        alice = client_options(f"ssl.keystore.location={authority.pem('alice')}")
         assert kbroker("health", "--bootstrap", address, *trusting, *alice).returncode == 0
 
 
@@ -87,7 +91,9 @@ def test_seed_is_produced_to_tls_broker(authority: Authority, tmp_path: Path) ->
     seed.write_text('{"topic": "orders", "value": "first"}\n')
     own = f"ssl.keystore.location={authority.pem('server')}"
     with secured(own, flags=("--seed", str(seed))) as address:
-        trusting = given("security.protocol=SSL", f"ssl.truststore.location={authority.trusted}")
+        trusting = client_options(
+            "security.protocol=SSL", f"ssl.truststore.location={authority.trusted}"
+        )
         read = kbroker("topic", "consume", "orders", "-b", address, "-o", "start:end", *trusting)
         assert "first" in read.stdout, read.stderr
 
@@ -103,7 +109,7 @@ def test_listener_prefix_overrides_settings(authority: Authority) -> None:
 
 
 def test_tls_listener_without_certificate_rejects_start() -> None:
-    ended = refused("--memory", "-o", "listeners=SSL://127.0.0.1:0")
+    ended = run_serve("--memory", "-o", "listeners=SSL://127.0.0.1:0")
     assert ended.returncode == 3
     assert "listener SSL: TLS needs a certificate: set ssl.keystore.location" in ended.stderr
 
@@ -117,7 +123,9 @@ LOGIN = (
 
 def test_commands_authenticate_by_scram() -> None:
     with secured(*LOGIN) as address:
-        protocol = given("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256")
+        protocol = client_options(
+            "security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256"
+        )
         alice = 'sasl.jaas.config=a.ScramLoginModule required username="alice" password="%s";'
         right = kbroker("topic", "create", "t", "-b", address, *protocol, "-X", alice % "pencil")
         assert right.returncode == 0, right.stderr
@@ -130,7 +138,7 @@ def test_commands_authenticate_by_scram() -> None:
 
 def test_nodes_without_credentials_reject_start() -> None:
     settings = [word for each in LOGIN for word in ("-o", each)]
-    ended = refused("--memory", *settings, "--nodes", "3")
+    ended = run_serve("--memory", *settings, "--nodes", "3")
     assert ended.returncode == 3
     assert "set sasl.mechanism.inter.broker.protocol, and username=..." in ended.stderr
 
@@ -145,14 +153,16 @@ def test_seed_is_produced_despite_sasl_and_acls(tmp_path: Path) -> None:
     )
     with secured(*LOGIN, *rights, flags=("--seed", str(seed))) as address:
         alice = 'sasl.jaas.config=a.ScramLoginModule required username="alice" password="pencil";'
-        login = given("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", alice)
+        login = client_options(
+            "security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", alice
+        )
         read = kbroker("topic", "consume", "orders", "-b", address, "-o", "start:end", *login)
         assert "first" in read.stdout, read.stderr
 
 
 def test_anonymous_nodes_with_authorizer_reject_start() -> None:
     authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    ended = refused("--memory", "-o", authorizer, "--nodes", "3")
+    ended = run_serve("--memory", "-o", authorizer, "--nodes", "3")
     assert ended.returncode == 3
     assert "to a SASL listener, or to an SSL listener with ssl.client.auth=required" in ended.stderr
 
@@ -167,7 +177,7 @@ def test_nodes_of_data_directory_are_counted_for_security_check(tmp_path: Path) 
         process.terminate()
         process.communicate(timeout=SECONDS)
     authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    ended = refused(*data, "-o", authorizer)
+    ended = run_serve(*data, "-o", authorizer)
     assert ended.returncode == 3
     assert "set inter.broker.listener.name to a SASL listener" in ended.stderr
 
@@ -178,7 +188,7 @@ def test_strict_accepts_secured_public_listener(authority: Authority) -> None:
     own = (f"ssl.keystore.location={key}", f"ssl.truststore.location={authority.trusted}")
     asking = ("listeners=SSL://0.0.0.0:0", "ssl.client.auth=required")
     with secured(*asking, *own, flags=("--strict",)) as address:
-        trusting = given("security.protocol=SSL", *own)
+        trusting = client_options("security.protocol=SSL", *own)
         port = address.rpartition(":")[2]
         answered = kbroker("health", "--bootstrap", f"localhost:{port}", *trusting)
         assert answered.returncode == 0, answered.stderr

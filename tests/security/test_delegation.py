@@ -41,8 +41,8 @@ from .tokens import (
     NOW,
     create,
     guarded,
-    made,
     texts,
+    token_of_alice,
     user,
 )
 
@@ -50,7 +50,7 @@ from .tokens import (
 
 
 @contextmanager
-def refused(code: ErrorCode) -> Iterator[None]:
+def expect_error(code: ErrorCode) -> Iterator[None]:
     with pytest.raises(KafkaError) as caught:
         yield
     assert caught.value.code is code
@@ -69,7 +69,7 @@ def refused(code: ErrorCode) -> Iterator[None]:
     ],
 )
 def test_new_token_has_requested_lifetime(lifetime_ms: int, max_ms: int, expires_ms: int) -> None:
-    token = made(lifetime_ms=lifetime_ms)
+    token = token_of_alice(lifetime_ms=lifetime_ms)
     assert (token.issued_ms, token.max_ms - NOW, token.expires_ms - NOW) == (
         NOW,
         max_ms,
@@ -97,38 +97,38 @@ def test_unlimited_lifetime_fits_64_bits() -> None:
     ],
 )
 def test_renewal_sets_expiry(period_ms: int, after_ms: int, expires_ms: int) -> None:
-    token = renew(made(), ALICE, period_ms, LIFETIMES, NOW + after_ms)
+    token = renew(token_of_alice(), ALICE, period_ms, LIFETIMES, NOW + after_ms)
     assert token.expires_ms == NOW + expires_ms
     assert token.max_ms == NOW + 7 * DAY
 
 
 def test_renewal_stops_at_maximum_lifetime() -> None:
-    token, now = made(), NOW
+    token, now = token_of_alice(), NOW
     for _ in range(20):
         token = renew(token, ALICE, -1, LIFETIMES, now)
         now = min(now + DAY // 2, NOW + 7 * DAY)
     assert token.expires_ms == token.max_ms == NOW + 7 * DAY
     assert not token.is_expired(token.max_ms)
     assert token.is_expired(token.max_ms + 1)
-    with refused(EXPIRED):
+    with expect_error(EXPIRED):
         renew(token, ALICE, -1, LIFETIMES, token.max_ms + 1)
 
 
 def test_only_owner_and_renewers_change_token() -> None:
     """As in Kafka, a requester that is neither owner nor renewer may not change it."""
-    token = made(CAROL)
+    token = token_of_alice(CAROL)
     for principal in (ALICE, CAROL):
         assert renew(token, principal, 5, LIFETIMES, NOW).expires_ms == NOW + 5
         assert expire(token, principal, -1, NOW) is None
     for principal in (BOB, Principal(USER, "dave"), Principal("Group", "alice")):
-        with refused(MISMATCH):
+        with expect_error(MISMATCH):
             renew(token, principal, -1, LIFETIMES, NOW)
-        with refused(MISMATCH):
+        with expect_error(MISMATCH):
             expire(token, principal, -1, NOW)
 
 
 def test_token_expires_as_requested() -> None:
-    token = made()
+    token = token_of_alice()
     sooner = expire(token, ALICE, 5, NOW)
     assert sooner is not None
     assert sooner.expires_ms == NOW + 5
@@ -138,18 +138,18 @@ def test_token_expires_as_requested() -> None:
     later = expire(token, ALICE, 2**63 - 1, NOW)
     assert later is not None
     assert later.expires_ms == token.max_ms
-    with refused(EXPIRED):
+    with expect_error(EXPIRED):
         expire(token, ALICE, 5, NOW + DAY + 1)
     assert expire(token, ALICE, -1, NOW + DAY + 1) is None
 
 
 def test_error_precedence_matches_kafka() -> None:
-    token = made()
-    with refused(MISMATCH):
+    token = token_of_alice()
+    with expect_error(MISMATCH):
         expire(token, BOB, 5, NOW + DAY + 1)
-    with refused(MISMATCH):
+    with expect_error(MISMATCH):
         expire(token, BOB, -1, NOW + DAY + 1)
-    with refused(EXPIRED):
+    with expect_error(EXPIRED):
         renew(token, BOB, 5, LIFETIMES, NOW + DAY + 1)
 
 
@@ -169,13 +169,13 @@ def test_invalid_token_principals_are_rejected() -> None:
         (ALICE, [Principal("user", "b")]),
         (ALICE, [Principal("", "b")]),
     ):
-        with refused(BAD_TYPE):
+        with expect_error(BAD_TYPE):
             check_principals(owner, renewers)
     for owner, renewers in (
         (ALICE, [BOB] * NAMES_MAX),
         (Principal(USER, "ö" * (NAMES_BYTES_MAX // 2)), [BOB]),
     ):
-        with refused(ErrorCode.POLICY_VIOLATION):
+        with expect_error(ErrorCode.POLICY_VIOLATION):
             check_principals(owner, renewers)
 
 
@@ -187,14 +187,14 @@ def test_hmac_matches_kafkas() -> None:
 
 
 def test_token_of_another_key_is_not_recognized() -> None:
-    token = made()
+    token = token_of_alice()
     assert DelegationKey(KEY).made(token)
     assert not DelegationKey(KEY + ".").made(token)
-    assert not DelegationKey(KEY).made(token._replace(id=made().id))
+    assert not DelegationKey(KEY).made(token._replace(id=token_of_alice().id))
 
 
 def test_repr_contains_no_secret() -> None:
-    token = made()
+    token = token_of_alice()
     assert repr(token) == f"DelegationToken({token.id} of User:alice, until {token.expires_ms})"
     shown = repr([token, DelegationKey(KEY)])
     for secret in (KEY, *texts(DelegationKey(KEY).hmac(token.id)), *texts(token.digest)):

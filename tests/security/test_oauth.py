@@ -351,7 +351,7 @@ def test_unencrypted_public_oauth_listener_is_rejected(keys: Path) -> None:
 # -- the own client
 
 
-def by_tokens(**settings: str) -> Security:
+def security_with_tokens(**settings: str) -> Security:
     given = {name.replace("_", "."): text for name, text in settings.items()}
     return security_of(
         {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", **given}
@@ -361,7 +361,7 @@ def by_tokens(**settings: str) -> Security:
 async def test_own_client_reads_token_from_file(keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token_for() + "\n")
-    security = by_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())
+    security = security_with_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())
     async with guarded(keys.as_uri()) as broker:
         async with open_cluster([broker.endpoint], security=security) as cluster:
             assert (await cluster.metadata([])).cluster_id == broker.node.cluster.id
@@ -375,7 +375,7 @@ async def test_own_client_reads_token_from_file(keys: Path, tmp_path: Path) -> N
 async def test_own_client_fetches_token_from_issuer(keys: Path, authority: Authority) -> None:
     page = Page(json.dumps({"access_token": token_for(), "expires_in": 300}).encode())
     async with serving(page, authority.pem("server")) as url, guarded(keys.as_uri()) as broker:
-        security = by_tokens(
+        security = security_with_tokens(
             sasl_oauthbearer_token_endpoint_url=url,
             sasl_jaas_config="OAuthBearerLoginModule required clientId=me clientSecret=hush scope=all "
             f'ssl.truststore.location="{authority.trusted}";',
@@ -404,7 +404,7 @@ async def test_own_client_reports_issuer_errors(
     page = Page(body, status)
     async with serving(page, authority.pem("server")) as url, guarded(keys.as_uri()) as broker:
         name = "sasl.oauthbearer.client.credentials.client."
-        security = by_tokens(
+        security = security_with_tokens(
             **{
                 "sasl_oauthbearer_token_endpoint_url": url,
                 name + "id": "me",
@@ -428,13 +428,13 @@ async def test_own_client_reports_issuer_errors(
 )
 def test_invalid_token_endpoint_is_rejected(url: str, message: str) -> None:
     with pytest.raises(BadSecurity, match=message):
-        by_tokens(sasl_oauthbearer_token_endpoint_url=url)
+        security_with_tokens(sasl_oauthbearer_token_endpoint_url=url)
 
 
 async def test_own_client_reauthenticates(keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(token_for())
-    security = by_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())
+    security = security_with_tokens(sasl_oauthbearer_token_endpoint_url=file.as_uri())
     own = "connections.max.reauth.ms=1500"
     async with (
         guarded(keys.as_uri(), own) as broker,

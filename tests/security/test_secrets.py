@@ -107,7 +107,7 @@ def forms(secret: bytes) -> list[bytes]:
     return found
 
 
-def found_in(data: bytes, secrets: Mapping[str, bytes]) -> list[str]:
+def secrets_in(data: bytes, secrets: Mapping[str, bytes]) -> list[str]:
     return [name for name, secret in secrets.items() if any(each in data for each in forms(secret))]
 
 
@@ -258,14 +258,14 @@ def check(form: str, settings: dict[str, str], data: Path, outputs: Path) -> Non
     assert "ssl.key.password" in (outputs / "show-text.out").read_text()
     assert "authentication failed" in (outputs / "audit.log").read_text()
     secrets_by_file = {
-        path.name: found_in(path.read_bytes(), secrets)
+        path.name: secrets_in(path.read_bytes(), secrets)
         for path in outputs.iterdir()
         if path.is_file()
     }
     assert len(secrets_by_file) > 10
     assert not {name: found for name, found in secrets_by_file.items() if found}
     kept = {
-        str(path.relative_to(data)): found_in(path.read_bytes(), secrets)
+        str(path.relative_to(data)): secrets_in(path.read_bytes(), secrets)
         for path in data.rglob("*")
         if path.is_file()
     }
@@ -311,16 +311,16 @@ def test_rejected_start_prints_no_secret(authority: Authority, tmp_path: Path) -
             timeout=SECONDS,
         )
         assert done.returncode == 3, (settings, done.stderr)
-        assert not found_in(done.stdout + done.stderr, {"it": secret.encode()}), settings
+        assert not secrets_in(done.stdout + done.stderr, {"it": secret.encode()}), settings
 
 
 def test_search_finds_planted_secret() -> None:
     """Plain, in base64 at any alignment, and in hexadecimal."""
     secret = b"planted-secret"
     for data in (b"a planted-secret b", b"planted-secret".hex().encode()):
-        assert found_in(data, {"it": secret}) == ["it"]
+        assert secrets_in(data, {"it": secret}) == ["it"]
     for before in range(5):
         for after in range(5):
             hidden = base64.b64encode(b"x" * before + secret + b"y" * after)
-            assert found_in(b"..." + hidden, {"it": secret}) == ["it"], (before, after)
-    assert found_in(b"nothing", {"it": secret}) == []
+            assert secrets_in(b"..." + hidden, {"it": secret}) == ["it"], (before, after)
+    assert secrets_in(b"nothing", {"it": secret}) == []

@@ -62,7 +62,7 @@ def tokens(file: Path) -> Tokens:
     return Tokens(lookup(settings_for(file)), MODULE, lambda: NOW)
 
 
-def by_es(claims: Any, header: dict[str, Any] | None = None) -> str:
+def sign_with_es256(claims: Any, header: dict[str, Any] | None = None) -> str:
     return signed(claims, key_for("ES256"), "ES256", header)
 
 
@@ -75,20 +75,22 @@ def test_valid_token_is_accepted(tokens: Tokens, algorithm: str) -> None:
 
 def test_multiple_audiences_and_extra_claims_are_accepted(tokens: Tokens) -> None:
     claims = claims_for(aud=["x", AUDIENCE], scope=["a", "b"], nbf=NOW, groups=["g"] * 100)
-    assert tokens.check(by_es(claims, {"x5t": "x", "nonce": "y", "x5c": ["z" * 1000]})).name
+    assert tokens.check(
+        sign_with_es256(claims, {"x5t": "x", "nonce": "y", "x5c": ["z" * 1000]})
+    ).name
 
 
 def test_clock_skew_is_tolerated(tokens: Tokens) -> None:
-    assert tokens.check(by_es(claims_for(exp=NOW - 29))) == ("alice", 0)
-    assert tokens.check(by_es(claims_for(iat=NOW + 30, nbf=NOW + 30))) == ("alice", 300)
+    assert tokens.check(sign_with_es256(claims_for(exp=NOW - 29))) == ("alice", 0)
+    assert tokens.check(sign_with_es256(claims_for(iat=NOW + 30, nbf=NOW + 30))) == ("alice", 300)
 
 
 def test_configured_claim_gives_name(file: Path) -> None:
     settings = settings_for(file) | {f"{PREFIX}.sub.claim.name": "client_id"}
     tokens = Tokens(lookup(settings), MODULE, lambda: NOW)
-    assert tokens.check(by_es(claims_for(client_id="app"))).name == "app"
+    assert tokens.check(sign_with_es256(claims_for(client_id="app"))).name == "app"
     with pytest.raises(BadToken, match="no name in client_id"):
-        tokens.check(by_es(claims_for()))
+        tokens.check(sign_with_es256(claims_for()))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_configured_claim_gives_name(file: Path) -> None:
 )
 def test_invalid_claims_are_rejected(tokens: Tokens, claims: Any, message: str) -> None:
     with pytest.raises(BadToken, match=message):
-        tokens.check(by_es(claims))
+        tokens.check(sign_with_es256(claims))
 
 
 def encoded(text: str) -> str:
@@ -207,7 +209,7 @@ def test_unusable_keys_are_rejected(tokens: Tokens) -> None:
 
 
 def test_token_without_key_id_uses_only_matching_key(tokens: Tokens) -> None:
-    token = by_es(claims_for(), {"kid": None})
+    token = sign_with_es256(claims_for(), {"kid": None})
     assert tokens.check(token).name == "alice"
     tokens.keys = KeySet(key_set(key_for("ES256"), key_for("ES256", "other")))
     with pytest.raises(UnknownKey):
@@ -215,9 +217,9 @@ def test_token_without_key_id_uses_only_matching_key(tokens: Tokens) -> None:
 
 
 def test_altered_tokens_are_rejected(tokens: Tokens) -> None:
-    token = by_es(claims_for())
+    token = sign_with_es256(claims_for())
     head, body, signature = token.split(".")
-    other = by_es(claims_for("bob")).split(".")
+    other = sign_with_es256(claims_for("bob")).split(".")
     for altered in (
         f"{head}.{other[1]}.{signature}",
         f"{head}.{body}.{other[2]}",
@@ -241,8 +243,8 @@ def test_altered_tokens_are_rejected(tokens: Tokens) -> None:
 
 def test_too_large_token_is_rejected(tokens: Tokens) -> None:
     with pytest.raises(BadToken, match="larger than"):
-        tokens.check(by_es(claims_for(more="x" * TOKEN_BYTES_MAX)))
-    assert tokens.check(by_es(claims_for(more="x" * (TOKEN_BYTES_MAX // 2)))).name
+        tokens.check(sign_with_es256(claims_for(more="x" * TOKEN_BYTES_MAX)))
+    assert tokens.check(sign_with_es256(claims_for(more="x" * (TOKEN_BYTES_MAX // 2)))).name
 
 
 # -- the exchange
@@ -250,15 +252,20 @@ def test_too_large_token_is_rejected(tokens: Tokens) -> None:
 
 def test_exchange_authenticates_once(tokens: Tokens) -> None:
     server = OAuthServer(tokens)
-    assert server.answer(first_message(by_es(claims_for("a,b=c")), {"logicalCluster": "x"})) == b""
+    assert (
+        server.answer(first_message(sign_with_es256(claims_for("a,b=c")), {"logicalCluster": "x"}))
+        == b""
+    )
     assert (server.name, server.lifetime_seconds) == ("a,b=c", 300)
     with pytest.raises(AuthenticationError):
-        server.answer(first_message(by_es(claims_for())))
+        server.answer(first_message(sign_with_es256(claims_for())))
 
 
 def test_failure_is_reported_before_exchange_ends(tokens: Tokens) -> None:
     server = OAuthServer(tokens)
-    assert server.answer(first_message(by_es(claims_for(exp=1)))) == INVALID_TOKEN.encode()
+    assert (
+        server.answer(first_message(sign_with_es256(claims_for(exp=1)))) == INVALID_TOKEN.encode()
+    )
     assert server.name is None
     with pytest.raises(AuthenticationError, match="has expired") as caught:
         server.answer(SEEN)
@@ -267,9 +274,9 @@ def test_failure_is_reported_before_exchange_ends(tokens: Tokens) -> None:
 
 def test_valid_token_after_invalid_token_is_rejected(tokens: Tokens) -> None:
     server = OAuthServer(tokens)
-    server.answer(first_message(by_es(claims_for(exp=1))))
+    server.answer(first_message(sign_with_es256(claims_for(exp=1))))
     with pytest.raises(AuthenticationError):
-        server.answer(first_message(by_es(claims_for())))
+        server.answer(first_message(sign_with_es256(claims_for())))
     assert server.name is None
 
 
@@ -307,7 +314,7 @@ async def test_unknown_key_is_looked_up_once(tokens: Tokens) -> None:
 )
 def test_message_format_is_validated(tokens: Tokens, before: str, after: str, ok: bool) -> None:
     server = OAuthServer(tokens)
-    message = f"{before}\x01auth=bEaReR  {by_es(claims_for())}\x01{after}\x01".encode()
+    message = f"{before}\x01auth=bEaReR  {sign_with_es256(claims_for())}\x01{after}\x01".encode()
     if ok:
         assert server.answer(message) == b""
         assert server.name == "alice"
@@ -320,7 +327,7 @@ def test_message_format_is_validated(tokens: Tokens, before: str, after: str, ok
 @pytest.mark.slow
 def test_mutated_messages_never_authenticate(tokens: Tokens) -> None:
     chance = random.Random(7)
-    good = first_message(by_es(claims_for()))
+    good = first_message(sign_with_es256(claims_for()))
     refused = 0
     for _ in range(20_000):
         message = bytearray(good)
@@ -362,7 +369,9 @@ def test_mutated_headers_and_claims_raise_only_bad_token(tokens: Tokens) -> None
             text[chance.randrange(len(text))] = chance.choice(b'{}[]",:0123456789.eE-\\ua\xff')
         changed = text.decode(errors="replace")
         token = (
-            by_es(changed) if number % 2 else f"{encoded(changed)}.{encoded(body)}.{encoded('x')}"
+            sign_with_es256(changed)
+            if number % 2
+            else f"{encoded(changed)}.{encoded(body)}.{encoded('x')}"
         )
         try:
             fine += bool(tokens.check(token).name) and number % 2
@@ -436,7 +445,7 @@ def test_most_specific_setting_wins(file: Path) -> None:
     nearest = at_listener | {f"listener.name.x.oauthbearer.{PREFIX}.expected.issuer": "nearest"}
     for settings, issuer in ((plain, "all"), (at_listener, "listener"), (nearest, "nearest")):
         tokens = Tokens(lookup(settings), MODULE, lambda: NOW)
-        assert tokens.check(by_es(claims_for(iss=issuer))).name == "alice"
+        assert tokens.check(sign_with_es256(claims_for(iss=issuer))).name == "alice"
 
 
 def test_missing_package_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

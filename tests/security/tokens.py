@@ -62,7 +62,7 @@ MISMATCH = ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
 BAD_TYPE = ErrorCode.INVALID_PRINCIPAL_TYPE
 
 
-def made(*renewers: Principal, lifetime_ms: int = -1) -> DelegationToken:
+def token_of_alice(*renewers: Principal, lifetime_ms: int = -1) -> DelegationToken:
     return new_token(DelegationKey(KEY), ALICE, BOB, renewers, lifetime_ms, LIFETIMES, NOW)
 
 

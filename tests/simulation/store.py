@@ -183,9 +183,11 @@ class SharedTruth:
             except StorageError as error:
                 result = error
             if not self.draws("lost_responses"):
-                self.after(self.random.uniform(0, self.faults.delay_seconds), back(result))
+                self.after(
+                    self.random.uniform(0, self.faults.delay_seconds), respond_if_connected(result)
+                )
 
-        def back(result: T | StorageError) -> Action[None]:
+        def respond_if_connected(result: T | StorageError) -> Action[None]:
             async def come_back() -> None:
                 if self.line(name).responses:
                     response.give(result)

@@ -65,7 +65,7 @@ def put_roll(log: Log) -> None:
     commit(log)
 
 
-def stored(log: Log) -> tuple[bytes, bytes]:
+def read_segment_files(log: Log) -> tuple[bytes, bytes]:
     path = Path(log.segments[0].log_path)
     index = path.with_suffix(".txnindex")
     return path.read_bytes(), index.read_bytes() if index.exists() else b""
@@ -75,7 +75,7 @@ def test_first_run_equals_that_of_kafka(opened: tuple[LogManager, Log]) -> None:
     manager, log = opened
     put_roll(log)
     compact(OsFiles(), manager, log, now_ms=NOW)
-    data, index = stored(log)
+    data, index = read_segment_files(log)
     after_kafka = (GOLDEN / "first-run.log").read_bytes()
     assert len(after_kafka) * 4 < (GOLDEN / "before.log").stat().st_size
     ours = [batch for batch in summary(data) if batch[0] < 176]
@@ -91,7 +91,7 @@ def test_later_runs_equal_those_of_kafka(opened: tuple[LogManager, Log]) -> None
         if run:
             put_roll(log)
         compact(OsFiles(), manager, log, now_ms=NOW + run * 2500)
-    data, index = stored(log)
+    data, index = read_segment_files(log)
     after_kafka = summary((GOLDEN / "fourth-run.log").read_bytes())
     # The last record in Kafka's closed segment has another time and value here.
     assert [batch[:-1] for batch in summary(data) if batch[0] < 176] == [
@@ -116,7 +116,7 @@ def test_log_compacted_by_kafka_is_unchanged(opened: tuple[LogManager, Log]) -> 
     log = open_log(manager, "golden", CONFIG)
     assert log.log_end_offset == 176
     compact(OsFiles(), manager, log, now_ms=NOW)
-    after = summary(stored(log)[0])
+    after = summary(read_segment_files(log)[0])
     changed = [a[0] for a, b in zip(after, before, strict=True) if a != b]
     assert {batch[0] for batch in before if batch[3] & 0x20} >= set(changed)
     assert [batch[0] for batch in after] == [batch[0] for batch in before]

@@ -35,7 +35,7 @@ def write(log: Log, number: int) -> None:
     )
 
 
-def expected(count: int) -> list[bytes]:
+def expected_values(count: int) -> list[bytes]:
     return [b"value %d" % number for number in range(count)]
 
 
@@ -52,7 +52,7 @@ def run(capacity: int) -> int:
         except StorageError:
             refusals += 1
             assert log.offline is None
-            assert values(log) == expected(done)
+            assert values(log) == expected_values(done)
             with contextlib.suppress(StorageError):
                 manager.checkpoint(NOW).run()
             files.capacity += 700
@@ -78,7 +78,7 @@ def run(capacity: int) -> int:
 def check(files: CrashFiles) -> None:
     files.capacity = 1 << 40
     log = open_log(open_manager(files))
-    assert values(log) == expected(RECORDS)
+    assert values(log) == expected_values(RECORDS)
     assert log.epochs.entries == [(0, 0), (1, 25), (2, 50)]
     write(log, RECORDS)
     assert offset_for_timestamp(log, NOW + 40, limit=RECORDS) == (40, NOW + 40, 1)
@@ -117,7 +117,7 @@ def checked(files: CrashFiles, start: int) -> tuple[LogManager, Log]:
     manager = open_manager(files)
     log = open_log(manager)
     assert log.log_start_offset <= start
-    assert values(log) == expected(RECORDS)[log.log_start_offset :]
+    assert values(log) == expected_values(RECORDS)[log.log_start_offset :]
     return manager, log
 
 

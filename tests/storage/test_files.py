@@ -176,13 +176,13 @@ class TestMemory:
         file.append([b"x" * 5000])
         grow, grown = MemFile._grow, []
 
-        def no_more(self: MemFile, needed: int) -> None:
+        def fail_after_two(self: MemFile, needed: int) -> None:
             grown.append(needed)
             if len(grown) > 2:
                 raise MemoryError
             grow(self, needed)
 
-        monkeypatch.setattr(MemFile, "_grow", no_more)
+        monkeypatch.setattr(MemFile, "_grow", fail_after_two)
         with pytest.raises(MemoryError):
             file.append([b"y" * 3_000_000])
         monkeypatch.undo()

@@ -111,12 +111,12 @@ def test_truncation_keeps_the_offsets_in_order(log: Log, monkeypatch: pytest.Mon
     """Plants a bug: a truncation that does not lower the high watermark."""
     forget = Log._forget_from
 
-    def without_high_watermark(log: Log, offset: int) -> None:
+    def truncate_without_high_watermark(log: Log, offset: int) -> None:
         before = log.high_watermark
         forget(log, offset)
         log.high_watermark = before
 
-    monkeypatch.setattr(Log, "_forget_from", without_high_watermark)
+    monkeypatch.setattr(Log, "_forget_from", truncate_without_high_watermark)
     with pytest.raises(AssertionError, match="0 <= 60 <= 20"):
         log.truncate_to(20, now_ms=NOW)
 

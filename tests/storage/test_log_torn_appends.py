@@ -39,7 +39,7 @@ def torn_log(manager: LogManager, records: int = 1) -> Log:
     return log
 
 
-def reopened(manager: LogManager) -> tuple[LogManager, Log]:
+def reopen(manager: LogManager) -> tuple[LogManager, Log]:
     following = open_manager(manager.files, manager.data_dir)
     return following, open_log(following)
 
@@ -48,7 +48,7 @@ def reopened(manager: LogManager) -> tuple[LogManager, Log]:
 def test_clean_shutdown_truncates_torn_bytes(manager: LogManager, records: int) -> None:
     torn_log(manager, records)
     manager.close(now_ms=NOW)
-    following, log = reopened(manager)
+    following, log = reopen(manager)
     assert following.clean
     assert (log.offline, values(log)) == (None, [b"kept"] * records)
 
@@ -58,7 +58,7 @@ def test_shutdown_with_torn_bytes_is_not_clean(manager: LogManager, records: int
     torn_log(manager, records)
     with refusing_cuts():
         manager.close(now_ms=NOW)
-    following, log = reopened(manager)
+    following, log = reopen(manager)
     assert not following.clean
     assert (log.offline, values(log)) == (None, [b"kept"] * records)
 
@@ -73,7 +73,7 @@ def test_segment_with_torn_bytes_is_not_sealed(manager: LogManager) -> None:
     commit(log)
     assert len(log.segments) == 2
     manager.close(now_ms=NOW)
-    _, log = reopened(manager)
+    _, log = reopen(manager)
     assert (log.offline, values(log)) == (None, [b"kept", large])
 
 
@@ -84,6 +84,6 @@ def test_file_with_torn_bytes_is_not_closed(manager: LogManager) -> None:
         assert not file.close_if_idle(at_once=True)
     assert file.close_if_idle(at_once=True)
     manager.close(now_ms=NOW)
-    following, log = reopened(manager)
+    following, log = reopen(manager)
     assert following.clean
     assert (log.offline, values(log)) == (None, [b"kept"])

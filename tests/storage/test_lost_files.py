@@ -21,7 +21,7 @@ Place = tuple[Files, str]
 COUNT = 100
 
 
-def written(place: Place, *, clean: bool, start: int = 0) -> list[str]:
+def write_log(place: Place, *, clean: bool, start: int = 0) -> list[str]:
     """Write a log of several segments, stop or crash, and return the names of its segments."""
     files, data_dir = place
     manager = open_manager(files, data_dir)
@@ -47,7 +47,7 @@ def log_of(place: Place) -> Log:
 def test_log_without_one_of_its_segments_is_offline(
     place: Place, clean: bool, number: int, start: int
 ) -> None:
-    names = written(place, clean=clean, start=start)
+    names = write_log(place, clean=clean, start=start)
     place[0].remove(f"{place[1]}/orders-0/{names[number]}")
     with pytest.raises(CorruptLogError, match="kbroker log repair"):
         log_of(place)
@@ -58,7 +58,7 @@ def test_log_start_at_a_segment_without_checkpoint_is_served_as_kafka_leaves_it(
     place: Place, clean: bool
 ) -> None:
     files, data_dir = place
-    names = written(place, clean=clean)
+    names = write_log(place, clean=clean)
     start = int(names[1].removesuffix(".log"))
     manager = open_manager(files, data_dir)
     open_log(manager).delete_records_before(start)
@@ -75,7 +75,7 @@ def test_repair_of_a_log_without_its_first_segment_says_what_is_lost(
     place: Place, clean: bool
 ) -> None:
     files, data_dir = place
-    names = written(place, clean=clean)
+    names = write_log(place, clean=clean)
     files.remove(f"{data_dir}/orders-0/{names[0]}")
     manager = open_manager(files, data_dir)
     repaired = manager.repair_log("orders", TOPIC_ID, 0, SMALL, now_ms=NOW)
@@ -88,7 +88,7 @@ def test_repair_of_a_log_without_its_first_segment_says_what_is_lost(
 @pytest.mark.parametrize("clean", [True, False])
 def test_missing_directory_is_offline_until_it_is_accepted(place: Place, clean: bool) -> None:
     files, data_dir = place
-    written(place, clean=clean)
+    write_log(place, clean=clean)
     files.rmtree(f"{data_dir}/orders-0")
     manager = open_manager(files, data_dir)
     with pytest.raises(CorruptLogError, match=f"missing.* offset {COUNT} was synced"):
@@ -102,7 +102,7 @@ def test_missing_directory_and_recovery_points_are_named(
     place: Place, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     files, data_dir = place
-    written(place, clean=clean)
+    write_log(place, clean=clean)
     files.rmtree(f"{data_dir}/orders-0")
     files.remove(f"{data_dir}/{RECOVERY_POINTS}")
     log_of(place)
@@ -122,7 +122,7 @@ def test_older_checkpoint_after_a_clean_stop_is_named(
     commit(open_log(manager))
     manager.close(now_ms=NOW)
     older = files.read_bytes(f"{data_dir}/{name}")
-    written(place, clean=True)
+    write_log(place, clean=True)
     files.write_atomic(f"{data_dir}/{name}", older)
     manager = open_manager(files, data_dir)
     assert not manager.clean
@@ -134,7 +134,7 @@ def test_checkpoints_under_each_others_names_give_up_no_record(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     files, data_dir = place
-    written(place, clean=True, start=30)
+    write_log(place, clean=True, start=30)
     one, two = (f"{data_dir}/{name}" for name in ("log-start-offset-checkpoint", RECOVERY_POINTS))
     data = files.read_bytes(one), files.read_bytes(two)
     files.write_atomic(one, data[1])
@@ -147,7 +147,7 @@ def test_log_that_lost_records_consumers_could_read_is_named(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     files, data_dir = place
-    names = written(place, clean=False)
+    names = write_log(place, clean=False)
     checkpoints = OffsetCheckpoints(files, data_dir)
     key = ("orders", 0)
     checkpoints.update([(key, checkpoints.get(key)._replace(recovery_point=0))])
@@ -184,13 +184,13 @@ def cannot_be_listed(error: int) -> Callable[[Path, pytest.MonkeyPatch], None]:
     return plant
 
 
-def without_patch(plant: Callable[[Path], None]) -> Callable[[Path, pytest.MonkeyPatch], None]:
+def ignore_patch(plant: Callable[[Path], None]) -> Callable[[Path, pytest.MonkeyPatch], None]:
     return lambda directory, _: plant(directory)
 
 
 UNREADABLE: Sequence[Callable[[Path, pytest.MonkeyPatch], None]] = (
-    without_patch(file_instead),
-    without_patch(link_to_itself),
+    ignore_patch(file_instead),
+    ignore_patch(link_to_itself),
     cannot_be_listed(errno.EACCES),
     cannot_be_listed(errno.EIO),
     cannot_be_listed(errno.ENAMETOOLONG),
@@ -206,7 +206,7 @@ def test_unreadable_directory_takes_only_its_partition_offline(
     clean: bool,
 ) -> None:
     place = OsFiles(), (tmp_path / "data").as_posix()
-    written(place, clean=clean)
+    write_log(place, clean=clean)
     manager = open_manager(*place)
     append(open_log(manager, "other"), b"x")
     commit(open_log(manager, "other"))
@@ -228,7 +228,7 @@ def test_foreign_segment_after_the_recovery_point_is_kept_with_a_warning(
 ) -> None:
     """Batches with lower offsets are not a torn end: another segment's file was put there."""
     files, data_dir = place
-    names = written(place, clean=False)
+    names = write_log(place, clean=False)
     key, directory = ("orders", 0), f"{data_dir}/orders-0"
     checkpoints = OffsetCheckpoints(files, data_dir)
     checkpoints.update([(key, checkpoints.get(key)._replace(recovery_point=0, high_watermark=0))])

@@ -24,7 +24,7 @@ def copied(files: MemFiles, manager: LogManager) -> LogManager:
     return open_manager(copy)
 
 
-def known(log: Log) -> tuple[object, ...]:
+def state_of(log: Log) -> tuple[object, ...]:
     """Return the state that a copy must have."""
     return (
         log.log_start_offset,
@@ -46,7 +46,7 @@ def test_copy_has_the_state_of_the_owner() -> None:
     log.delete_records_before(30)
     other = copied(files, manager)
     assert other.clean
-    assert known(open_log(other, "t")) == known(log)
+    assert state_of(open_log(other, "t")) == state_of(log)
 
 
 def test_copy_has_the_producer_state() -> None:

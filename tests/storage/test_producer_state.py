@@ -48,7 +48,7 @@ def transactional(batch: BatchHeader) -> BatchHeader:
     return batch._replace(attributes=TRANSACTIONAL_BIT)
 
 
-def refused(log: Log, batch: BatchHeader) -> ErrorCode:
+def rejection_code(log: Log, batch: BatchHeader) -> ErrorCode:
     with pytest.raises(KafkaError) as error:
         log.write(batch)
     return error.value.code
@@ -62,8 +62,8 @@ def test_fenced_producer_is_rejected() -> None:
     log.states.fence(7)
     log.states.fence(9)
     for sequence in (0, 1):
-        assert refused(log, header(sequence)) == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert refused(log, header(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert rejection_code(log, header(sequence)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert rejection_code(log, header(1, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.write(header(0, epoch=1)) == 2
     assert log.write(header(1, producer_id=8)) == 3
     assert log.states.get(9) is None
@@ -78,14 +78,16 @@ class TestSequences:
             assert log.write(header(sequence, 2)) == sequence
         assert log.end == 14
         for sequence in (0, 2):
-            assert refused(log, header(sequence, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            assert (
+                rejection_code(log, header(sequence, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            )
 
     @pytest.mark.parametrize(("first", "count"), [(0, 1), (2, 3), (1, 2), (5, 1), (7, 1)])
     def test_batch_that_is_neither_next_nor_known_is_rejected(self, first: int, count: int) -> None:
         log = Log()
         log.write(header(0, 2))
         log.write(header(2, 2))
-        assert refused(log, header(first, count)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert rejection_code(log, header(first, count)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     def test_sequences_wrap_around(self) -> None:
         log = Log()
@@ -104,9 +106,11 @@ class TestSequences:
         log = Log()
         log.write(header(0, epoch=3))
         log.write(header(1, epoch=3))
-        assert refused(log, header(2, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert rejection_code(log, header(2, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         log.write(header(0, epoch=4))
-        assert refused(log, header(1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH, "47 first"
+        assert rejection_code(log, header(1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH, (
+            "47 first"
+        )
         assert log.write(header(0, epoch=4)) == 2
         assert log.write(header(1, epoch=4)) == 3
 
@@ -124,7 +128,7 @@ class TestSequences:
         log = Log()
         log.write(header(-1, epoch=2))
         log.write(header(-1, epoch=2))
-        assert refused(log, header(-1, epoch=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert rejection_code(log, header(-1, epoch=1)) == ErrorCode.INVALID_PRODUCER_EPOCH
         producer = log.states.get(7)
         assert producer is not None
         assert not producer.batches
@@ -176,7 +180,7 @@ class TestTransactions:
         log = Log()
         log.write(header(0, 3)._replace(attributes=0x10))
         log.states.end_transaction(control(epoch=1), Marker(True, 0), 3, NOW)
-        assert refused(log, header(3, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert rejection_code(log, header(3, epoch=1)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         log.write(header(0, epoch=1))
 
     def test_marker_with_the_same_epoch_keeps_sequences(self) -> None:
@@ -202,8 +206,8 @@ class TestTransactions:
         log = Log()
         log.write(transactional(header(0)))
         for batch in (header(1), header(-1), header(0, epoch=1)):
-            assert refused(log, batch) == ErrorCode.INVALID_TXN_STATE
-        assert refused(log, header(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "45 first"
+            assert rejection_code(log, batch) == ErrorCode.INVALID_TXN_STATE
+        assert rejection_code(log, header(2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "45 first"
         assert log.write(header(0)) == 0, "a retry writes nothing"
         log.write(header(0, producer_id=8))
         log.write(transactional(header(1)))

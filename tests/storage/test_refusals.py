@@ -111,7 +111,7 @@ def test_directory_is_read_only_until_a_probe_succeeds() -> None:
         with pytest.raises(WriteRefusedError, match="read-only"):
             append(each, b"x")
         with pytest.raises(WriteRefusedError, match="read-only"):
-            each.append_replicated(memoryview(as_a_leader_has_it(each.log_end_offset)), now_ms=NOW)
+            each.append_replicated(memoryview(leader_batch(each.log_end_offset)), now_ms=NOW)
     files.refuse(DATA)
     with pytest.raises(StorageError):
         manager.probe()
@@ -124,7 +124,7 @@ def test_directory_is_read_only_until_a_probe_succeeds() -> None:
     append(other, b"b")
 
 
-def as_a_leader_has_it(offset: int) -> bytes:
+def leader_batch(offset: int) -> bytes:
     """Return a batch with this base offset."""
     data, header = batch(b"x")
     return b"".join(placed(data, header, offset, 0))

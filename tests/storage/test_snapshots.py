@@ -24,7 +24,7 @@ def states(producer_id: int) -> ProducerStates:
     return states
 
 
-def known(found: tuple[int, ProducerStates]) -> tuple[int, list[int]]:
+def producer_ids_in(found: tuple[int, ProducerStates]) -> tuple[int, list[int]]:
     return found[0], [producer_id for producer_id, _ in found[1]]
 
 
@@ -32,12 +32,12 @@ def test_newest_valid_snapshot_is_used(files: MemFiles) -> None:
     snapshots = Snapshots(files, "d")
     for offset in (10, 20, 30):
         sync_in_order(snapshots.save(states(offset), offset, (10, 20, 30)))
-    assert known(snapshots.newest(0, 100, NOW)) == (30, [30])
-    assert known(snapshots.newest(0, 29, NOW)) == (20, [20])
-    assert known(snapshots.newest(25, 29, NOW)) == (25, [])
+    assert producer_ids_in(snapshots.newest(0, 100, NOW)) == (30, [30])
+    assert producer_ids_in(snapshots.newest(0, 29, NOW)) == (20, [20])
+    assert producer_ids_in(snapshots.newest(25, 29, NOW)) == (25, [])
     files.write_atomic("d/00000000000000000030.snapshot", b"damaged")
     files.remove("d/00000000000000000020.snapshot")
-    assert known(snapshots.newest(0, 100, NOW)) == (10, [10])
+    assert producer_ids_in(snapshots.newest(0, 100, NOW)) == (10, [10])
 
 
 def test_snapshot_within_a_segment_is_replaced(files: MemFiles) -> None:

@@ -146,18 +146,20 @@ def test_pace_handles_timestamps_before_1970() -> None:
 def test_time_before_1970_selects_log_start(broker: LocalBroker) -> None:
     """Brokers search no time before 1970, and -1 and -2 are special. The client uses the log start."""
 
-    def at(time: str) -> list[str]:
+    def consume_from(time: str) -> list[str]:
         arguments = ("topic", "consume", "t", "-o", f"@{time}:end", "-f", "%v\\n")
         return run(broker, *arguments).stdout.splitlines()
 
     for time in ("0001-01-01", "1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z", "-99999d"):
-        assert at(time) == list(map(str, TIMES))
+        assert consume_from(time) == list(map(str, TIMES))
         moved = run(broker, "group", "seek", "g", "--to", f"@{time}", "-t", "t", "-o", "json")
         assert json.loads(moved.stdout)[0]["new_offset"] == 0
         trimmed = run(broker, "topic", "trim", "t", "--before", f"@{time}", "-o", "json")
         assert json.loads(trimmed.stdout)[0]["records"] == 0
-    assert at("1970-01-01T00:00:00Z") == list(map(str, TIMES[TIMES.index(0) :]))
-    assert at("9999-12-31T23:59:59.999Z") == list(map(str, TIMES[TIMES.index(YEAR_10000 - 1) :]))
+    assert consume_from("1970-01-01T00:00:00Z") == list(map(str, TIMES[TIMES.index(0) :]))
+    assert consume_from("9999-12-31T23:59:59.999Z") == list(
+        map(str, TIMES[TIMES.index(YEAR_10000 - 1) :])
+    )
 
 
 @pytest.mark.parametrize("time", ["99999999999999999d", "-99999999999999999d"])

@@ -202,11 +202,11 @@ class Bank:
         return sum(child.count(Operation.COMMIT) for child in self._all)
 
     def _wait(self, condition: Callable[[], object], description: str) -> None:
-        def after_restarts() -> object:
+        def holds_after_restarts() -> object:
             self.restart_fenced()
             return condition()
 
-        wait_until(after_restarts, description)
+        wait_until(holds_after_restarts, description)
 
     # -- faults; each returns True if a transaction was open when it happened
 

@@ -121,7 +121,7 @@ class Transactional(Client):
         value = next(self._values)
         fields: dict[str, Any] = {"transaction": self.transaction, "value": value, "place": place}
 
-        def answered(error: KafkaError | None, message: Any) -> None:
+        def on_delivery(error: KafkaError | None, message: Any) -> None:
             self._unanswered -= 1
             if error is None:
                 self.recorder.write(Operation.SEND, offset=message.offset(), **fields)
@@ -132,7 +132,7 @@ class Transactional(Client):
         data = b"%d;%d" % (value, source)
         topic, index = place
         self._repeat(
-            lambda: self._producer.produce(topic, data, partition=index, on_delivery=answered)
+            lambda: self._producer.produce(topic, data, partition=index, on_delivery=on_delivery)
         )
         self._unanswered += 1
         self._poll_deliveries(0)

@@ -25,17 +25,17 @@ from kbroker.storage.producer_state import ProducerStates
 MARKER_DELAY_SECONDS = 0.05
 
 
-def stable_offset_passes_open() -> None:
+def ignore_open_transactions_in_stable_offset() -> None:
     """Use the high watermark as the last stable offset."""
     _replace(Log, "last_stable_offset", property(lambda log: log.high_watermark))
 
 
-def aborted_list_empty() -> None:
+def return_no_aborted_transactions() -> None:
     """Return no aborted transactions in Fetch responses."""
     _replace(fetch_operation, "aborted_transactions", lambda log, offset, end_offset: [])
 
 
-def end_answered_before_markers() -> None:
+def respond_before_markers() -> None:
     """Respond to EndTxn before the markers are written."""
     write, end = TransactionCoordinatorService._write_markers, TransactionCoordinatorService.end
 
@@ -57,21 +57,23 @@ def end_answered_before_markers() -> None:
     _replace(TransactionCoordinatorService, "end", answer_at_once)
 
 
-def offsets_of_aborted() -> None:
+def commit_offsets_of_aborted() -> None:
     """Commit the offsets of aborted transactions."""
     end = PendingTransactionalOffsets.end
 
-    def always(pending: PendingTransactionalOffsets, producer_id: int, *, commit: bool) -> Any:
+    def commit_always(
+        pending: PendingTransactionalOffsets, producer_id: int, *, commit: bool
+    ) -> Any:
         return end(pending, producer_id, commit=True)
 
-    _replace(PendingTransactionalOffsets, "end", always)
+    _replace(PendingTransactionalOffsets, "end", commit_always)
 
 
-def zombie_produces() -> None:
+def accept_fenced_producers() -> None:
     """Accept batches of fenced epochs without checking with the coordinator."""
     check = ProducerStates.check
 
-    def without_epoch(states: ProducerStates, header: Any) -> Any:
+    def check_without_epoch(states: ProducerStates, header: Any) -> Any:
         try:
             return check(states, header)
         except KafkaError as error:
@@ -79,15 +81,15 @@ def zombie_produces() -> None:
                 raise
             return None
 
-    _replace(ProducerStates, "check", without_epoch)
+    _replace(ProducerStates, "check", check_without_epoch)
     _replace(ProduceTransaction, "check", lambda *_: None)
 
 
-def old_epoch_ends() -> None:
+def ignore_epoch_in_end_txn() -> None:
     """Ignore the epoch in EndTxn."""
     end = TransactionCoordinator.end
 
-    def with_any_epoch(
+    def end_with_any_epoch(
         coordinator: TransactionCoordinator,
         name: str,
         producer_id: int,
@@ -100,10 +102,10 @@ def old_epoch_ends() -> None:
             coordinator, name, producer_id, known.epoch if known else epoch, *arguments, **how
         )
 
-    _replace(TransactionCoordinator, "end", with_any_epoch)
+    _replace(TransactionCoordinator, "end", end_with_any_epoch)
 
 
-def old_generation_commits() -> None:
+def ignore_generation_in_txn_offset_commit() -> None:
     """Ignore the generation and member ID in TxnOffsetCommit."""
     _replace(OffsetMetadataManager, "_check_transactional_committer", lambda *_: ErrorCode.NONE)
 
@@ -116,13 +118,13 @@ def _replace(owner: Any, name: str, planted: Any) -> None:
 BUGS: dict[str, Callable[[], None]] = {
     plant.__name__: plant
     for plant in (
-        stable_offset_passes_open,
-        aborted_list_empty,
-        end_answered_before_markers,
-        offsets_of_aborted,
-        zombie_produces,
-        old_epoch_ends,
-        old_generation_commits,
+        ignore_open_transactions_in_stable_offset,
+        return_no_aborted_transactions,
+        respond_before_markers,
+        commit_offsets_of_aborted,
+        accept_fenced_producers,
+        ignore_epoch_in_end_txn,
+        ignore_generation_in_txn_offset_commit,
     )
 }
 

@@ -108,13 +108,13 @@ def running(directory: Path, seed: int, module: Sequence[str] = ("kbroker",)) ->
 # The anomaly that shows each planted bug, and the fault that provokes it.
 
 SHOWN_BY: dict[str, tuple[Kind, str]] = {
-    "stable_offset_passes_open": (Kind.PASSED, "kill producer"),
-    "aborted_list_empty": (Kind.ABORTED_READ, "kill producer"),
-    "end_answered_before_markers": (Kind.UNMARKED, "kill producer"),
-    "offsets_of_aborted": (Kind.OFFSETS_KEPT, "kill transformer"),
-    "zombie_produces": (Kind.ZOMBIE, "replace producer"),
-    "old_epoch_ends": (Kind.ZOMBIE, "replace producer"),
-    "old_generation_commits": (Kind.TWICE, "stall transformer"),
+    "ignore_open_transactions_in_stable_offset": (Kind.PASSED, "kill producer"),
+    "return_no_aborted_transactions": (Kind.ABORTED_READ, "kill producer"),
+    "respond_before_markers": (Kind.UNMARKED, "kill producer"),
+    "commit_offsets_of_aborted": (Kind.OFFSETS_KEPT, "kill transformer"),
+    "accept_fenced_producers": (Kind.ZOMBIE, "replace producer"),
+    "ignore_epoch_in_end_txn": (Kind.ZOMBIE, "replace producer"),
+    "ignore_generation_in_txn_offset_commit": (Kind.TWICE, "stall transformer"),
 }
 BUG_SECONDS = 60
 BUGS_PER_RUN, ROUNDS_FOR_ALL_BUGS = 1, 100

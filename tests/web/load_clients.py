@@ -26,13 +26,13 @@ PAUSE_SECONDS = 0.005
 HOST = "127.0.0.1"
 
 
-def _begun() -> None:
+def report_begin() -> None:
     print("begun", flush=True)
 
 
 def _until_the_end() -> Iterator[None]:
     """Yield repeatedly until the input has data or has ended."""
-    _begun()
+    report_begin()
     while not select.select([0], [], [], 0)[0]:
         yield
 
@@ -67,7 +67,7 @@ def watch(port: int) -> None:
     with socket.create_connection((HOST, port)) as stream:
         path = f"/api/v1/topics/{FED.name}/live"
         stream.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        _begun()
+        report_begin()
         stdin, descriptor = 0, stream.fileno()
         while True:
             ready, _, _ = select.select([stdin, descriptor], [], [])

@@ -229,11 +229,11 @@ def test_overview_is_painted_quickly_and_is_small(shown: Shown) -> None:
 def test_warning_is_listed_but_state_stays_good(shown: Shown, severity: str) -> None:
     row = {"what": "directory", "where": "1:/data", "problem": "nearly full", "action": "make room"}
 
-    def with_problem(route: Route) -> None:
+    def respond_with_problem(route: Route) -> None:
         overview = route.fetch().json()
         route.fulfill(json=overview | {"problems": [row | {"severity": severity}]})
 
-    shown.page.route("**/overview", with_problem)
+    shown.page.route("**/overview", respond_with_problem)
     page = shown.go("#/")
     label, shade = ("1 problem", "bad") if severity == ERROR else ("running", "good")
     expect(page.locator(f"main .cards .{shade}")).to_have_text(label)

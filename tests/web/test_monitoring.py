@@ -39,7 +39,7 @@ async def served_names(directory: Path) -> set[str]:
         return (await scrape(http.endpoint_of(1))).names()
 
 
-def without_end(name: str) -> str:
+def base_name(name: str) -> str:
     for end in ENDS:
         if name.startswith("kbroker_") and name.endswith(f"_seconds{end}"):
             return name.removesuffix(end)
@@ -66,7 +66,7 @@ def rules() -> Any:
 
 async def test_metrics_page_lists_exactly_the_exposed_metrics(tmp_path: Path) -> None:
     page = set(NAME.findall((ROOT / "docs/reference/metrics.md").read_text())) - IN_PROSE
-    assert page - RARE == {without_end(each) for each in await served_names(tmp_path)}
+    assert page - RARE == {base_name(each) for each in await served_names(tmp_path)}
 
 
 async def test_rules_and_dashboard_use_exposed_metrics_only(tmp_path: Path, rules: Any) -> None:

@@ -78,12 +78,12 @@ async def test_readiness_is_reported_until_stop_completes() -> None:
         async with open_broker(config, data_dir=None, listeners=[LOOPBACK], service=http) as broker:
             close = broker.node.close
 
-            async def slow() -> None:
+            async def close_when_allowed() -> None:
                 stopping.set()
                 await go_on.wait()
                 await close()
 
-            broker.node.close = slow  # type: ignore[method-assign]
+            broker.node.close = close_when_allowed  # type: ignore[method-assign]
             ready.set()
             await stop.wait()
 

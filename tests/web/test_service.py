@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ..cli.test_serve import SECONDS, refused, serving, wait_for
+from ..cli.test_serve import SECONDS, run_serve, serving, wait_for
 
 LIBRARIES = ("hypercorn", "starlette", "prometheus_client", "anyio", "h11", "h2", "http")
 
@@ -67,7 +67,7 @@ def test_each_process_serves_its_own_http(tmp_path: Path) -> None:
 
 def test_exposed_address_is_warned_about_or_rejected() -> None:
     flags = ("--memory", "--port", "0", "--http-host", "0.0.0.0", "--http-port", "0")
-    done = refused(*flags, "--strict")
+    done = run_serve(*flags, "--strict")
     assert done.returncode == 3
     assert "anyone who can reach 0.0.0.0 can read metrics" in done.stderr
 

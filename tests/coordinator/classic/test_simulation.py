@@ -66,7 +66,7 @@ def _pending_syncs_are_dropped(patch: pytest.MonkeyPatch) -> None:
 def _commits_of_old_generations_are_accepted(patch: pytest.MonkeyPatch) -> None:
     check = OffsetMetadataManager._check_committer
 
-    def careless(
+    def check_unless_old_generation(
         self: OffsetMetadataManager,
         group: ClassicGroup | None,
         request: OffsetCommitRequest,
@@ -76,7 +76,7 @@ def _commits_of_old_generations_are_accepted(patch: pytest.MonkeyPatch) -> None:
         code = check(self, group, request, now, version)
         return ErrorCode.NONE if code is ErrorCode.ILLEGAL_GENERATION else code
 
-    patch.setattr(OffsetMetadataManager, "_check_committer", careless)
+    patch.setattr(OffsetMetadataManager, "_check_committer", check_unless_old_generation)
 
 
 def _join_phase_has_no_timeout(patch: pytest.MonkeyPatch) -> None:
@@ -120,11 +120,11 @@ def _replay_keeps_old_assignments(patch: pytest.MonkeyPatch) -> None:
 def _generation_is_not_incremented(patch: pytest.MonkeyPatch) -> None:
     original = Rebalances._next_generation
 
-    def same(self: Rebalances, group: ClassicGroup, now: Now, result: object) -> None:
+    def keep_generation(self: Rebalances, group: ClassicGroup, now: Now, result: object) -> None:
         group.generation -= 1
         original(self, group, now, result)  # type: ignore[arg-type]
 
-    patch.setattr(Rebalances, "_next_generation", same)
+    patch.setattr(Rebalances, "_next_generation", keep_generation)
 
 
 def _joined_is_miscounted(patch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def _joined_is_miscounted(patch: pytest.MonkeyPatch) -> None:
 def _replaced_members_are_not_stored(patch: pytest.MonkeyPatch) -> None:
     original = ClassicGroups._replace_in_stable_group
 
-    def unwritten(  # type: ignore[no-untyped-def]
+    def replace_without_write(  # type: ignore[no-untyped-def]
         self: ClassicGroups,
         group: ClassicGroup,
         member: ClassicGroupMember,
@@ -152,7 +152,7 @@ def _replaced_members_are_not_stored(patch: pytest.MonkeyPatch) -> None:
         result.records.clear()
         return result
 
-    patch.setattr(ClassicGroups, "_replace_in_stable_group", unwritten)
+    patch.setattr(ClassicGroups, "_replace_in_stable_group", replace_without_write)
 
 
 def _offsets_are_stored_for_wrong_partition(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,9 @@ WITH_MEMBER = [version for version in TRANSACTIONAL_VERSIONS if version >= 3]
 WITHOUT_MEMBER = [version for version in TRANSACTIONAL_VERSIONS if version < 3]
 
 
-def stored(h: Harness, topic_partition: tuple[str, int] = ORDERS, group: str = "g") -> int:
+def committed_offset(
+    h: Harness, topic_partition: tuple[str, int] = ORDERS, group: str = "g"
+) -> int:
     return h.fetch({topic_partition[0]: [topic_partition[1]]}, group=group)[topic_partition][0]
 
 
@@ -121,7 +123,7 @@ def test_pending_offsets_survive_restart(commit: bool) -> None:
     h = h.restarted()
     assert h.fetch(None, require_stable=True) == {ORDERS: UNSTABLE}
     h.end(commit=commit)
-    assert stored(h) == (42 if commit else 1)
+    assert committed_offset(h) == (42 if commit else 1)
 
 
 def test_producers_end_their_own_transactions() -> None:
@@ -142,7 +144,7 @@ def test_last_offset_of_transaction_is_committed() -> None:
     for offset in (5, 9, 6):
         h.commit_in_transaction({ORDERS: offset})
     h.end(commit=True)
-    assert stored(h) == 6
+    assert committed_offset(h) == 6
 
 
 def test_later_commit_is_not_replaced_by_ending_transaction() -> None:
@@ -162,8 +164,8 @@ def test_last_written_of_two_transactions_is_committed() -> None:
         h.commit_in_transaction({ORDERS: 2}, 8)
         for producer_id in ends:
             h.end(producer_id, commit=True)
-        assert stored(h) == 2
-        assert stored(h.restarted()) == 2
+        assert committed_offset(h) == 2
+        assert committed_offset(h.restarted()) == 2
 
 
 def test_aborted_transaction_supersedes_no_offset() -> None:
@@ -172,7 +174,7 @@ def test_aborted_transaction_supersedes_no_offset() -> None:
     h.commit_in_transaction({ORDERS: 2}, 8)
     h.end(8, commit=False)
     h.end(7, commit=True)
-    assert stored(h) == 1
+    assert committed_offset(h) == 1
 
 
 # -- validation of commits

@@ -60,7 +60,7 @@ VOLATILE = {
 }
 
 
-def stored_part(state: ShardState) -> dict[str, Any]:
+def stored_state(state: ShardState) -> dict[str, Any]:
     """Return the stored state of a shard, except classic groups, which rebalances change."""
     groups: dict[str, Any] = {
         name: group for name, group in state.groups.items() if not isinstance(group, ClassicGroup)
@@ -99,8 +99,8 @@ def runs() -> list[Harness]:
 def test_replayed_state_equals_state_loaded_from_log(runs: list[Harness]) -> None:
     compared = 0
     for h in runs:
-        live = stored_part(h.coordinator._state)
-        assert live == stored_part(loaded(h))
+        live = stored_state(h.coordinator._state)
+        assert live == stored_state(loaded(h))
         compared += len(live) - 1
     assert compared >= 3
 

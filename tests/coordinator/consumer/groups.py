@@ -20,7 +20,9 @@ def harness(**settings: Any) -> Harness:
     return Harness(consumer=replace(AT_ONCE, **settings))
 
 
-def given(h: Harness, response: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+def assignment_in(
+    h: Harness, response: ConsumerGroupHeartbeatResponse
+) -> dict[str, list[int]] | None:
     """Return the assignment of a response, or None if it contains none."""
     assert not response.error_code, response
     if response.assignment is None:

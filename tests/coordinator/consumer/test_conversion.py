@@ -15,7 +15,7 @@ from kbroker.protocol.group_metadata import read_assignment, write_assignment
 from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 
 from ..harness import SESSION_MS, Harness, joining, subscription
-from .groups import AT_ONCE, given, harness, members
+from .groups import AT_ONCE, assignment_in, harness, members
 
 HALVES = [[("orders", 0), ("orders", 1)], [("orders", 2), ("orders", 3)]]
 
@@ -140,7 +140,7 @@ def test_upgrade_keeps_assignments_and_classic_members() -> None:
     a, b = classic_pair(h)
     generation = generation_of(h)
     response = h.beat("c", 0)
-    assert (response.member_epoch, given(h, response)) == (generation + 1, {})
+    assert (response.member_epoch, assignment_in(h, response)) == (generation + 1, {})
     shares = members(h)
     assert shares[a] == (generation, {"orders": [0, 1]})
     assert shares[b] == (generation, {"orders": [2, 3]})
@@ -156,7 +156,7 @@ def test_upgrade_keeps_assignments_and_classic_members() -> None:
     assert set(assigned(synced.assignment)) == {"orders"}
     h.join(b)
     assert not h.sync(b, generation + 1).response.error_code
-    assignment = given(h, h.beat("c", generation + 1))
+    assignment = assignment_in(h, h.beat("c", generation + 1))
     shares = members(h)
     everything = sorted(i for _, share in shares.values() for i in share.get("orders", []))
     assert everything == [0, 1, 2, 3]
@@ -204,17 +204,17 @@ def test_classic_member_revokes_partitions_by_rejoining() -> None:
     a = h.new_id(protocols=owning())
     h.join(a, protocols=owning())
     h.sync(a, 1, {a: write_assignment([("orders", i) for i in range(4)])}, protocol="cooperative")
-    assert given(h, h.beat("c", 0)) == {}
+    assert assignment_in(h, h.beat("c", 0)) == {}
     assert h.heartbeat(a, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     joined = h.join(a, protocols=owning(0, 1, 2, 3)).response
     assert joined.generation_id == 1, "the member must revoke partitions first"
     left = assigned(h.sync(a, 1, protocol="cooperative").response.assignment)
     assert left == {"orders": [0, 1]}
-    assert given(h, h.beat("c", 2)) is None
+    assert assignment_in(h, h.beat("c", 2)) is None
     assert h.heartbeat(a, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     assert h.join(a, protocols=owning(0, 1)).response.generation_id == 2
     assert assigned(h.sync(a, 2, protocol="cooperative").response.assignment) == left
-    assert given(h, h.beat("c", 2)) == {"orders": [2, 3]}
+    assert assignment_in(h, h.beat("c", 2)) == {"orders": [2, 3]}
     assert h.heartbeat(a, 2) == 0
     assert h.describe_consumer().group_state == "Stable"
 
@@ -348,7 +348,7 @@ def test_static_members_change_protocol_one_by_one() -> None:
     joined = h.join(instance="i").response
     h.sync(joined.member_id, 1, {joined.member_id: write_assignment(HALVES[0])}, instance="i")
     up = h.beat("new", 0, instance_id="i")
-    assert (up.error_code, given(h, up)) == (0, {"orders": [0, 1]})
+    assert (up.error_code, assignment_in(h, up)) == (0, {"orders": [0, 1]})
     assert set(members(h)) == {"new"}
     assert h.heartbeat(joined.member_id, 1, instance="i") == ErrorCode.FENCED_INSTANCE_ID
     down = h.join(instance="i").response

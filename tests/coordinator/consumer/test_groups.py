@@ -11,7 +11,7 @@ from kbroker.coordinator.consumer.group import ConsumerGroup
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import REBALANCE_MS
-from .groups import ALL, AT_ONCE, SESSION_MS, given, harness, members
+from .groups import ALL, AT_ONCE, SESSION_MS, assignment_in, harness, members
 
 # -- validation of heartbeats
 
@@ -68,17 +68,17 @@ def test_coordinator_generates_member_id_in_version_0() -> None:
 def test_single_member_receives_all_partitions_once() -> None:
     h = harness()
     first = h.beat("a", 0)
-    assert (first.member_epoch, given(h, first)) == (2, ALL)
+    assert (first.member_epoch, assignment_in(h, first)) == (2, ALL)
     assert first.heartbeat_interval_ms == 5_000
     next_beat = h.beat("a", 2, owned=ALL)
-    assert (next_beat.member_epoch, given(h, next_beat)) == (2, None)
+    assert (next_beat.member_epoch, assignment_in(h, next_beat)) == (2, None)
 
 
 def test_full_heartbeat_receives_full_response() -> None:
     h = harness()
     h.beat("a", 0)
     response = h.beat("a", 2, topics=["orders"], owned=ALL, rebalance_timeout_ms=REBALANCE_MS)
-    assert given(h, response) == ALL
+    assert assignment_in(h, response) == ALL
 
 
 def test_wrong_epoch_or_member_id_is_rejected() -> None:
@@ -106,7 +106,7 @@ def test_rejoining_member_receives_full_assignment() -> None:
     h = harness()
     h.beat("a", 0)
     next_beat = h.beat("a", 0)
-    assert (next_beat.member_epoch, given(h, next_beat)) == (2, ALL)
+    assert (next_beat.member_epoch, assignment_in(h, next_beat)) == (2, ALL)
     assert len(members(h)) == 1
 
 
@@ -116,7 +116,7 @@ def test_partitions_of_leaving_member_are_reassigned() -> None:
     h.beat("b", 0)
     assert h.beat("a", -1).member_epoch == -1
     response = h.beat("b", 3)
-    assert (response.member_epoch, given(h, response)) == (4, ALL)
+    assert (response.member_epoch, assignment_in(h, response)) == (4, ALL)
     assert h.beat("b", -1).error_code == 0
     assert h.describe_consumer().group_state == "Empty"
 
@@ -158,10 +158,13 @@ def test_new_partitions_and_deleted_topics_change_assignment() -> None:
     h = harness()
     h.beat("a", 0, topics=["orders", "audit", "later"])
     h.create_topic("orders", 6)
-    assert given(h, h.beat("a", 2)) == {"orders": [0, 1, 2, 3, 4, 5], "audit": [0]}
+    assert assignment_in(h, h.beat("a", 2)) == {"orders": [0, 1, 2, 3, 4, 5], "audit": [0]}
     h.create_topic("later", 1)
     h.delete_topic("audit")
-    assert given(h, h.beat("a", 3, owned={})) == {"orders": [0, 1, 2, 3, 4, 5], "later": [0]}
+    assert assignment_in(h, h.beat("a", 3, owned={})) == {
+        "orders": [0, 1, 2, 3, 4, 5],
+        "later": [0],
+    }
     h.create_topic("other", 1)
     assert h.beat("a", 4).member_epoch == 4
 
@@ -173,26 +176,26 @@ def test_recreated_topic_is_assigned_again() -> None:
     h.create_topic("audit", 1)
     response = h.beat("a", 2, owned={})
     assert response.member_epoch == 3
-    assert given(h, response) == {"audit": [0]}
+    assert assignment_in(h, response) == {"audit": [0]}
 
 
 def test_regular_expression_matches_existing_and_new_topics() -> None:
     h = harness()
     response = h.beat("a", 0, subscribed_topic_regex="or.*|au..t")
-    assert given(h, response) == {"orders": [0, 1, 2, 3], "audit": [0]}
+    assert assignment_in(h, response) == {"orders": [0, 1, 2, 3], "audit": [0]}
     h.create_topic("orc", 1)
     assert h.beat("a", 2).member_epoch == 2, "changes of topics come in bursts"
     h.sleep(1_000)
-    assert set(given(h, h.beat("a", 2)) or ()) == {"orders", "audit", "orc"}
+    assert set(assignment_in(h, h.beat("a", 2)) or ()) == {"orders", "audit", "orc"}
     h.create_topic("x", 1)
     h.sleep(1_000)
-    assert given(h, h.beat("a", 3)) is None
+    assert assignment_in(h, h.beat("a", 3)) is None
 
 
 def test_regular_expression_matches_only_topics_that_client_may_describe() -> None:
     h = harness()
     response = h.beat("a", 0, subscribed_topic_regex=".*", may_describe="audit".__eq__)
-    assert given(h, response) == {"audit": [0]}
+    assert assignment_in(h, response) == {"audit": [0]}
 
 
 def test_unused_regular_expression_is_deleted() -> None:
@@ -204,7 +207,7 @@ def test_unused_regular_expression_is_deleted() -> None:
     assert set(group.resolved) == {"or.*"}
     response = h.beat("a", group.members["a"].epoch, subscribed_topic_regex="", topics=["audit"])
     assert set(group.resolved) == set()
-    assert given(h, response) == {}
+    assert assignment_in(h, response) == {}
 
 
 @pytest.mark.parametrize("topics", [0, 2_100])
@@ -260,7 +263,7 @@ def test_returning_static_member_keeps_assignment() -> None:
     assert h.beat("a", -2, instance_id="i").member_epoch == -2
     assert members(h)["a"] == (-2, {"orders": [0, 1]})
     back = h.beat("z", 0, instance_id="i")
-    assert (back.member_epoch, given(h, back)) == (3, {"orders": [0, 1]})
+    assert (back.member_epoch, assignment_in(h, back)) == (3, {"orders": [0, 1]})
     assert set(members(h)) == {"b", "z"}
     assert h.describe_consumer().group_epoch == 3
     assert h.beat("a", 3, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID
@@ -282,7 +285,7 @@ def test_instance_id_belongs_to_one_member() -> None:
     assert h.beat("a", 2, instance_id="other").error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert h.beat("a", 0, instance_id="i").error_code == 0, "the member rejoins"
     assert h.beat("a", -1, instance_id="i").error_code == 0
-    assert given(h, h.beat("z", 0, instance_id="i")) == ALL
+    assert assignment_in(h, h.beat("z", 0, instance_id="i")) == ALL
 
 
 # -- failed appends, deletion and expiration

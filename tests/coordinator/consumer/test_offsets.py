@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.protocol.errors import ErrorCode
 
-from .groups import ALL, given, harness, members
+from .groups import ALL, assignment_in, harness, members
 
 
 def test_commits_are_fenced_by_member_epoch() -> None:
@@ -27,7 +27,7 @@ def test_commit_of_older_epoch_is_accepted_for_partitions_held_since() -> None:
     h.beat("a", 2)
     h.beat("a", 2, owned={"orders": [0, 1]})
     h.beat("b", -1)
-    assert given(h, h.beat("a", 3)) == ALL
+    assert assignment_in(h, h.beat("a", 3)) == ALL
     offsets = {("orders", index): 1 for index in range(4)}
     stale = ErrorCode.STALE_MEMBER_EPOCH
     assert h.commit(offsets, "a", 1) == [stale] * 4

@@ -5,19 +5,19 @@ from __future__ import annotations
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import REBALANCE_MS
-from .groups import ALL, given, harness, members
+from .groups import ALL, assignment_in, harness, members
 
 
 def test_new_member_gets_partitions_after_revocation() -> None:
     h = harness()
     h.beat("a", 0)
-    assert given(h, h.beat("b", 0)) == {}
+    assert assignment_in(h, h.beat("b", 0)) == {}
     half = h.beat("a", 2)
-    assert (half.member_epoch, given(h, half)) == (2, {"orders": [0, 1]})
-    assert given(h, h.beat("b", 3)) is None
+    assert (half.member_epoch, assignment_in(h, half)) == (2, {"orders": [0, 1]})
+    assert assignment_in(h, h.beat("b", 3)) is None
     assert h.beat("a", 2, owned=ALL).member_epoch == 2, "the partitions are not revoked yet"
     assert h.beat("a", 2, owned={"orders": [0, 1]}).member_epoch == 3
-    assert given(h, h.beat("b", 3)) == {"orders": [2, 3]}
+    assert assignment_in(h, h.beat("b", 3)) == {"orders": [2, 3]}
     assert h.describe_consumer().group_state == "Stable"
     assert members(h) == {"a": (3, {"orders": [0, 1]}), "b": (3, {"orders": [2, 3]})}
 
@@ -27,7 +27,7 @@ def test_members_joining_within_assignment_interval_are_assigned_together() -> N
     h.beat("a", 0)
     h.ms += 200
     response = h.beat("b", 0)
-    assert (response.member_epoch, given(h, response)) == (2, {})
+    assert (response.member_epoch, assignment_in(h, response)) == (2, {})
     assert h.describe_consumer().group_state == "Assigning"
     h.beat("c", 0)
     h.ms += 800
@@ -47,7 +47,7 @@ def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     events = h.sleep(REBALANCE_MS // 4)
     assert [e.cause for e in events] == ["member a did not revoke partitions in time"]
     assert h.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert given(h, h.beat("b", 3)) == ALL
+    assert assignment_in(h, h.beat("b", 3)) == ALL
 
 
 def test_member_that_revokes_in_time_is_kept() -> None:
@@ -63,9 +63,9 @@ def test_member_with_new_subscription_revokes_immediately() -> None:
     h = harness(assignment_interval_ms=60_000)
     h.beat("a", 0)
     response = h.beat("a", 2, topics=["audit"], owned=ALL)
-    assert (response.member_epoch, given(h, response)) == (2, {})
+    assert (response.member_epoch, assignment_in(h, response)) == (2, {})
     h.beat("a", 2, owned={})
     for _ in range(2):
         h.sleep(30_000)
         response = h.beat("a", 2)
-    assert given(h, response) == {"audit": [0]}
+    assert assignment_in(h, response) == {"audit": [0]}

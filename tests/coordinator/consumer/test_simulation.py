@@ -40,10 +40,10 @@ def test_random_runs_assign_every_partition_to_one_member() -> None:
 
 
 def test_missing_holder_check_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(self: ConsumerGroup, *place: Any) -> None:
+    def find_no_holder(self: ConsumerGroup, *place: Any) -> None:
         return None
 
-    monkeypatch.setattr(ConsumerGroup, "holder", nobody)
+    monkeypatch.setattr(ConsumerGroup, "holder", find_no_holder)
     with pytest.raises(Violation):
         run_all()
 

@@ -7,7 +7,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
 )
 
-from .groups import given, harness
+from .groups import assignment_in, harness
 
 
 def test_most_common_assignor_is_used() -> None:
@@ -23,8 +23,8 @@ def test_pattern_over_many_topics_is_resolved_in_background() -> None:
     for number in range(2_100):
         h.topics.create(f"t{number}", 1)
     response = h.beat("a", 0, subscribed_topic_regex="t1.?")
-    assert (response.member_epoch, given(h, response)) == (1, {})
-    found = given(h, h.beat("a", 1))
+    assert (response.member_epoch, assignment_in(h, response)) == (1, {})
+    found = assignment_in(h, h.beat("a", 1))
     assert found == {f"t{each}": [0] for each in (1, *range(10, 20))}
 
 
@@ -32,13 +32,13 @@ def test_many_partitions_are_assigned_in_background() -> None:
     h = harness()
     h.create_topic("large", 2_500)
     response = h.beat("a", 0, topics=["large"])
-    assert (response.member_epoch, given(h, response)) == (1, {})
+    assert (response.member_epoch, assignment_in(h, response)) == (1, {})
     response = h.beat("a", 1)
-    assert (response.member_epoch, given(h, response)) == (2, {"large": list(range(2_500))})
-    assert given(h, h.beat("b", 0, topics=["large"])) == {}
-    assert len((given(h, h.beat("a", 2)) or {})["large"]) == 1_250
+    assert (response.member_epoch, assignment_in(h, response)) == (2, {"large": list(range(2_500))})
+    assert assignment_in(h, h.beat("b", 0, topics=["large"])) == {}
+    assert len((assignment_in(h, h.beat("a", 2)) or {})["large"]) == 1_250
     h.beat("a", 2, owned={})
-    assert len((given(h, h.beat("b", 2)) or {})["large"]) == 1_250
+    assert len((assignment_in(h, h.beat("b", 2)) or {})["large"]) == 1_250
     assert h.restarted().describe_consumer() == h.describe_consumer()
 
 

@@ -20,7 +20,7 @@ def harness(**settings: Any) -> Harness:
     return Harness(share=replace(AT_ONCE, **settings))
 
 
-def given(h: Harness, response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+def assignment_in(h: Harness, response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
     """Return the assignment of a response, or None if it contains none."""
     assert not response.error_code, response
     if response.assignment is None:
@@ -31,7 +31,7 @@ def given(h: Harness, response: ShareGroupHeartbeatResponse) -> dict[str, list[i
     }
 
 
-def asked(h: Harness) -> dict[str, list[int]]:
+def requested_partitions(h: Harness) -> dict[str, list[int]]:
     """Return the partitions of pending initialization requests."""
     return {
         h.topics.name_of(topic_id) or "?": sorted(partitions)
@@ -40,17 +40,17 @@ def asked(h: Harness) -> dict[str, list[int]]:
     }
 
 
-def begun(**settings: Any) -> Harness:
+def initialized_group(**settings: Any) -> Harness:
     """Return a group with initialized states and member a, which has all partitions, in epoch 3."""
     h = harness(**settings)
     h.share_beat("a", 0)
     h.make_states()
-    assert given(h, h.share_beat("a", 2)) == ALL
+    assert assignment_in(h, h.share_beat("a", 2)) == ALL
     return h
 
 
 def empty_group() -> Harness:
-    h = begun()
+    h = initialized_group()
     h.share_beat("a", -1)
     return h
 

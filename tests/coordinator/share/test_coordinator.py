@@ -60,8 +60,8 @@ class Log:
         self.coordinator = self._new()
         for stored in self.records:
             load(self.coordinator, *stored)
-        assert {share: shown(each) for share, each in self.coordinator.states.items()} == {
-            share: shown(each) for share, each in before.items()
+        assert {share: fields_of(each) for share, each in self.coordinator.states.items()} == {
+            share: fields_of(each) for share, each in before.items()
         }
 
     def initialize(self, *, epoch: int = 0, start: int = 0) -> Any:
@@ -97,7 +97,7 @@ class Log:
         return [tuple(each) for each in self.coordinator.states[self.share].batches]
 
 
-def shown(state: Any) -> tuple[Any, ...]:
+def fields_of(state: Any) -> tuple[Any, ...]:
     return (
         *(getattr(state, name) for name in type(state).__slots__ if name != "batches"),
         list(state.batches),

@@ -303,19 +303,19 @@ def pending_writes_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def runs_are_split_too_late(patch: pytest.MonkeyPatch) -> None:
-    def between(self: InFlightBatch, first: int, last: int) -> Iterator[Run]:
+    def runs_up_to_next_offset(self: InFlightBatch, first: int, last: int) -> Iterator[Run]:
         return real(self, first, last + 1)
 
     real = InFlightBatch.between
-    patch.setattr(InFlightBatch, "between", between)
+    patch.setattr(InFlightBatch, "between", runs_up_to_next_offset)
 
 
 def last_record_of_batch_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    def divided(self: Any, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def ranges_without_last_offset(self: Any, first: int, last: int) -> Iterator[tuple[int, int]]:
         yield from real(self, first, max(first, last - 1))
 
     real = share_acquiring._Acquiring._divided
-    patch.setattr(share_acquiring._Acquiring, "_divided", divided)
+    patch.setattr(share_acquiring._Acquiring, "_divided", ranges_without_last_offset)
 
 
 @pytest.mark.parametrize(

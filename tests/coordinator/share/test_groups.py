@@ -8,7 +8,15 @@ import pytest
 
 from kbroker.protocol.errors import ErrorCode
 
-from .groups import ALL, SESSION_MS, asked, begun, empty_group, given, harness
+from .groups import (
+    ALL,
+    SESSION_MS,
+    assignment_in,
+    empty_group,
+    harness,
+    initialized_group,
+    requested_partitions,
+)
 
 # -- validation of heartbeats
 
@@ -41,27 +49,27 @@ def test_invalid_heartbeat_is_rejected(name: str) -> None:
 def test_member_gets_partitions_after_initialization() -> None:
     h = harness()
     first = h.share_beat("a", 0)
-    assert (first.member_epoch, given(h, first)) == (2, {})
+    assert (first.member_epoch, assignment_in(h, first)) == (2, {})
     assert first.heartbeat_interval_ms == 5_000
-    assert asked(h) == ALL
+    assert requested_partitions(h) == ALL
     next_beat = h.share_beat("a", 2)
-    assert (next_beat.member_epoch, given(h, next_beat)) == (2, None)
+    assert (next_beat.member_epoch, assignment_in(h, next_beat)) == (2, None)
     (made,) = h.make_states()
     assert made.epoch == 2
     response = h.share_beat("a", 2)
-    assert (response.member_epoch, given(h, response)) == (3, ALL)
-    assert given(h, h.share_beat("a", 3)) is None
-    assert asked(h) == {}
+    assert (response.member_epoch, assignment_in(h, response)) == (3, ALL)
+    assert assignment_in(h, h.share_beat("a", 3)) is None
+    assert requested_partitions(h) == {}
 
 
 def test_heartbeat_with_subscription_receives_assignment() -> None:
-    h = begun()
-    assert given(h, h.share_beat("a", 3, ["orders"])) == ALL
-    assert given(h, h.share_beat("a", 0)) == ALL
+    h = initialized_group()
+    assert assignment_in(h, h.share_beat("a", 3, ["orders"])) == ALL
+    assert assignment_in(h, h.share_beat("a", 0)) == ALL
 
 
 def test_wrong_epoch_or_member_id_is_rejected() -> None:
-    h = begun()
+    h = initialized_group()
     assert h.share_beat("a", 4).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     assert h.share_beat("a", 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     assert not h.share_beat("a", 2).error_code, "a response may have been lost"
@@ -70,28 +78,28 @@ def test_wrong_epoch_or_member_id_is_rejected() -> None:
 
 
 def test_full_group_rejects_new_members() -> None:
-    h = begun(size_max=2)
+    h = initialized_group(size_max=2)
     h.share_beat("b", 0)
     assert h.share_beat("c", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert not h.share_beat("b", 0).error_code
 
 
 def test_silent_member_is_removed() -> None:
-    h = begun()
+    h = initialized_group()
     h.share_beat("b", 0)
     h.sleep(SESSION_MS - 1)
     h.share_beat("a", 3)
     (event,) = h.sleep(1)
     assert event.cause == "member b missed heartbeats"
     response = h.share_beat("a", 4)
-    assert given(h, response) == ALL
+    assert assignment_in(h, response) == ALL
     h.coordinator.end_session("g", "a", h.now)
     h.sleep(0)
     assert h.describe_share().group_state == "Empty"
 
 
 def test_session_timeout_that_cannot_be_stored_is_retried() -> None:
-    h = begun()
+    h = initialized_group()
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     h.sleep(SESSION_MS)
     assert len(h.describe_share().members) == 1
@@ -107,7 +115,7 @@ def test_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
     assert h.to_make == []
     assert h.coordinator.next_deadline() is None
     assert h.share_beat("a", 0).member_epoch == 2
-    assert asked(h) == ALL
+    assert requested_partitions(h) == ALL
 
 
 # -- topics
@@ -115,28 +123,28 @@ def test_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
 
 def test_created_grown_and_deleted_topics_change_assignment() -> None:
     h = harness()
-    assert given(h, h.share_beat("a", 0, ["later"])) == {}
-    assert asked(h) == {}
+    assert assignment_in(h, h.share_beat("a", 0, ["later"])) == {}
+    assert requested_partitions(h) == {}
     h.create_topic("later", 2)
     h.share_beat("a", 2)
-    assert asked(h) == {"later": [0, 1]}
+    assert requested_partitions(h) == {"later": [0, 1]}
     h.make_states()
-    assert given(h, h.share_beat("a", 3)) == {"later": [0, 1]}
+    assert assignment_in(h, h.share_beat("a", 3)) == {"later": [0, 1]}
     h.create_topic("later", 3)
     h.share_beat("a", 4)
-    assert asked(h) == {"later": [2]}
+    assert requested_partitions(h) == {"later": [2]}
     h.make_states()
-    assert given(h, h.share_beat("a", 5)) == {"later": [0, 1, 2]}
+    assert assignment_in(h, h.share_beat("a", 5)) == {"later": [0, 1, 2]}
     topic_id = h.topics.id_of("later")
     assert topic_id is not None
     h.delete_topic("later")
     h.forget(h.coordinator.share_offsets.forget_topics([topic_id]))
     assert list(h.coordinator.share_offsets.partitions("g")) == []
-    assert given(h, h.share_beat("a", 6)) == {}
+    assert assignment_in(h, h.share_beat("a", 6)) == {}
 
 
 def test_topics_deleted_while_unloaded_are_removed_after_load() -> None:
-    h = begun()
+    h = initialized_group()
     del h.topics.topics["orders"]
     h = h.restarted()
     assert len(list(h.coordinator.share_offsets.partitions("g"))) == 4
@@ -158,7 +166,7 @@ def test_deleting_group_writes_tombstone_for_every_record() -> None:
 
 
 def test_group_has_one_type() -> None:
-    h = begun()
+    h = initialized_group()
     assert h.beat("x", 0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert h.join("").response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert h.commit({("orders", 0): 1}) == [ErrorCode.GROUP_ID_NOT_FOUND]

@@ -10,10 +10,10 @@ from kbroker.coordinator.share.offsets import ShareStateRequests
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import Harness
-from .groups import asked, begun, empty_group, harness
+from .groups import empty_group, harness, initialized_group, requested_partitions
 
 
-def begun_by(result: Result[ShareStateRequests]) -> ShareStateRequests:
+def state_requests_of(result: Result[ShareStateRequests]) -> ShareStateRequests:
     """Return the requests for the share coordinators."""
     assert isinstance(result.response, ShareStateRequests)
     return result.response
@@ -29,22 +29,22 @@ def test_offsets_of_missing_group_may_be_altered() -> None:
     h = harness()
     result = h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now)
     h.settle(result)
-    assert begun_by(result).epoch == 1
-    h.settle(h.coordinator.share_states.made("g", begun_by(result).partitions, well=True))
+    assert state_requests_of(result).epoch == 1
+    h.settle(h.coordinator.share_states.made("g", state_requests_of(result).partitions, well=True))
     assert [share.partition for share in h.coordinator.share_offsets.partitions("g")] == [1]
     assert h.describe_share().group_state == "Empty"
     h.share_beat("a", 0)
-    assert asked(h) == {"orders": [0, 2, 3]}
+    assert requested_partitions(h) == {"orders": [0, 2, 3]}
 
 
 def test_offsets_of_group_with_members_cannot_be_altered() -> None:
-    h = begun()
+    h = initialized_group()
     for result in (
         h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now),
         h.coordinator.share_offsets.delete("g", {}),
         h.coordinator.share_offsets.delete_all("g"),
     ):
-        assert begun_by(result).error_code == ErrorCode.NON_EMPTY_GROUP
+        assert state_requests_of(result).error_code == ErrorCode.NON_EMPTY_GROUP
         assert not result.records
     assert h.delete_groups("g") == {"g": ErrorCode.NON_EMPTY_GROUP}
 
@@ -54,22 +54,22 @@ def test_deleting_offsets_removes_topic_from_group() -> None:
     (topic_id,) = topic_of(h)
     result = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
     h.settle(result)
-    assert begun_by(result).partitions == {topic_id: {0, 1, 2, 3}}
+    assert state_requests_of(result).partitions == {topic_id: {0, 1, 2, 3}}
     assert list(h.coordinator.share_offsets.partitions("g")) == []
     repeated = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
-    assert begun_by(repeated).partitions == {topic_id: {0, 1, 2, 3}}, (
+    assert state_requests_of(repeated).partitions == {topic_id: {0, 1, 2, 3}}, (
         "the deletion is not confirmed yet"
     )
     h.settle(h.coordinator.share_offsets.deleted("g", [topic_id]))
     last = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
-    assert not begun_by(last).partitions
+    assert not state_requests_of(last).partitions
 
 
 def test_deleting_group_deletes_its_states() -> None:
     h = empty_group()
     result = h.coordinator.share_offsets.delete_all("g")
     h.settle(result)
-    assert {*begun_by(result).partitions} == {*topic_of(h)}
+    assert {*state_requests_of(result).partitions} == {*topic_of(h)}
     assert h.delete_groups("g") == {"g": 0}
     assert not h.coordinator.has_share_group("g")
     assert h.restarted().describe_share().error_code == ErrorCode.GROUP_ID_NOT_FOUND

@@ -6,11 +6,11 @@ from kbroker.coordinator import CoordinatorRecord
 from kbroker.coordinator.share.group import ShareGroup
 from kbroker.coordinator.share.records import shared_record
 
-from .groups import SESSION_MS, begun
+from .groups import SESSION_MS, initialized_group
 
 
 def test_restart_keeps_group_and_restarts_sessions() -> None:
-    h = begun()
+    h = initialized_group()
     h.share_beat("b", 0, ["orders", "audit"])
     before = h.describe_share()
     h = h.restarted()
@@ -20,7 +20,7 @@ def test_restart_keeps_group_and_restarts_sessions() -> None:
 
 
 def test_tombstone_of_missing_group_is_ignored() -> None:
-    h = begun()
+    h = initialized_group()
     (group,) = h.coordinator._state.groups_of(ShareGroup)
     key = shared_record("gone", group.shared).key
     h.coordinator.replay(CoordinatorRecord(key, None))

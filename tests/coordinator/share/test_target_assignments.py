@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .groups import ALL, begun, given, harness
+from .groups import ALL, assignment_in, harness, initialized_group
 
 
 def test_partitions_are_shared_when_members_outnumber_them() -> None:
-    h = begun()
-    assert len(given(h, h.share_beat("b", 0)) or ()) == 1
-    assert len((given(h, h.share_beat("a", 3)) or {})["orders"]) == 2
+    h = initialized_group()
+    assert len(assignment_in(h, h.share_beat("b", 0)) or ()) == 1
+    assert len((assignment_in(h, h.share_beat("a", 3)) or {})["orders"]) == 2
     for member in "cde":
         h.share_beat(member, 0)
     rows = h.describe_share().members
@@ -28,9 +28,9 @@ def test_targets_respect_assignment_interval() -> None:
     h.share_beat("a", 0)
     h.make_states()
     response = h.share_beat("a", 2)
-    assert (response.member_epoch, given(h, response)) == (2, None)
+    assert (response.member_epoch, assignment_in(h, response)) == (2, None)
     row = h.describe_share()
     assert (row.group_epoch, row.assignment_epoch) == (3, 2)
     h.sleep(1_000)
     response = h.share_beat("a", 2)
-    assert (response.member_epoch, given(h, response)) == (3, ALL)
+    assert (response.member_epoch, assignment_in(h, response)) == (3, ALL)

@@ -40,10 +40,10 @@ def test_random_runs_assign_every_task_to_one_member() -> None:
 
 
 def test_missing_active_process_check_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(self: StreamsGroup, *task: Any) -> None:
+    def find_no_holder(self: StreamsGroup, *task: Any) -> None:
         return None
 
-    monkeypatch.setattr(StreamsGroup, "active_process", nobody)
+    monkeypatch.setattr(StreamsGroup, "active_process", find_no_holder)
     with pytest.raises(Violation):
         run_all()
 

@@ -18,15 +18,15 @@ def kinds(new: Any, old: Any) -> list[str]:
     return [each.kind for each in reader.differences(writer, Budget())]
 
 
-def thing(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+def object_schema(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **more}
 
 
 TEXT, NUMBER = {"type": "string"}, {"type": "number"}
-OPEN = thing({"a": TEXT})
-CLOSED = thing({"a": TEXT}, additionalProperties=False)
-TEXTS = thing({"a": TEXT}, additionalProperties=TEXT)
-REF = {"definitions": {"t": TEXT}, **thing({"a": {"$ref": "#/definitions/t"}})}
+OPEN = object_schema({"a": TEXT})
+CLOSED = object_schema({"a": TEXT}, additionalProperties=False)
+TEXTS = object_schema({"a": TEXT}, additionalProperties=TEXT)
+REF = {"definitions": {"t": TEXT}, **object_schema({"a": {"$ref": "#/definitions/t"}})}
 LIST = {"type": "array", "items": TEXT}
 FITS: list[tuple[str, Any, Any]] = [
     ("the same", OPEN, OPEN),
@@ -42,23 +42,31 @@ FITS: list[tuple[str, Any, Any]] = [
     ("a smaller step", {**NUMBER, "multipleOf": 2}, {**NUMBER, "multipleOf": 4}),
     ("more values", {"enum": ["a", "b"]}, {"enum": ["a"]}),
     ("less required", OPEN, {**OPEN, "required": ["a"]}),
-    ("required with a default", thing({"a": {**TEXT, "default": ""}}, required=["a"]), OPEN),
-    ("a property less, open", thing({}), OPEN),
+    (
+        "required with a default",
+        object_schema({"a": {**TEXT, "default": ""}}, required=["a"]),
+        OPEN,
+    ),
+    ("a property less, open", object_schema({}), OPEN),
     (
         "a property more, closed",
-        thing({"a": TEXT, "b": NUMBER}, additionalProperties=False),
+        object_schema({"a": TEXT, "b": NUMBER}, additionalProperties=False),
         CLOSED,
     ),
-    ("a covered property more", thing({"a": TEXT, "b": TEXT}, additionalProperties=TEXT), TEXTS),
-    ("a property of any kind more", thing({"a": TEXT, "b": {}}), OPEN),
-    ("a covered property less", thing({}, additionalProperties=TEXT), TEXTS),
+    (
+        "a covered property more",
+        object_schema({"a": TEXT, "b": TEXT}, additionalProperties=TEXT),
+        TEXTS,
+    ),
+    ("a property of any kind more", object_schema({"a": TEXT, "b": {}}), OPEN),
+    ("a covered property less", object_schema({}, additionalProperties=TEXT), TEXTS),
     ("opened", OPEN, CLOSED),
     ("a reference", OPEN, REF),
     ("by a reference", REF, OPEN),
     ("items of a wider type", {**LIST, "items": {"type": ["string", "null"]}}, LIST),
     ("one more choice", {"oneOf": [TEXT, NUMBER]}, {"oneOf": [TEXT]}),
     ("a choice of what was single", {"oneOf": [TEXT, NUMBER]}, TEXT),
-    ("fewer parts", {"allOf": [OPEN]}, {"allOf": [OPEN, thing({"b": NUMBER})]}),
+    ("fewer parts", {"allOf": [OPEN]}, {"allOf": [OPEN, object_schema({"b": NUMBER})]}),
     ("less refused", {"not": TEXT}, {"not": {"type": ["string", "null"]}}),
     ("fewer dependencies", OPEN, {**OPEN, "dependencies": {"a": ["b"]}}),
 ]
@@ -81,31 +89,31 @@ REFUSES: list[tuple[str, Any, Any, str]] = [
     ("more required", {**OPEN, "required": ["a"]}, OPEN, "REQUIRED_ATTRIBUTE_ADDED"),
     (
         "a property more, open",
-        thing({"a": TEXT, "b": TEXT}),
+        object_schema({"a": TEXT, "b": TEXT}),
         OPEN,
         "PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL",
     ),
     (
         "a required property more, closed",
-        {**thing({"a": TEXT, "b": TEXT}, additionalProperties=False), "required": ["b"]},
+        {**object_schema({"a": TEXT, "b": TEXT}, additionalProperties=False), "required": ["b"]},
         CLOSED,
         "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL",
     ),
     (
         "a property less, closed",
-        thing({}, additionalProperties=False),
+        object_schema({}, additionalProperties=False),
         CLOSED,
         "PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL",
     ),
     (
         "a property less that is not covered",
-        thing({}, additionalProperties=NUMBER),
-        thing({"a": TEXT}, additionalProperties=NUMBER),
+        object_schema({}, additionalProperties=NUMBER),
+        object_schema({"a": TEXT}, additionalProperties=NUMBER),
         "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
     ),
     (
         "a property more that is not covered",
-        thing({"a": TEXT, "b": NUMBER}, additionalProperties=TEXT),
+        object_schema({"a": TEXT, "b": NUMBER}, additionalProperties=TEXT),
         TEXTS,
         "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL",
     ),
@@ -139,7 +147,7 @@ def test_malformed_schema_is_rejected(value: Any) -> None:
 
 
 def test_circular_references_terminate() -> None:
-    tree = thing({"child": {"$ref": "#"}, "name": TEXT})
+    tree = object_schema({"child": {"$ref": "#"}, "name": TEXT})
     assert kinds(tree, tree) == []
     loop = {"definitions": {"a": {"$ref": "#/definitions/a"}}, "$ref": "#/definitions/a"}
     with pytest.raises(RegistryError, match="circular"):
@@ -147,7 +155,7 @@ def test_circular_references_terminate() -> None:
 
 
 def test_references_to_other_schemas_are_resolved_by_name() -> None:
-    outer = json.dumps(thing({"a": {"$ref": "other.json"}}))
+    outer = json.dumps(object_schema({"a": {"$ref": "other.json"}}))
     reader = JsonSchema(outer, {"other.json": json.dumps(TEXT)})
     writer = JsonSchema(outer, {"other.json": json.dumps(NUMBER)})
     assert [each.kind for each in reader.differences(writer, Budget())] == ["TYPE_CHANGED"]

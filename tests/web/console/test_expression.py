@@ -19,7 +19,7 @@ RECORD: dict[str, Any] = {
 }
 
 
-def found_at(path: list[str]) -> Any:
+def value_at(path: list[str]) -> Any:
     if path[0] == "headers":
         return RECORD["headers"].get(".".join(path[1:]))
     found: Any = RECORD
@@ -37,10 +37,10 @@ class UnlimitedRecord:
     """A record without work limits."""
 
     def __call__(self, path: list[str], /) -> Any:
-        return found_at(path)
+        return value_at(path)
 
     def text(self, path: list[str], /) -> str:
-        return text_of(found_at(path))
+        return text_of(value_at(path))
 
 
 record = UnlimitedRecord()

@@ -58,12 +58,12 @@ class RandomRequests:
     def _join(self, h: Harness, version: int) -> Result[Any]:
         request = JoinGroupRequest(
             group_id=self._group(),
-            session_timeout_ms=self._mostly(10_000, self._number(32)),
+            session_timeout_ms=self._choose_usual(10_000, self._number(32)),
             rebalance_timeout_ms=self._number(32),
-            member_id=self._mostly(self._rng.choice(["", self._known[-1]]), self._text()),
+            member_id=self._choose_usual(self._rng.choice(["", self._known[-1]]), self._text()),
             group_instance_id=self._maybe(),
-            protocol_type=self._mostly("consumer", self._text()),
-            protocols=self._mostly([JoinGroupRequest.Protocol(name="a")], [])
+            protocol_type=self._choose_usual("consumer", self._text()),
+            protocols=self._choose_usual([JoinGroupRequest.Protocol(name="a")], [])
             + self._several(
                 lambda: JoinGroupRequest.Protocol(name=self._text(), metadata=self._blob())
             ),
@@ -141,11 +141,11 @@ class RandomRequests:
         few = ["", "g", "range", "consumer", "orders", "x\n" * 16_000]
         return self._rng.choice([*few, *self._known[-4:]])
 
-    def _mostly(self, usual: T, other: T) -> T:
+    def _choose_usual(self, usual: T, other: T) -> T:
         return usual if self._rng.random() < 0.9 else other
 
     def _group(self) -> str:
-        return self._mostly(self._rng.choice("gh"), self._text())
+        return self._choose_usual(self._rng.choice("gh"), self._text())
 
     def _number(self, bits: int) -> int:
         top = 2 ** (bits - 1)
@@ -153,7 +153,7 @@ class RandomRequests:
         return chosen
 
     def _maybe(self) -> str | None:
-        return self._mostly(None, self._text())
+        return self._choose_usual(None, self._text())
 
     def _blob(self) -> bytes:
         return self._rng.choice([b"", b"\x00", subscription("orders"), self._rng.randbytes(20)])

@@ -160,7 +160,7 @@ class Fuzzer:
             for first in range(0, frames, FRAMES_PER_BROKER):
                 async with self._broker() as (broker, world):
                     for index in range(first, min(first + FRAMES_PER_BROKER, frames)):
-                        await self._one(broker.node, world, index)
+                        await self._run_frame(broker.node, world, index)
                         if index % 50 == 0:
                             growth = resident_bytes() - before
                             self.report.rss_growth = max(self.report.rss_growth, growth)
@@ -202,7 +202,7 @@ class Fuzzer:
                     f"no longer serves requests: produced {row}, fetched {found}"
                 )
 
-    async def _one(self, node: Node, world: World, index: int) -> None:
+    async def _run_frame(self, node: Node, world: World, index: int) -> None:
         report = self.report
         rng = random.Random(f"{report.seed}/{index}")
         frame = mutated(world, self._versions, rng)

@@ -158,7 +158,7 @@ class RequestGenerator:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
 
-    def word(self) -> str:
+    def unusual_word(self) -> str:
         return self.chance.choice(UNUSUAL_WORDS)
 
     def target(self) -> str:
@@ -170,10 +170,10 @@ class RequestGenerator:
         return f"{path}?{'&'.join(pairs)}"
 
     def _part(self) -> str:
-        return self.chance.choice(("t", "g", "0", "1", self.word(), self.word()))
+        return self.chance.choice(("t", "g", "0", "1", self.unusual_word(), self.unusual_word()))
 
     def _pair(self) -> str:
-        return f"{self.chance.choice(QUERY)}={self.word()}"
+        return f"{self.chance.choice(QUERY)}={self.unusual_word()}"
 
     def json(self, depth: int = 0) -> Any:
         draw = self.chance.random()
@@ -196,7 +196,7 @@ class RequestGenerator:
                     "time",
                     "log",
                 ),
-                *("\ud800", "\0", "x" * 500, self.word()),
+                *("\ud800", "\0", "x" * 500, self.unusual_word()),
             )
         )
 
@@ -361,7 +361,7 @@ def mutated(token: str, generator: RequestGenerator) -> str:
     parts: list[str] = token.split(".")
     at = generator.chance.randrange(3)
     parts[at] = generator.chance.choice(
-        (generator.word(), _encoded(generator.json()), _encoded(_header(generator)))
+        (generator.unusual_word(), _encoded(generator.json()), _encoded(_header(generator)))
     )
     return ".".join(_without(parts, generator))
 

@@ -96,12 +96,12 @@ class _Tokens:
         elif kind == "uuid":
             yield Token("uuid", value.bytes)
         elif kind in ("string", "bytes", "records"):
-            yield from self.sized(kind, value, nullable)
+            yield from self.bytes_or_string(kind, value, nullable)
         else:
             data = struct.pack(">" + kind, value)
             yield Token("real", data) if kind == "d" else Token("int", data, int(value))
 
-    def sized(self, kind: str, value: Any, nullable: bool) -> Iterator[Token]:
+    def bytes_or_string(self, kind: str, value: Any, nullable: bool) -> Iterator[Token]:
         letter = "h" if kind == "string" else "i"
         if value is None and nullable:
             yield self.number("length", letter, -1)

@@ -203,12 +203,12 @@ class Load:
         producer.close(0 if self._abandoned else 10)
 
     def _send(self, producer: Any, number: int) -> None:
-        place, value = self._next(number)
+        place, value = self._next_record(number)
         future = producer.send(place[0], to_bytes(value), partition=place[1])
         future.add_callback(partial(self._on_ack, number, value))
         future.add_errback(self._failed.append)
 
-    def _next(self, number: int) -> tuple[Place, int]:
+    def _next_record(self, number: int) -> tuple[Place, int]:
         """Return the next partition and value of a producer."""
         count = self._sent[number]
         value = number * VALUES_PER_PRODUCER + count

@@ -157,7 +157,7 @@ class Disk(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         entry = self._attributes(self._make(parent_inode, name, Inode()))
-        return _opened(entry.st_ino), entry
+        return _file_info(entry.st_ino), entry
 
     def _make(self, parent: int, name: bytes, node: Node) -> Node:
         directory, text = self._directory(parent), os.fsdecode(name)
@@ -199,7 +199,7 @@ class Disk(pyfuse3.Operations):
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         if flags & os.O_TRUNC:
             self._file(inode).truncate(0)
-        return _opened(inode)
+        return _file_info(inode)
 
     async def read(self, fh: int, off: int, size: int) -> bytes:
         return bytes(self._file(fh).data[off : off + size])
@@ -226,7 +226,7 @@ class Disk(pyfuse3.Operations):
         """Do nothing: open directories have no state."""
 
 
-def _opened(number: int) -> pyfuse3.FileInfo:
+def _file_info(number: int) -> pyfuse3.FileInfo:
     return pyfuse3.FileInfo(fh=number, direct_io=True)
 
 

@@ -16,7 +16,7 @@ class Claims:
         self.memory = RequestMemory(limit)
         self.aborted: list[str] = []
 
-    def new(self, held: int, left: int, host: str = "a") -> Claim:
+    def claim(self, held: int, left: int, host: str = "a") -> Claim:
         claim = Claim(self.memory, host, lambda: self.aborted.append(host))
         claim.count(held, left)
         return claim
@@ -27,8 +27,8 @@ async def test_waiting_claims_continue_one_at_a_time(
 ) -> None:
     """A claim of an address that holds less memory continues first, then the oldest claim."""
     claims = Claims()
-    holder = claims.new(1200, 500)
-    waiting = [claims.new(100, left, host) for left, host in ((900, "a"), (500, "a"), (900, "b"))]
+    holder = claims.claim(1200, 500)
+    waiting = [claims.claim(100, left, host) for left, host in ((900, "a"), (500, "a"), (900, "b"))]
     for each in waiting[:2]:
         assert not each.may_continue
         nursery.start_soon(each.wait)
@@ -47,9 +47,9 @@ async def test_nearly_complete_claims_continue(
 ) -> None:
     """They may use a share of the limit; the claim that always continues does not count."""
     claims = Claims()
-    claims.new(1200, 500)
+    claims.claim(1200, 500)
     few = int(1000 * SHARE_BEYOND) // 2
-    waiting = [claims.new(100, left) for left in (900, few, 900, few, few)]
+    waiting = [claims.claim(100, left) for left in (900, few, 900, few, few)]
     for each in waiting:
         nursery.start_soon(each.wait)
         await trio.testing.wait_all_tasks_blocked()
@@ -61,10 +61,10 @@ async def test_address_is_limited_while_others_claim_memory(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
     claims = Claims()
-    assert claims.new(900, 500).may_continue  # no other address has claims
-    assert claims.new(50, 500, "b").may_continue
-    assert not claims.new(10, 500).may_continue
-    assert claims.new(10, 500, "c").may_continue
+    assert claims.claim(900, 500).may_continue  # no other address has claims
+    assert claims.claim(50, 500, "b").may_continue
+    assert not claims.claim(10, 500).may_continue
+    assert claims.claim(10, 500, "c").may_continue
 
 
 async def test_only_stalled_claims_that_may_continue_are_aborted(
@@ -72,11 +72,11 @@ async def test_only_stalled_claims_that_may_continue_are_aborted(
 ) -> None:
     limit = 1 << 20
     claims = Claims(limit)
-    claims.new(limit, 1, "slow")
-    claims.new(100, 0, "complete")
-    quick = claims.new(100, limit, "quick")
+    claims.claim(limit, 1, "slow")
+    claims.claim(100, 0, "complete")
+    quick = claims.claim(100, limit, "quick")
     for host in ("first", "second"):
-        nursery.start_soon(claims.new(100, limit, host).wait)
+        nursery.start_soon(claims.claim(100, limit, host).wait)
         await trio.testing.wait_all_tasks_blocked()
     for i in range(1, 22):
         await trio.sleep(0.1)

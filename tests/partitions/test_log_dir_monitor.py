@@ -119,7 +119,7 @@ async def test_batches_before_a_rejected_batch_are_kept(
     topic = await place_topic(broker, "t", 1, 2, 3)
     await send(broker, 1, topic, b"a")
     await until_equal(broker, "t", 1, 2, 3)
-    with links.held(2):
+    with links.holding(2):
         for value in (b"b", b"c"):
             await send(broker, 1, topic, value, acks=1)
         await until(lambda: log_on(broker, 3, "t").log_end_offset == 3)
@@ -159,7 +159,7 @@ async def test_last_isr_member_resigns_once_another_replica_caught_up(
 ) -> None:
     async with started_on(files, DATA, nodes=3, replica_lag_time_max_ms="500") as broker:
         topic = await place_topic(broker, "t", 2, 1, 3)
-        with links.held(1, 3):
+        with links.holding(1, 3):
             await send(broker, 2, topic, b"a", acks=1)
             await until(lambda: isr_of(broker, "t") == [2])
             files.refuse(SICK)

@@ -108,7 +108,7 @@ class FailingRun(Run):
             self.load.check()
             return self.load.acked >= acked and bank.commits >= commits
 
-        wait_until(is_done, self._last_words)
+        wait_until(is_done, self._log_end)
 
     def _restart_during(self) -> str:
         """Stop or kill the broker and start it again on the failing disk, which it may refuse."""
@@ -136,7 +136,7 @@ class FailingRun(Run):
         starts = self.server.log_starts(TRIMMED)
         self.events.extend(Killed((TRIMMED, index), start) for index, start in starts.items())
 
-    def _last_words(self) -> str:
+    def _log_end(self) -> str:
         return self.server.log_path.read_text()[-4000:]
 
 

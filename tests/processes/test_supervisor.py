@@ -42,7 +42,7 @@ class Supervised(Server):
         self._settings = ("default.replication.factor=3",)
         self.port = free_ports(NODES)
 
-    def ready(self) -> dict[str, object]:
+    def start_and_wait(self) -> dict[str, object]:
         """Start, wait until all nodes serve, and return the ready event."""
         path = self.directory / READY
         path.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def test_killed_node_is_restarted_without_lease_timeout(
     tmp_path: Path,
 ) -> None:
     with running_supervisor(tmp_path) as server:
-        ready = server.ready()
+        ready = server.start_and_wait()
         nodes = str(ready["bootstrap_servers"]).split(",")
         assert len(nodes) == NODES
         produce(nodes[0], 0, 100)
@@ -102,7 +102,7 @@ def test_killed_node_is_restarted_without_lease_timeout(
 
 def test_directory_layout_matches_single_process_nodes(tmp_path: Path) -> None:
     with running_supervisor(tmp_path) as server:
-        server.ready()
+        server.start_and_wait()
         produce(server.bootstrap, 0, 100)
         before = kbroker(server.bootstrap, "topic", "describe", "orders")
         server.stop()
@@ -116,14 +116,14 @@ def test_directory_layout_matches_single_process_nodes(tmp_path: Path) -> None:
 
 def test_nodes_end_when_supervisor_is_killed(tmp_path: Path) -> None:
     with running_supervisor(tmp_path) as server:
-        server.ready()
+        server.start_and_wait()
         produce(server.bootstrap, 0, 100)
         assert server.process is not None
         children = children_of(server.process.pid)
         assert len(children) == NODES
         server.kill()
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
-        server.ready()
+        server.start_and_wait()
         wait_until_healthy(server.bootstrap)
         assert consume(server.bootstrap) == [*range(100)]
 
@@ -142,7 +142,7 @@ def test_nodes_end_quietly_when_supervisor_is_killed_during_start(tmp_path: Path
 
 def test_killing_all_nodes_loses_no_records(tmp_path: Path) -> None:
     with running_supervisor(tmp_path) as server:
-        server.ready()
+        server.start_and_wait()
         produce(server.bootstrap, 0, 100)
         for node_id in range(1, NODES + 1):
             os.kill(server.pid_of(node_id), signal.SIGKILL)
@@ -152,7 +152,7 @@ def test_killing_all_nodes_loses_no_records(tmp_path: Path) -> None:
 
 def test_stopped_node_is_restarted(tmp_path: Path) -> None:
     with running_supervisor(tmp_path) as server:
-        server.ready()
+        server.start_and_wait()
         os.kill(server.pid_of(3), signal.SIGTERM)
         wait_until(lambda: "node 3 exited with status 0" in server.log)
         assert "node 3 is leaving" in server.log
@@ -161,7 +161,7 @@ def test_stopped_node_is_restarted(tmp_path: Path) -> None:
 
 def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
     with running_supervisor(tmp_path, "--racks", "a,b,c") as server:
-        ready = server.ready()
+        ready = server.start_and_wait()
         assert [each["node_id"] for each in ready["nodes"]] == [1, 2, 3]  # type: ignore[attr-defined]
         assert re.search(r"nodes 1, 2, 3 · cluster", server.log)
         assert "1 topic," in server.log
@@ -181,7 +181,7 @@ def test_port_in_use_rejects_start(tmp_path: Path) -> None:
 
 def test_second_server_on_directory_is_rejected(tmp_path: Path) -> None:
     with running_supervisor(tmp_path) as server:
-        server.ready()
+        server.start_and_wait()
         for arguments in (["--processes", "3"], ["--nodes", "3"]):
             output = serve_error(*arguments, "--port", "0", "--data-dir", str(server.data))
             assert "another broker uses this data directory" in output

@@ -63,7 +63,7 @@ class Cluster:
         self._cluster = f"etcd://{member}/main"
         self.nodes: dict[int, Deployed] = {}
 
-    def words(self, node_id: int) -> list[str]:
+    def serve_command(self, node_id: int) -> list[str]:
         port, data = self._places[node_id]
         place = ["--node-id", str(node_id), "--port", str(port), "--data-dir", str(data)]
         settings = ["default.replication.factor=3", "min.insync.replicas=2"]
@@ -74,7 +74,7 @@ class Cluster:
 
     def start(self, node_id: int, *, is_newer: bool) -> None:
         address = f"127.0.0.1:{self._places[node_id][0]}"
-        node = Deployed(address, self.words(node_id), self.environment(is_newer))
+        node = Deployed(address, self.serve_command(node_id), self.environment(is_newer))
         self.nodes[node_id] = node
         node.start()
 
@@ -128,7 +128,7 @@ def test_rolling_upgrade_and_downgrade_work(tmp_path: Path, etcd: Etcd, newer: s
         more()
 
         cluster.nodes[3].terminate()
-        refused = run(*cluster.words(3))
+        refused = run(*cluster.serve_command(3))
         assert refused.returncode == 3
         assert f"the cluster runs {FEATURE} at level 3" in refused.stderr
         assert "Traceback" not in refused.stderr

@@ -84,7 +84,7 @@ class Links:
             self._held.pop(node_id).set()
 
     @contextmanager
-    def held(self, *followers: int) -> Iterator[None]:
+    def holding(self, *followers: int) -> Iterator[None]:
         self.hold(*followers)
         try:
             yield

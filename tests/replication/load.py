@@ -97,8 +97,8 @@ class Traffic(Load):
         """Seconds from `watch` to the first acknowledgement per partition, or None."""
         return dict(self._watched)
 
-    def _next(self, number: int) -> tuple[Place, int]:
-        place, value = super()._next(number)
+    def _next_record(self, number: int) -> tuple[Place, int]:
+        place, value = super()._next_record(number)
         if self._watched.get(place, 0.0) is None:
             self._late.add(value)
         return place, value
@@ -125,7 +125,7 @@ class Traffic(Load):
             producer.poll(PAUSE_SECONDS)
             waiting = self._sent[number] - self._acked[number]
             for _ in range(BURST if waiting < IN_FLIGHT_MAX else 0):
-                place, value = self._next(number)
+                place, value = self._next_record(number)
                 producer.produce(
                     place[0],
                     to_bytes(value),

@@ -117,7 +117,7 @@ async def test_follower_behind_the_log_start_restarts_at_the_leaders_start(
         topic = await place_topic(broker, "t", 1, 2, configs={"internal.segment.bytes": "1000"})
         await send(broker, 1, topic, b"x" * 300)
         await until_equal(broker, "t", 1, 2)
-        with links.held(2):
+        with links.holding(2):
             for _ in range(9):
                 await send(broker, 1, topic, b"y" * 300)
             await _delete_records(broker, topic.name, 7)
@@ -129,7 +129,7 @@ async def test_follower_behind_the_log_start_restarts_at_the_leaders_start(
 async def test_follower_restarts_within_a_batch(links: Links) -> None:
     async with started(nodes=2, replica_lag_time_max_ms=300) as broker:
         topic = await place_topic(broker, "t", 1, 2)
-        with links.held(2):
+        with links.holding(2):
             await send(broker, 1, topic, *[b"%d" % number for number in range(10)])
             await _delete_records(broker, topic.name, 4)
             await until(lambda: log_on(broker, 1, "t").log_start_offset == 4)
@@ -163,7 +163,7 @@ async def test_recreated_topic_shares_nothing_with_the_deleted_one(
         topic = await place_topic(broker, "t", 1, 2)
         await send(broker, 1, topic, b"old", b"old")
         await until_equal(broker, "t", 1, 2)
-        with links.held(2):
+        with links.holding(2):
             async with wire_to(broker.local_node(1)) as wire:
                 await delete_topic(wire, "t")
             recreated = await place_topic(broker, "t", 1, 2)

@@ -140,7 +140,7 @@ async def test_follower_replicates_a_compacted_log(links: Links, tmp_path: Path)
     settings = {"log_cleaner_enable": False, "replica_lag_time_max_ms": 300}
     async with started(tmp_path, nodes=2, **settings) as broker:
         topic = await place_topic(broker, "t", 1, 2, configs=COMPACTED)
-        with links.held(2):
+        with links.holding(2):
             await keyed(broker, topic, 60)
             assert await broker.local_node(1).node.maintenance.cleaner.clean_all() > 0
         await until_equal(broker, "t", 1, 2)

@@ -32,7 +32,7 @@ async def test_throttled_replica_outside_the_isr_waits_for_its_quota(
     ) as broker:
         slow = await place_topic(broker, "slow", 1, 2, configs=named)
         free = await place_topic(broker, "free", 1, 2)
-        with links.held(2):
+        with links.holding(2):
             for topic in (slow, free):
                 for _ in range(20):
                     await send(broker, 1, topic, RECORD)

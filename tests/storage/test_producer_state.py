@@ -304,7 +304,7 @@ class TestSnapshot:
                 assert getattr(other, name) == getattr(producer, name), name
 
     def test_flipped_bit_in_a_snapshot_is_detected(self) -> None:
-        for snapshot in (KAFKA_SNAPSHOT, self.of_five_batches()):
+        for snapshot in (KAFKA_SNAPSHOT, self.snapshot_of_five_batches()):
             for position in range(len(snapshot)):
                 for bit in range(8):
                     data = bytearray(snapshot)
@@ -312,12 +312,12 @@ class TestSnapshot:
                     assert ProducerStates.from_bytes(bytes(data), NOW) is None
 
     def test_truncated_snapshot_is_detected(self) -> None:
-        for snapshot in (KAFKA_SNAPSHOT, self.of_five_batches()):
+        for snapshot in (KAFKA_SNAPSHOT, self.snapshot_of_five_batches()):
             for end in range(len(snapshot)):
                 assert ProducerStates.from_bytes(snapshot[:end], NOW) is None
             assert ProducerStates.from_bytes(snapshot + b"\0", NOW) is None
 
-    def of_five_batches(self) -> bytes:
+    def snapshot_of_five_batches(self) -> bytes:
         log = Log()
         for sequence in range(5):
             log.write(header(sequence))

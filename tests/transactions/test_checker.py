@@ -65,11 +65,11 @@ class Script:
 
     def poll(self, place: Place, begin: int, end: int, isolation: str = READ_COMMITTED) -> None:
         """Add a poll from one offset to another with the visible records."""
-        records = self._due(place, begin, end, isolation)
+        records = self._visible_records(place, begin, end, isolation)
         fields: dict[str, Any] = {"begin": begin, "end": end, "records": records}
         self.add(READER, Operation.POLL, place=place, isolation=isolation, **fields)
 
-    def _due(self, place: Place, begin: int, end: int, isolation: str) -> Any:
+    def _visible_records(self, place: Place, begin: int, end: int, isolation: str) -> Any:
         hidden = ABORTED if isolation == READ_COMMITTED else ()
         rows = (row for row in LOGS[place] if begin <= row[0] < end)
         return tuple(row for row in rows if row[1] not in hidden)
@@ -84,7 +84,7 @@ class Script:
             for isolation in (READ_COMMITTED, READ_UNCOMMITTED):
                 end = rows[-1][0] + 2
                 fields: dict[str, Any] = {"place": place, "isolation": isolation}
-                records = self._due(place, 0, end, isolation)
+                records = self._visible_records(place, 0, end, isolation)
                 self.add(READER, Operation.READ, begin=0, end=end, records=records, **fields)
 
 

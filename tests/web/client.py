@@ -70,19 +70,19 @@ class HttpClient:
         request = h11.Request(method="GET", target=path, headers=[*fields.items()])
         for event in (request, h11.EndOfMessage()):
             await self.stream.send_all(self._http.send(event) or b"")
-        head = await self._next()
+        head = await self._next_event()
         return Answer(head.status_code, _headers_of(head), b"")
 
     async def answer(self) -> Answer:
         """Return the next complete response."""
-        head = await self._next()
+        head = await self._next_event()
         assert isinstance(head, h11.Response), head
         parts = []
-        while isinstance(event := await self._next(), h11.Data):
+        while isinstance(event := await self._next_event(), h11.Data):
             parts.append(bytes(event.data))
         return Answer(head.status_code, _headers_of(head), b"".join(parts))
 
-    async def _next(self) -> Any:
+    async def _next_event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             with trio.fail_after(ANSWER_SECONDS):
                 data = await self.stream.receive_some(RECEIVE_BYTES)

@@ -160,9 +160,9 @@ class Shown:
             "console",
             lambda message: self.errors.append(message.text) if message.type == "error" else None,
         )
-        page.on("request", self._asked)
+        page.on("request", self._on_request)
 
-    def _asked(self, request: Any) -> None:
+    def _on_request(self, request: Any) -> None:
         if not request.url.startswith((self._base, "blob:")):
             self.foreign_requests.append(request.url)
 

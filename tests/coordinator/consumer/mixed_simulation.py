@@ -45,7 +45,7 @@ class OldConsumer:
     call: Call[Any] | None = None
     alive: bool = True
 
-    def again(self, code: int) -> None:
+    def rejoin(self, code: int) -> None:
         """Rejoin after an error, without the member ID if that is unknown."""
         self.wants, self.leads, self.owned = "join", None, set()
         if code not in TRY_AGAIN and code != ErrorCode.ILLEGAL_GENERATION:
@@ -71,18 +71,18 @@ class MixedSimulation(ConsumerSimulation):
             self.leave: 1,
             self.leave_all: 1,
             self.die: 1,
-            self.away: 1,
+            self.leave_temporarily: 1,
             self.pause: 1,
             self.subscribe: 1,
             self.change_topics: 1,
             self.commit: 4,
             self.claim: 6,
-            self.old_claims: 6,
+            self.save_old_commits: 6,
             self.commit_late: 8,
-            self.old_joins: 2,
-            self.old_goes_on: 25,
-            self.old_leaves: 1,
-            self.old_dies: 1,
+            self.join_old: 2,
+            self.resume_old: 25,
+            self.leave_old: 1,
+            self.kill_old: 1,
             self.wait: 8,
             self.restart: 1,
         }
@@ -100,7 +100,7 @@ class MixedSimulation(ConsumerSimulation):
 
     def beat_twice(self) -> None:
         """Send a heartbeat twice, as a client does after a lost response."""
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is not None:
             epoch, assigned = consumer.epoch, set(consumer.assigned)
             self._beat(consumer)
@@ -113,7 +113,7 @@ class MixedSimulation(ConsumerSimulation):
 
     def pause(self) -> None:
         """Stop sending heartbeats until the session has expired, without noticing."""
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is not None:
             self._paused[consumer.member_id] = self._steps + self.rng.choice((3, 10, 30))
             self.work["paused"] += 1
@@ -135,15 +135,15 @@ class MixedSimulation(ConsumerSimulation):
     def living_old(self) -> list[OldConsumer]:
         return [each for each in self.old if each.alive]
 
-    def old_joins(self) -> None:
+    def join_old(self) -> None:
         if len(self.living_old) < 4:
             self.old.append(OldConsumer(self.rng.sample(NAMES, self.rng.choice((1, 2, 3)))))
 
-    def old_goes_on(self) -> None:
+    def resume_old(self) -> None:
         if self.living_old:
             self._resume(self.rng.choice(self.living_old))
 
-    def old_leaves(self) -> None:
+    def leave_old(self) -> None:
         if self.living_old:
             consumer = self.rng.choice(self.living_old)
             consumer.alive, consumer.owned = False, set()
@@ -151,11 +151,11 @@ class MixedSimulation(ConsumerSimulation):
                 self.h.leave((consumer.member_id, None))
                 self.work["old left"] += 1
 
-    def old_dies(self) -> None:
+    def kill_old(self) -> None:
         if self.living_old:
             self.rng.choice(self.living_old).alive = False
 
-    def old_claims(self) -> None:
+    def save_old_commits(self) -> None:
         """Save commits of classic members, like `claim`."""
         if self.living_old:
             consumer = self.rng.choice(self.living_old)
@@ -170,7 +170,7 @@ class MixedSimulation(ConsumerSimulation):
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 consumer.member_id = response.member_id
             elif response.error_code:
-                consumer.again(response.error_code)
+                consumer.rejoin(response.error_code)
             elif consumer.wants == "join":
                 self._joined(consumer, response)
             else:
@@ -195,7 +195,7 @@ class MixedSimulation(ConsumerSimulation):
         else:
             code = self.h.heartbeat(consumer.member_id, consumer.generation)
             if code:
-                consumer.again(code)
+                consumer.rejoin(code)
 
     def _joined(self, consumer: OldConsumer, response: Any) -> None:
         must(response.generation_id >= consumer.generation, "generation decreased")
@@ -312,9 +312,9 @@ class MixedSimulation(ConsumerSimulation):
             each.owned for each in self.living_old
         ]:
             read.update(owned)
-        must(read == Counter(self._wanted()), f"read {read}")
+        must(read == Counter(self._expected_partitions()), f"read {read}")
 
-    def _wanted(self) -> list[Place]:
+    def _expected_partitions(self) -> list[Place]:
         group = self.group()
         names = {name for old in self.living_old for name in old.topics}
         if group is not None:

@@ -119,7 +119,7 @@ class ConsumerSimulation:
             self.beat: 30,
             self.leave: 1,
             self.die: 1,
-            self.away: 1,
+            self.leave_temporarily: 1,
             self.subscribe: 1,
             self.change_topics: 1,
             self.commit: 5,
@@ -140,7 +140,7 @@ class ConsumerSimulation:
     def living(self) -> list[Consumer]:
         return [each for each in self.consumers if each.alive]
 
-    def _some(self) -> Consumer | None:
+    def _random_member(self) -> Consumer | None:
         return self.rng.choice(self.living) if self.living else None
 
     def _subscription(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class ConsumerSimulation:
         self._beat(consumer)
 
     def beat(self) -> None:
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is not None:
             if self.rng.random() < 0.7:
                 consumer.apply()
@@ -177,7 +177,7 @@ class ConsumerSimulation:
         response = self.h.beat(
             consumer.member_id,
             consumer.epoch,
-            owned=self._by_name(consumer.owned) if sends_owned else None,
+            owned=self._indexes_by_name(consumer.owned) if sends_owned else None,
             **fields,
         )
         self.work[ErrorCode(response.error_code).name] += 1
@@ -203,22 +203,22 @@ class ConsumerSimulation:
             must(response.error_code in BAD_NEWS, f"{response}")
             consumer.must_send_all = True
 
-    def _by_name(self, owned: set[Place]) -> dict[str, list[int]]:
+    def _indexes_by_name(self, owned: set[Place]) -> dict[str, list[int]]:
         rows: dict[str, list[int]] = {}
         for topic_id, index in owned:
             rows.setdefault(self.h.topics.name_of(topic_id) or "gone", []).append(index)
         return rows
 
     def leave(self) -> None:
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is not None:
             consumer.alive = False
             self.h.beat(consumer.member_id, -1, instance_id=consumer.instance_id)
             consumer.forget()
             self.work["left"] += 1
 
-    def away(self) -> None:
-        consumer = self._some()
+    def leave_temporarily(self) -> None:
+        consumer = self._random_member()
         if consumer is not None and consumer.instance_id is not None:
             consumer.alive = False
             self.h.beat(consumer.member_id, -2, instance_id=consumer.instance_id)
@@ -226,13 +226,13 @@ class ConsumerSimulation:
             self.work["away"] += 1
 
     def die(self) -> None:
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is not None:
             consumer.alive = False
             self.work["died"] += 1
 
     def subscribe(self) -> None:
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is not None:
             consumer.subscription = self._subscription()
             consumer.must_send_all = True
@@ -251,7 +251,7 @@ class ConsumerSimulation:
 
     def commit(self) -> None:
         """Commit an owned partition; this must succeed even if the consumer's epoch is outdated."""
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is None or not consumer.owned or not self._is_member(consumer):
             return
         topic_id, index = self.rng.choice(sorted(consumer.owned, key=str))
@@ -267,7 +267,7 @@ class ConsumerSimulation:
 
     def claim(self) -> None:
         """Save a commit that a member could send now, to send it later with the current epoch."""
-        consumer = self._some()
+        consumer = self._random_member()
         if consumer is not None and consumer.epoch > 0:
             self._claim(consumer.member_id, consumer.epoch, consumer.owned)
 

@@ -69,9 +69,9 @@ class Group:
             return
         self.epochs[member_id] = response.member_epoch
         if response.assignment is not None:
-            self.owned[member_id] = self._named(response)
+            self.owned[member_id] = self._assignment_by_name(response)
 
-    def _named(self, response: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]]:
+    def _assignment_by_name(self, response: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]]:
         assert response.assignment is not None
         names = self.harness.topics.name_of
         return {

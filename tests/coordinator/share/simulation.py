@@ -88,7 +88,7 @@ class ShareSimulation:
     def living(self) -> list[Reader]:
         return [each for each in self.readers if each.alive]
 
-    def _some(self) -> Reader | None:
+    def _random_member(self) -> Reader | None:
         return self.rng.choice(self.living) if self.living else None
 
     def _topics(self) -> list[str]:
@@ -103,7 +103,7 @@ class ShareSimulation:
             self._beat(reader)
 
     def beat(self) -> None:
-        reader = self._some()
+        reader = self._random_member()
         if reader is not None:
             self._beat(reader)
 
@@ -125,7 +125,7 @@ class ShareSimulation:
             reader.must_send_all = True
 
     def leave(self) -> None:
-        reader = self._some()
+        reader = self._random_member()
         if reader is not None:
             reader.alive = False
             self.h.share_beat(reader.member_id, -1)
@@ -136,13 +136,13 @@ class ShareSimulation:
             self.leave()
 
     def die(self) -> None:
-        reader = self._some()
+        reader = self._random_member()
         if reader is not None:
             reader.alive = False
             self.work["died"] += 1
 
     def subscribe(self) -> None:
-        reader = self._some()
+        reader = self._random_member()
         if reader is not None:
             reader.topics, reader.must_send_all = self._topics(), True
             self._beat(reader)

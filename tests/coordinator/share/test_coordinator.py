@@ -40,10 +40,10 @@ class Log:
     def __init__(self) -> None:
         self.topics = FakeTopics()
         self.records: list[StoredRecord] = []
-        self.coordinator = self._new()
+        self.coordinator = self._make_coordinator()
         self.share = SharePartitionKey("queue", self.topics.topics["orders"][0], 1)
 
-    def _new(self) -> ShareCoordinator:
+    def _make_coordinator(self) -> ShareCoordinator:
         return ShareCoordinator(self.topics, lambda: UPDATES_MAX)
 
     def keep(self, result: Result[Any]) -> Any:
@@ -57,7 +57,7 @@ class Log:
 
     def reload(self) -> None:
         before = self.coordinator.states
-        self.coordinator = self._new()
+        self.coordinator = self._make_coordinator()
         for stored in self.records:
             load(self.coordinator, *stored)
         assert {share: fields_of(each) for share, each in self.coordinator.states.items()} == {

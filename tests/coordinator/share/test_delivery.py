@@ -60,14 +60,16 @@ class Leader:
         change = self.delivery.acknowledge(member, acknowledgements, self.now)
         self.delivery.stored(change)
 
-    def refused(self, *rows: tuple[int, int, int | list[int]], member: str = "a") -> ErrorCode:
-        before = self.shown()
+    def rejection_code(
+        self, *rows: tuple[int, int, int | list[int]], member: str = "a"
+    ) -> ErrorCode:
+        before = self.runs()
         with pytest.raises(KafkaError) as refusal:
             self.acknowledge(*rows, member=member)
-        assert self.shown() == before, "acknowledgements are applied all or none"
+        assert self.runs() == before, "acknowledgements are applied all or none"
         return refusal.value.code
 
-    def shown(self) -> list[tuple[int, int, int, int, str]]:
+    def runs(self) -> list[tuple[int, int, int, int, str]]:
         found: list[tuple[int, int, int, int, str]] = []
         for batch in self.delivery.batches:
             for run in batch.runs:
@@ -108,7 +110,7 @@ def test_records_with_pending_state_write_cannot_be_acquired() -> None:
     change = leader.delivery.acknowledge("a", [Acknowledgement(0, 9, [RELEASE])], 0)
     assert leader.take((0, 9), member="b") == []
     leader.delivery.not_stored(change, 0)
-    assert leader.shown() == [(0, 9, 1, 1, "a")]
+    assert leader.runs() == [(0, 9, 1, 1, "a")]
     leader.acknowledge((0, 9, ACCEPT))
     assert leader.delivery.start_offset == 10
 
@@ -147,7 +149,7 @@ def test_renew_extends_lock() -> None:
     assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
     assert leader.delivery.wake_at == leader.now + LOCK_MS
     leader.settings = DeliverySettings(renews=False)
-    assert leader.refused((0, 4, RENEW)) == ErrorCode.INVALID_RECORD_STATE
+    assert leader.rejection_code((0, 4, RENEW)) == ErrorCode.INVALID_RECORD_STATE
 
 
 @pytest.mark.parametrize(
@@ -165,11 +167,11 @@ def test_invalid_acknowledgement_is_rejected(
 ) -> None:
     leader = Leader()
     leader.take((0, 9))
-    assert leader.refused(*rows, member=member) == code
+    assert leader.rejection_code(*rows, member=member) == code
 
 
 def test_acknowledgement_without_records_is_rejected() -> None:
-    assert Leader().refused((0, 0, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
+    assert Leader().rejection_code((0, 0, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
     assert Leader(5).delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0).states == []
 
 
@@ -254,7 +256,7 @@ def test_leaving_member_releases_its_records() -> None:
     leader.take((0, 4))
     leader.take((5, 9), member="b")
     leader.delivery.stored(leader.delivery.release("a"))
-    assert leader.shown() == [(0, 4, 0, 1, ""), (5, 9, 1, 1, "b")]
+    assert leader.runs() == [(0, 4, 0, 1, ""), (5, 9, 1, 1, "b")]
     assert leader.delivery.release("c").states == []
 
 

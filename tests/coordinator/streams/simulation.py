@@ -99,7 +99,7 @@ class StreamsSimulation:
     def living(self) -> list[Worker]:
         return [each for each in self.workers if each.alive]
 
-    def _some(self) -> Worker | None:
+    def _random_member(self) -> Worker | None:
         return self.rng.choice(self.living) if self.living else None
 
     def join(self) -> None:
@@ -110,7 +110,7 @@ class StreamsSimulation:
             self._beat(worker)
 
     def beat(self) -> None:
-        worker = self._some()
+        worker = self._random_member()
         if worker is not None:
             if self.rng.random() < 0.7:
                 worker.apply()
@@ -146,7 +146,7 @@ class StreamsSimulation:
                 )
 
     def leave(self) -> None:
-        worker = self._some()
+        worker = self._random_member()
         if worker is not None:
             worker.alive = False
             self.h.streams_beat(worker.member_id, -1)
@@ -154,7 +154,7 @@ class StreamsSimulation:
             self.work["left"] += 1
 
     def die(self) -> None:
-        worker = self._some()
+        worker = self._random_member()
         if worker is not None:
             worker.alive = False
             self.work["died"] += 1
@@ -181,7 +181,7 @@ class StreamsSimulation:
 
     def commit(self) -> None:
         """Commit for an assigned task; this must succeed even if the member's epoch is outdated."""
-        worker = self._some()
+        worker = self._random_member()
         if worker is None or not worker.active & worker.assigned[0] or not self._is_member(worker):
             return
         subtopology, partition = self.rng.choice(sorted(worker.active & worker.assigned[0]))

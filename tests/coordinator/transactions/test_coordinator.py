@@ -49,11 +49,11 @@ class Log:
         self.second = second
         self.settings = settings or TransactionSettings()
         self.records: list[StoredRecord] = []
-        self.coordinator = self._new()
+        self.coordinator = self._make_coordinator()
         self.now = NOW
         self.new_id = 100
 
-    def _new(self) -> TransactionCoordinator:
+    def _make_coordinator(self) -> TransactionCoordinator:
         return TransactionCoordinator(self.settings, lambda: self.second, MemoryLimit())
 
     def keep(self, result: Result[Any]) -> Any:
@@ -63,13 +63,13 @@ class Log:
         return result.response
 
     def reload(self) -> None:
-        self.coordinator = self._new()
+        self.coordinator = self._make_coordinator()
         for stored in self.records:
             load(self.coordinator, *stored)
         for result in self.coordinator.on_loaded(self.now):
             self.keep(result)
 
-    def later(self, ms: int) -> None:
+    def advance_clock(self, ms: int) -> None:
         self.now = Now(self.now.log_ms + ms, self.now.coordinator_ms + ms)
 
     def init(
@@ -254,7 +254,7 @@ def test_coordinator_aborts_transaction_in_last_epoch() -> None:
         log.init()
         log.at_epoch(LAST_EPOCH_GIVEN)
         log.add(A, epoch=LAST_EPOCH_GIVEN)
-        log.later(60_000)
+        log.advance_clock(60_000)
         assert log.due() == 1
         log.complete()
         assert log.transaction.epoch == LAST_EPOCH_GIVEN + 1
@@ -277,10 +277,10 @@ def test_coordinator_aborts_transaction_in_last_epoch() -> None:
 def test_added_partitions_join_transaction(second: bool) -> None:
     log = Log(second=second)
     log.init()
-    log.later(5)
+    log.advance_clock(5)
     assert log.add(A) == NONE
     began = log.now.log_ms
-    log.later(5)
+    log.advance_clock(5)
     assert log.add(B) == NONE
     known = len(log.records)
     assert log.add(A, B) == NONE
@@ -434,11 +434,11 @@ def test_second_protocol_with_exhausted_epochs_returns_new_producer_id() -> None
 def test_transaction_timeout_aborts_transaction(second: bool) -> None:
     log = Log(second=second)
     log.init(timeout_ms=1000)
-    log.later(5000)
+    log.advance_clock(5000)
     log.add(A)
-    log.later(999)
+    log.advance_clock(999)
     assert log.due() == 0
-    log.later(1)
+    log.advance_clock(1)
     assert log.due() == 1
     log.complete()
     assert (log.state, log.transaction.epoch) == ("CompleteAbort", 1)
@@ -452,13 +452,13 @@ def test_each_transaction_has_its_own_timeout() -> None:
     log = Log(second=False)
     log.init(timeout_ms=1000)
     log.add(A)
-    log.later(900)
+    log.advance_clock(900)
     log.add(B)
     log.end()
     log.add(A)
-    log.later(900)
+    log.advance_clock(900)
     assert log.due() == 0, "the first transaction has ended"
-    log.later(100)
+    log.advance_clock(100)
     assert log.due() == 1
 
 
@@ -466,12 +466,12 @@ def test_abort_that_cannot_be_stored_is_retried() -> None:
     log = Log()
     log.init(timeout_ms=1000)
     log.add(A)
-    log.later(1000)
+    log.advance_clock(1000)
     (result,) = log.coordinator.due(log.now)
     assert result.on_failure is not None
     result.on_failure(ErrorCode.KAFKA_STORAGE_ERROR, log.now)
     assert (log.state, log.due()) == ("Ongoing", 0)
-    log.later(1000)
+    log.advance_clock(1000)
     assert log.due() == 1
 
 
@@ -480,9 +480,9 @@ def test_unused_transactional_ids_expire() -> None:
     log.init()
     log.init("open")
     log.keep(log.coordinator.add("open", 102, 0, [A], log.now, second_protocol=True))
-    log.later(7 * DAY_MS - 1)
+    log.advance_clock(7 * DAY_MS - 1)
     assert set(log.coordinator.expire(log.now)) == {None}
-    log.later(1)
+    log.advance_clock(1)
     for result in filter(None, log.coordinator.expire(log.now)):
         log.keep(result)
     assert set(log.coordinator.transactions) == {"open"}
@@ -516,11 +516,11 @@ def test_transaction_timeout_continues_after_load() -> None:
     log = Log()
     log.init(timeout_ms=1000)
     log.add(A)
-    log.later(400)
+    log.advance_clock(400)
     log.reload()
-    log.later(599)
+    log.advance_clock(599)
     assert log.due() == 0
-    log.later(1)
+    log.advance_clock(1)
     assert log.due() == 1
 
 
@@ -530,7 +530,7 @@ def test_clock_set_back_does_not_prolong_transaction() -> None:
     log.add(A)
     log.now = Now(log.now.log_ms - DAY_MS, log.now.coordinator_ms)
     log.reload()
-    log.later(60_000)
+    log.advance_clock(60_000)
     assert log.due() == 1
 
 

@@ -71,7 +71,7 @@ class Model:
     levels: dict[str | None, str] = field(default_factory=dict)
     modes: dict[str | None, str] = field(default_factory=dict)
 
-    def live(self, subject: str) -> list[int]:
+    def live_versions(self, subject: str) -> list[int]:
         versions = self.versions.get(subject, {})
         return sorted(each for each, version_ in versions.items() if not version_.is_deleted)
 
@@ -172,7 +172,7 @@ class History:
 
     # -- this registry
 
-    def refused(self, plan: Callable[[], WritePlan[Any]]) -> int:
+    def error_of_plan(self, plan: Callable[[], WritePlan[Any]]) -> int:
         """Carry out a plan and return the error code, or 0."""
         try:
             self.topic.plan(plan())
@@ -186,9 +186,11 @@ class History:
     def register(self) -> str:
         subject, text = self.random.choice(SUBJECTS), self.random.choice(TEXTS)
         known = [
-            v for v in self.model.live(subject) if self.model.versions[subject][v].text == text
+            v
+            for v in self.model.live_versions(subject)
+            if self.model.versions[subject][v].text == text
         ]
-        code = self.refused(
+        code = self.error_of_plan(
             lambda: registry.plan_registration(
                 self.topic.store, subject, CheckResult(Content(AVRO, text), ())
             )
@@ -213,7 +215,7 @@ class History:
     def soft_delete_version(self) -> str:
         subject = self.random.choice(SUBJECTS)
         version = self.any_version(subject)
-        code = self.refused(
+        code = self.error_of_plan(
             lambda: registry.plan_version_deletion(
                 self.topic.store, subject, version, permanent=False
             )
@@ -235,7 +237,7 @@ class History:
     def hard_delete_version(self) -> str:
         subject = self.random.choice(SUBJECTS)
         version = self.any_version(subject)
-        code = self.refused(
+        code = self.error_of_plan(
             lambda: registry.plan_version_deletion(
                 self.topic.store, subject, version, permanent=True
             )
@@ -257,30 +259,30 @@ class History:
 
     def soft_delete_subject(self) -> str:
         subject = self.random.choice(SUBJECTS)
-        code = self.refused(
+        code = self.error_of_plan(
             lambda: registry.plan_subject_deletion(self.topic.store, subject, permanent=False)
         )
         if subject not in self.model.versions:
             assert code == 40401
-        elif not self.model.live(subject):
+        elif not self.model.live_versions(subject):
             assert code == 40404
         elif self.is_read_only(subject):
             assert code == 42205
         else:
             assert code == 0
-            self.model.soft_delete(subject, self.model.live(subject))
+            self.model.soft_delete(subject, self.model.live_versions(subject))
         return f"delete {subject}"
 
     def hard_delete_subject(self) -> str:
         subject = self.random.choice(SUBJECTS)
-        code = self.refused(
+        code = self.error_of_plan(
             lambda: registry.plan_subject_deletion(self.topic.store, subject, permanent=True)
         )
         if subject not in self.model.versions:
             assert code == 40401
         elif self.is_read_only(subject):
             assert code == 42205
-        elif self.model.live(subject):
+        elif self.model.live_versions(subject):
             assert code == 40405
         else:
             assert code == 0
@@ -293,7 +295,7 @@ class History:
 
     def set_level(self) -> str:
         subject, level = self.some_subject(), self.random.choice(LEVELS)
-        code = self.refused(
+        code = self.error_of_plan(
             lambda: registry.plan_config(self.topic.store, subject, {"compatibility": level})
         )
         assert code == (42205 if self.model.modes.get(subject) == "READONLY" else 0)
@@ -303,7 +305,7 @@ class History:
 
     def delete_level(self) -> str:
         subject = self.some_subject()
-        code = self.refused(lambda: registry.plan_config_deletion(self.topic.store, subject))
+        code = self.error_of_plan(lambda: registry.plan_config_deletion(self.topic.store, subject))
         if subject is not None and subject not in self.model.levels:
             assert code == 40401
         elif self.model.modes.get(subject) == "READONLY":
@@ -315,7 +317,7 @@ class History:
 
     def set_mode(self) -> str:
         subject, mode = self.random.choice(SUBJECTS), self.random.choice(("READONLY", "READWRITE"))
-        assert not self.refused(
+        assert not self.error_of_plan(
             lambda: registry.plan_mode(self.topic.store, subject, mode, force=False)
         )
         self.model.modes[subject] = mode
@@ -323,14 +325,14 @@ class History:
 
     def delete_mode(self) -> str:
         subject = self.random.choice(SUBJECTS)
-        code = self.refused(lambda: registry.plan_mode_deletion(self.topic.store, subject))
+        code = self.error_of_plan(lambda: registry.plan_mode_deletion(self.topic.store, subject))
         assert code == (0 if subject in self.model.modes else 40401)
         self.model.modes.pop(subject, None)
         return f"no mode of {subject}"
 
     # -- another registry on the topic
 
-    def form(self) -> Callable[[Key], bytes]:
+    def random_key_form(self) -> Callable[[Key], bytes]:
         return self.random.choice(FORMS)
 
     def foreign_register(self) -> str:
@@ -338,7 +340,7 @@ class History:
         ids = sorted(i for i, each in self.model.ids().items() if each == text)
         schema_id = ids[0] if ids else self.last_id + 1
         self.last_id = max(self.last_id, schema_id)
-        version, form = self.model.next_version(subject), self.form()
+        version, form = self.model.next_version(subject), self.random_key_form()
         self.foreign_version(form, subject, version, Version(schema_id, text, False))
         return f"{form.__name__} registers {text} in {subject}"
 
@@ -357,7 +359,7 @@ class History:
 
     def foreign_delete_version(self) -> str:
         """Delete with a random key form, independent of the registry that wrote the version."""
-        subject, form = self.random.choice(SUBJECTS), self.form()
+        subject, form = self.random.choice(SUBJECTS), self.random_key_form()
         versions = self.model.versions.get(subject)
         if not versions:
             return "nothing"
@@ -371,17 +373,17 @@ class History:
         return f"{form.__name__} deletes {subject} {version}"
 
     def foreign_delete_subject(self) -> str:
-        subject, form = self.random.choice(SUBJECTS), self.form()
-        if not self.model.live(subject):
+        subject, form = self.random.choice(SUBJECTS), self.random_key_form()
+        if not self.model.live_versions(subject):
             return "nothing"
         highest = max(self.model.versions[subject])
         value = {"subject": subject, "version": highest}
         self.topic.write(form(setting_key("DELETE_SUBJECT", subject)), value)
-        self.model.soft_delete(subject, self.model.live(subject))
+        self.model.soft_delete(subject, self.model.live_versions(subject))
         return f"{form.__name__} deletes {subject}"
 
     def foreign_setting(self) -> str:
-        subject, form = self.some_subject(), self.form()
+        subject, form = self.some_subject(), self.random_key_form()
         level = self.random.choice((*LEVELS, None))
         value = None if level is None else {"compatibilityLevel": level}
         self.topic.write(form(setting_key("CONFIG", subject)), value)

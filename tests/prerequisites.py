@@ -42,8 +42,8 @@ class Prerequisite(NamedTuple):
     """A program or package that make targets need.
 
     Attributes:
-        problem: Returns the problem with it, or ""; takes the directory `TOOLS`.
-        installed: Debian packages to install; the first one that the distribution has is used.
+        problem: Function that takes the directory `TOOLS` and returns what is wrong, or "".
+        installed: Alternative Debian packages: the first that the distribution has is installed.
         unpacked: Debian packages to unpack instead.
         programs: Programs by name, with patterns of their paths below the system root, best first.
     """

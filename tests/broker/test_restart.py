@@ -285,7 +285,7 @@ async def test_flush_policy_interval_syncs_in_time(tmp_path: Path) -> None:
 async def test_failed_sync_takes_directory_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As in Kafka, nothing is acknowledged, synced again or read: the disk content is unknown."""
+    """The directory stops all reads and writes, as in Kafka: the disk content is unknown."""
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch([b"safe"]))

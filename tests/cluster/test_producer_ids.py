@@ -71,7 +71,7 @@ async def test_warning_names_cause_and_action_once_while_no_ids_can_be_reserved(
 
 @pytest.mark.parametrize("version", range(3, 6))
 async def test_producer_id_without_epoch_is_rejected(start: Start, version: int) -> None:
-    """As in Kafka, this holds even without a transactional ID (KIP-360)."""
+    """The rule holds even without a transactional ID, as in Kafka (KIP-360)."""
     async with start() as broker, connected(broker.endpoint) as wire:
         for producer_id, epoch in ((-1, 0), (7, -1), (0, -1), (-1, 7), (-7, -1)):
             request = InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)

@@ -136,7 +136,7 @@ async def test_rejected_node_logs_reason_and_does_not_replicate(
 
 
 async def test_inter_broker_password_can_be_changed_at_runtime() -> None:
-    """As with Kafka, nodes first learn the new password, then they use it."""
+    """Nodes first accept the new password and then use it, as in Kafka."""
     settings = sasl_settings("SCRAM-SHA-256")
     name = "listener.name.in.scram-sha-256.sasl.jaas.config"
     async with cluster(*settings, users="User:ANONYMOUS;User:node") as broker:

@@ -155,7 +155,7 @@ def _is_ready(broker: Deployed, probe: Sequence[str]) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["compose", "kubernetes"])
 def test_containers_replicate_during_rolling_restart(kind: str, tmp_path: Path) -> None:
-    """As in an upgrade, the next broker restarts when the previous one is ready."""
+    """Each broker restarts when the previous broker is ready, as in an upgrade."""
     if kind == "compose":
         members, brokers = composed()
     else:

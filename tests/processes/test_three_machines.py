@@ -86,7 +86,7 @@ def test_terminated_process_is_replaced_at_once_and_returns(tmp_path: Path) -> N
 
 
 def test_two_lost_etcd_members_are_replaced(tmp_path: Path) -> None:
-    """As in docs/how-to/cluster.md, nodes need no restart and lose no acknowledged records."""
+    """Nodes need no restart and lose no acknowledged records (see docs/how-to/cluster.md)."""
     with machines(tmp_path) as (every, etcd):
         kbroker(every[1].address, "topic", "create", "orders", "--partitions", "3")
         produce(every[1].address, 0, 100)

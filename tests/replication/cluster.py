@@ -188,7 +188,7 @@ class Cluster(Server):
     # -- files
 
     def dump(self, place: Place, begin: int) -> dict[int, list[Batch]]:
-        """Return the batches of each replica, starting with the one that contains `begin`."""
+        """Return the batches of each replica from the batch that contains offset `begin`."""
         return {node: list(batches(self.replica(node, place), begin)) for node in NODES}
 
     def replica(self, node: int, place: Place) -> Path:

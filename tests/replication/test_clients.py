@@ -158,7 +158,7 @@ class Positions:
             self.committed[partition] = max(self.committed[partition], offset)
 
     def was_read(self, partition: int, offset: int, known: int) -> None:
-        """Check a fetched offset against the one that was committed before the request."""
+        """Check that a fetched offset is not lower than `known`, the offset committed before it."""
         assert offset >= known, f"{INPUT}-{partition}: {offset} after {known} was committed"
 
 

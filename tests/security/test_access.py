@@ -466,7 +466,7 @@ async def test_describe_does_not_permit_delete(version: int) -> None:
 
 
 async def test_delete_on_cluster_permits_deleting_every_topic() -> None:
-    """As in Kafka, this works without DESCRIBE on the topic."""
+    """DESCRIBE on the topic is not required, as in Kafka."""
     cls = type(request(ApiKey.DELETE_TOPICS))
     ask = cls(topics=[cls.Topic(name="orders"), cls.Topic(name="none")])
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
@@ -483,7 +483,7 @@ async def test_delete_on_cluster_permits_deleting_every_topic() -> None:
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
 async def test_denied_fetch_returns_empty_aborted_transactions(isolation_level: int) -> None:
-    """As in Kafka, the list is empty for both isolation levels."""
+    """The list is empty, not null, for both isolation levels, as in Kafka."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         ask = fetch_request(topic)

@@ -56,7 +56,7 @@ def test_handshake_fails_without_common_suite(authority: Authority) -> None:
 
 
 def test_version_without_listed_suite_is_disabled(authority: Authority) -> None:
-    """As in Java, each suite belongs to one TLS version."""
+    """Each suite belongs to one TLS version, as in Java."""
     old = server(authority, ssl_cipher_suites=ECDSA)
     assert old.maximum_version is ssl.TLSVersion.TLSv1_2
     new = server(authority, ssl_cipher_suites=NEWEST)

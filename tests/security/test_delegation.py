@@ -115,7 +115,7 @@ def test_renewal_stops_at_maximum_lifetime() -> None:
 
 
 def test_only_owner_and_renewers_change_token() -> None:
-    """As in Kafka, a requester that is neither owner nor renewer may not change it."""
+    """The user who requested the token for its owner may not change the token, as in Kafka."""
     token = token_of_alice(CAROL)
     for principal in (ALICE, CAROL):
         assert renew(token, principal, 5, LIFETIMES, NOW).expires_ms == NOW + 5

@@ -217,7 +217,7 @@ async def test_unknown_mechanism_is_rejected() -> None:
 async def test_other_request_before_authentication_closes_connection(
     asks: list[tuple[ApiKey, int, Any]],
 ) -> None:
-    """As in Kafka, there is no response."""
+    """The client gets no response, as in Kafka."""
     async with guarded() as broker, connected(broker.endpoint) as wire:
         for key, version, message in asks[:-1]:
             await wire.ask(key, version, message)
@@ -226,7 +226,7 @@ async def test_other_request_before_authentication_closes_connection(
 
 
 async def test_other_request_during_authentication_returns_error_and_closes() -> None:
-    """As in Kafka, the response contains the error if it has a field for it."""
+    """The response contains the error if its schema has a field for it, as in Kafka."""
     errors = 0
     async with guarded() as broker:
         for api in load_apis().values():

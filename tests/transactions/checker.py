@@ -238,7 +238,7 @@ def passed_transactions(story: Story) -> Iterator[Finding]:
             opened[send.place][send.transaction] = min(first, send.offset)
     ranked = {place: sorted(rows.items(), key=lambda row: row[1]) for place, rows in opened.items()}
     starts = {place: [offset for _, offset in rows] for place, rows in ranked.items()}
-    # Among the transactions that begin before an offset, the one that stayed open longest.
+    # For each offset, the transaction that began earlier and stayed open longest.
     longest = {
         place: list(accumulate((each for each, _ in rows), _later_end))
         for place, rows in ranked.items()

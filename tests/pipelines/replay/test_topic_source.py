@@ -21,7 +21,7 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def write_transactions(bootstrap: str) -> None:
-    """Write one transaction that commits, one that aborts, a plain record, and an open transaction."""
+    """Write a committed, an aborted and an open transaction, and a record outside transactions."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "a"})
     producer.init_transactions(20)
     for name in ("committed", "aborted"):

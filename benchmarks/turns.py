@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tests.processors import processors, stolen_part
+from tests.processors import cpu_ticks, stolen_share
 
 from .brokers import BenchmarkFailed, Broker, Kbroker, RowRefused
 from .java_client import JavaClient
@@ -63,9 +63,9 @@ class Machine:
             began = time.monotonic()
             self._wait()
             os.sync()  # do not let earlier dirty pages be written during this row
-            before = processors()
+            before = cpu_ticks()
             samples = [*measure()]
-            stolen = stolen_part(before)
+            stolen = stolen_share(before)
             if found is not None:
                 self._patience -= time.monotonic() - began
             if found is None or stolen < least:
@@ -77,10 +77,10 @@ class Machine:
     def _wait(self) -> None:
         """Wait until no CPU time is stolen, or the patience is used up."""
         while self._patience > 0:
-            began, before = time.monotonic(), processors()
+            began, before = time.monotonic(), cpu_ticks()
             while time.monotonic() < began + PROBE_SECONDS:
                 pass  # CPU time is stolen only from busy processes
-            if stolen_part(before) <= STOLEN_MAX:
+            if stolen_share(before) <= STOLEN_MAX:
                 break
             time.sleep(PAUSE_SECONDS)
             self._patience -= time.monotonic() - began

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def processors() -> tuple[int, int]:
+def cpu_ticks() -> tuple[int, int]:
     """Return the ticks of all cores, and the number of stolen ticks (proc(5)).
 
     Both are 0 if unknown.
@@ -19,13 +19,13 @@ def processors() -> tuple[int, int]:
     return sum(ticks), ticks[7]
 
 
-def stolen_part(before: tuple[int, int]) -> float:
+def stolen_share(before: tuple[int, int]) -> float:
     """Return the share of CPU time that was stolen since `processors` returned `before`."""
-    total, stolen = (now - earlier for now, earlier in zip(processors(), before, strict=True))
+    total, stolen = (now - earlier for now, earlier in zip(cpu_ticks(), before, strict=True))
     return stolen / total if total else 0.0
 
 
 def stolen_seconds() -> float:
     """Return the stolen CPU time since the machine started."""
-    stolen = processors()[1]
+    stolen = cpu_ticks()[1]
     return stolen / os.sysconf("SC_CLK_TCK") if stolen else 0.0

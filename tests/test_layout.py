@@ -343,6 +343,7 @@ def test_cycle_check_reports_cycle() -> None:
 
 # Tests mirror the packages: kbroker/handlers/fetch.py has tests/handlers/test_fetch.py.
 
+# Directories under tests/ whose tests span packages, and what they have in common.
 SPANNING_DIRECTORIES = {
     "compiled": "modules that mypyc compiled",
     "damage": "damaged files of every kind",
@@ -361,8 +362,8 @@ SPANNING_DIRECTORIES = {
     "spark": "everything that needs PySpark",
     "transactions": "transactions of many clients over several nodes",
 }
-"""Directories under tests/ whose tests span packages, and what they have in common."""
 
+# Test files that span modules, and what they span. Other test files have the name of a module.
 SPANNING = {
     "broker/test_client_stores.py": "net, node, coordinator, partitions",
     "broker/test_config_effects.py": "config, handlers, partitions, storage",
@@ -418,7 +419,6 @@ SPANNING = {
     "testing/test_patched_process.py": "testing, runtime",
     "web/test_monitoring.py": "web/metrics, docs, the dashboard",
 }
-"""Test files that span modules, and what they span. Other test files have the name of a module."""
 
 # Maximum number of lines of a module that needs no test file of its name.
 SMALL_MODULE_LINES = 60

@@ -36,8 +36,8 @@ from ..wire import Wire, batch, connected, create_topic, produce, request
 # 7-bit and 8-bit escape sequences, line breaks, a direction change, and an invisible tag.
 EVIL = "evil\x1b[2J\u009b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
 PRINTED = r"evil\x1b[2J\x9b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
+# A group that only has committed offsets, and an initialized transactional ID.
 OTHER, OPEN = f"other {EVIL}", f"open {EVIL}"
-"""A group that only has offsets, and a transactional id."""
 FORMS = [[], *(["-o", form.value] for form in Format)]
 READS = ["--operation", "read"]
 # Commands whose output has no names that clients chose.

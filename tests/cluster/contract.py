@@ -24,18 +24,18 @@ from kbroker.cluster.store import (
     Snapshot,
 )
 
+# Timeout for background work of a store: etcd ends leases late while its disk is slow.
 WAIT_SECONDS = 60
-"""Timeout for background work of a store: etcd ends leases late while its disk is slow."""
 
 
 @dataclass(slots=True)
 class World:
     """An empty store."""
 
+    # Function that returns a running client.
     client: Callable[[], MetadataStore]
-    """Returns a running client."""
+    # Function that discards all past changes except at most the last ten.
     forget: Callable[[], None]
-    """Discards all past changes except at most the last ten."""
 
 
 Check = Callable[[World], Awaitable[None]]

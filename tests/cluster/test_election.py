@@ -36,8 +36,8 @@ class Case:
     ready: list[int]
     after: tuple[int, int, list[int], tuple[int, ...]] | str
     min_in_sync: int = 1
+    # Nodes that are live but not ready.
     live: list[int] = field(default_factory=list)
-    """Nodes that are live but not ready."""
 
 
 CASES = {

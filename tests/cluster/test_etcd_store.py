@@ -27,10 +27,10 @@ from .etcd import Certificates, Etcd, network_to
 pytestmark = pytest.mark.slow
 
 CHECK_SECONDS_MAX = 120
+# Timeout for changes that the client detects by checks instead of events.
 WAIT_SECONDS = 60
-"""Timeout for changes that the client detects by checks instead of events."""
+# Response timeouts: normal, and for tests that lose a response.
 PATIENT_SECONDS, IMPATIENT_SECONDS = 30, 2
-"""Response timeouts: normal, and for tests that lose a response."""
 
 
 class ForgetsSoon(EtcdStore):
@@ -177,14 +177,14 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
         store_at(etcd.endpoints, "away") as other,
     ):
         stays = await must_put(other, "stays", 0)
-        put = await must_put(other, "gone", 0)
+        created_at = await must_put(other, "gone", 0)
         anew = await must_put(other, "anew", 0)
         await must_put(store, "changed", 0)
         copy = await Copy(store).open()
         await network.cut()
-        await must_put(other, "gone", None, put)
+        await must_put(other, "gone", None, created_at)
         await must_put(other, "anew", None, anew)
-        created = await must_put(other, "anew", 1)
+        recreated_at = await must_put(other, "anew", 1)
         changed = (await other.range("changed")).entries["changed"].revision
         for number in range(1, 21):
             changed = await must_put(other, "changed", number, changed)
@@ -193,7 +193,7 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
         await copy.knows(changed)
         first, second = copy.changes
         assert first.entries == {"gone": None, "anew": None}
-        assert second.entries == {"anew": ({"n": 1}, created), "changed": ({"n": 20}, changed)}
+        assert second.entries == {"anew": ({"n": 1}, recreated_at), "changed": ({"n": 20}, changed)}
         assert copy.entries.keys() == {"stays", "anew", "changed"}
         assert copy.entries["stays"].revision == stays
         await must_put(store, "after", 1)

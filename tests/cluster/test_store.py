@@ -20,6 +20,7 @@ from kbroker.storage.files import MemFiles
 from ..simulation.store import SharedTruth, SimulatedStore, StoreFaults
 from .contract import CHECKS, Check, World
 
+# Faults of a slow network that delivers every response eventually.
 SLOW = StoreFaults(
     stale_reads=0.5,
     late_events=0.2,
@@ -28,7 +29,6 @@ SLOW = StoreFaults(
     delay_seconds=0.1,
     timeout_seconds=60,
 )
-"""Faults of a network that delivers every response eventually."""
 
 CHECK_SECONDS_MAX = 1000
 

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
 
 VALUES = [b"a", b"b", b"c"]
+# Partition 1 of the second topic has the same directory name as node 1.
 TOPICS = ("orders", "node")
-"""Partition 1 of the second topic has the same directory name as node 1."""
 
 
 class Killed(Exception):

@@ -90,8 +90,8 @@ async def test_batches_are_stored_unchanged(start: Start, codec: Codec) -> None:
 async def test_produce_to_internal_topic_is_rejected(wire: Wire, version: int) -> None:
     await wire.ask(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     cls = type(request(ApiKey.METADATA))
-    produce_request = cls(topics=[cls.Topic(name="__consumer_offsets")])
-    response = await wire.ask(ApiKey.METADATA, 12, produce_request)
+    metadata_request = cls(topics=[cls.Topic(name="__consumer_offsets")])
+    response = await wire.ask(ApiKey.METADATA, 12, metadata_request)
     topic = Topic("__consumer_offsets", response.topics[0].topic_id)
     assert response.topics[0].is_internal
     row = await produce(wire, topic, batch(), version)

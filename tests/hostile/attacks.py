@@ -355,9 +355,9 @@ async def requests_of_disconnected_clients(target: Target) -> None:
     names = [f"gone-{i}" for i in range(50)]
     async with connected(target.bootstrap) as wire:
         await wire.send_bytes(creation(names))
-    deletion = request(ApiKey.DELETE_TOPICS, topic_names=names)
+    delete = request(ApiKey.DELETE_TOPICS, topic_names=names)
     async with connected(target.bootstrap) as wire:
-        await wire.send_bytes(frame(ApiKey.DELETE_TOPICS, 5, deletion))
+        await wire.send_bytes(frame(ApiKey.DELETE_TOPICS, 5, delete))
 
 
 # -- garbage
@@ -438,8 +438,8 @@ def produced(*batches: bytes, version: int = 9) -> bytes:
         for index, each in enumerate(batches)
     ]
     topic = ProduceRequest.Topic(name=MANY.name, partition_data=rows)
-    request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
-    return frame(ApiKey.PRODUCE, version, request)
+    produce = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic])
+    return frame(ApiKey.PRODUCE, version, produce)
 
 
 @cache

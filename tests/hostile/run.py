@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from ..processors import processors, stolen_part
+from ..processors import cpu_ticks, stolen_share
 from ..wire import ConnectionClosed
 from .attacks import (
     ATTACKS,
@@ -209,7 +209,7 @@ class Run:
         self, name: str, attacks: dict[Attack, int], seconds: float, polite: Ask
     ) -> Phase:
         phase = Phase(name)
-        before = processors()
+        before = cpu_ticks()
         if self._pid is not None:
             phase.first_rss_bytes = rss_of(self._pid)
         if self._loop is not None:
@@ -227,7 +227,7 @@ class Run:
         phase.polite = await polite()
         if self._loop is not None:
             phase.loop = await self._loop()
-        phase.stolen = stolen_part(before)
+        phase.stolen = stolen_share(before)
         return phase
 
     async def _repeat(self, attack: Attack, phase: Phase) -> None:

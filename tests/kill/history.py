@@ -163,7 +163,7 @@ class _Commits:
     """The checker's state of a group's offset in one partition; one member commits at a time."""
 
     def __init__(self) -> None:
-        self.asked: set[int] = set()
+        self.requested: set[int] = set()
         self.highest = -1
         self.due = -1
 
@@ -192,7 +192,7 @@ class Checker:
     @property
     def commits(self) -> int:
         """Return the number of different requested commits."""
-        return sum(len(each.asked) for each in self._commits.values())
+        return sum(len(each.requested) for each in self._commits.values())
 
     def feed(self, events: Iterable[Event]) -> None:
         """Check the next events."""
@@ -216,7 +216,7 @@ class Checker:
                 case Killed(place, log_start):
                     self._partitions[place].log_start = log_start
                 case Committing(group, place, offset):
-                    self._commits[group, place].asked.add(offset)
+                    self._commits[group, place].requested.add(offset)
                 case Fetching(group, place):
                     self._commits[group, place].due = self._commits[group, place].highest
                 case Committed(group, place, offset) | Fetched(group, place, offset):
@@ -371,7 +371,7 @@ class Checker:
         if offset < (commits.due if is_fetch else commits.highest):
             text = f"{group} had committed {commits.highest}, but the offset is {offset}"
             self._report("commit", place, text)
-        if offset >= 0 and offset not in commits.asked:
+        if offset >= 0 and offset not in commits.requested:
             self._report("commit", place, f"{group} never committed {offset}")
         commits.highest = max(commits.highest, offset)
 

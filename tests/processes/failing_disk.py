@@ -16,8 +16,8 @@ from ..machine import LOCAL, Machine
 
 SOURCE = Path(__file__).with_suffix(".c")
 OPERATIONS = ("open", "create", "read", "write", "sync", "rename", "remove", "list")
+# Number of calls to which failure rates refer.
 CALLS = 10_000
-"""Calls to which failure rates refer."""
 _ORDERS = struct.Struct(f"=I{len(OPERATIONS)}I{len(OPERATIONS)}I")
 _RATES = struct.Struct(f"=I{len(OPERATIONS)}I")
 

@@ -130,12 +130,12 @@ def addresses(containers: Sequence[Container]) -> dict[str, str]:
     return {address: f"127.0.0.1:{first + number}" for number, address in enumerate(sorted(found))}
 
 
+# Settings with listen and advertised addresses.
 LISTENING = {
     "ETCD_LISTEN_PEER_URLS": "ETCD_INITIAL_ADVERTISE_PEER_URLS",
     "ETCD_LISTEN_CLIENT_URLS": "ETCD_ADVERTISE_CLIENT_URLS",
     "KBROKER_CFG_LISTENERS": "KBROKER_CFG_ADVERTISED_LISTENERS",
 }
-"""Settings with listen and advertised addresses."""
 
 
 def with_local_addresses(settings: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:

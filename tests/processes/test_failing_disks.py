@@ -37,14 +37,14 @@ from .failing_disk import FailingDisk, Fault, compiled, drawn
 pytestmark = pytest.mark.long
 
 ACKS_MIN, COMMITS_MIN = 300, 5
+# Seconds after which a broker that does not recover by itself is restarted.
 HEALTHY_SECONDS = 1.5
-"""Seconds after which a broker that does not recover by itself is restarted."""
 STOP_SECONDS = 20
 ROUNDS_PER_CLUSTER = 4
 LEADER_DISK, ANY_DISK = "disk of a leader", "disk of any node"
 KINDS = (LEADER_DISK, ANY_DISK)
+# Probability that a round restarts the broker while its disk fails.
 RESTARTS_DURING = 0.3
-"""Probability that a round restarts the broker while its disk fails."""
 
 
 def goes_on(server: Server) -> bool:

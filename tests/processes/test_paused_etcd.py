@@ -26,11 +26,11 @@ pytestmark = pytest.mark.long
 PARTITIONS = 3
 SESSION_SECONDS = 2
 BURST, UNACKED_MAX = 20, 300
+# Divisor of `--rounds`, because rounds take three times as long as in other tests.
 ROUNDS_PER_TEST = 3
-"""Divisor of `--rounds`, because rounds take three times as long as in other tests."""
 TOPIC = "orders"
+# Kafka's own client, if compat-tests has downloaded it.
 JARS = repository.ROOT / ".work" / "compat" / "kafka-4.3" / "lib"
-"""Kafka's own client, if compat-tests has downloaded it."""
 JAVA_PRODUCER = Path(__file__).with_name("IdempotentProducer.java")
 GIVEN_UP = "lost its registration"
 

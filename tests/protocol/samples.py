@@ -11,8 +11,8 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.schema import ZERO_UUID, Field, Message, Struct, fields
 
+# API key, version, and "request" or "response".
 Pair: TypeAlias = tuple[int, int, str]
-"""API key, version, and "request" or "response"."""
 
 INTEGERS = {"b": 8, "h": 16, "i": 32, "q": 64}
 ALPHABET = "abcXYZ019-._ äß€漢😀\x00"

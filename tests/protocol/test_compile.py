@@ -46,7 +46,7 @@ from .samples import Pair, Style, declared, declared_pairs, plain, sample
 PAIRS = declared_pairs()
 
 
-def decoded(cls: type[Any], raw: str, version: int) -> Any:
+def decode_hex(cls: type[Any], raw: str, version: int) -> Any:
     value, end = decode(cls, bytes.fromhex(raw), version)
     assert end == len(bytes.fromhex(raw))
     return value
@@ -62,11 +62,11 @@ def test_message_is_encoded_before_and_after_its_first_flexible_version() -> Non
     assert encode_bytes(request, 2).hex() == "00036772700000000500016d"
     assert encode_bytes(request, 3).hex() == "00036772700000000500016d000169"
     assert encode_bytes(request, 4).hex() == "0467727000000005026d026900"
-    assert decoded(HeartbeatRequest, "04677270 00000005 026d 0269 00", 4) == request
+    assert decode_hex(HeartbeatRequest, "04677270 00000005 026d 0269 00", 4) == request
     request.group_instance_id = None
     assert encode_bytes(request, 3).hex() == "00036772700000000500016dffff"
     assert encode_bytes(request, 4).hex() == "0467727000000005026d0000"
-    assert decoded(HeartbeatRequest, "04677270 00000005 026d 00 00", 4) == request
+    assert decode_hex(HeartbeatRequest, "04677270 00000005 026d 00 00", 4) == request
 
 
 def test_null_and_empty_arrays_are_distinguished() -> None:
@@ -76,8 +76,8 @@ def test_null_and_empty_arrays_are_distinguished() -> None:
     assert encode_bytes(nothing, 1).hex() == "00000000"
     assert encode_bytes(request, 9).hex() == "0001000000"
     assert encode_bytes(nothing, 9).hex() == "0101000000"
-    assert decoded(MetadataRequest, "00 01 00 00 00", 9) == request
-    assert decoded(MetadataRequest, "01 01 00 00 00", 9) == nothing
+    assert decode_hex(MetadataRequest, "00 01 00 00 00", 9) == request
+    assert decode_hex(MetadataRequest, "01 01 00 00 00", 9) == nothing
 
 
 def test_none_is_encoded_as_empty_if_not_nullable() -> None:
@@ -121,12 +121,12 @@ def test_fields_outside_of_the_version_are_skipped_and_get_their_default() -> No
 
 
 def test_array_missing_in_a_version_is_decoded_as_a_new_list() -> None:
-    one = decoded(MetadataResponse, "00000000 00000000", 0)
-    two = decoded(MetadataResponse, "00000000 00000000", 0)
+    one = decode_hex(MetadataResponse, "00000000 00000000", 0)
+    two = decode_hex(MetadataResponse, "00000000 00000000", 0)
     partition = "0000 00000001 00000002 00000000 00000000"
     raw = "00000000 00000001 0000 000174 00000001" + partition
-    three = decoded(MetadataResponse, raw, 0).topics[0].partitions[0]
-    four = decoded(MetadataResponse, raw, 0).topics[0].partitions[0]
+    three = decode_hex(MetadataResponse, raw, 0).topics[0].partitions[0]
+    four = decode_hex(MetadataResponse, raw, 0).topics[0].partitions[0]
     assert one == two
     assert three.offline_replicas == []
     assert three.offline_replicas is not four.offline_replicas
@@ -148,13 +148,13 @@ def test_nullable_struct_is_encoded_with_a_marker() -> None:
     assert encode_bytes(response, 1).hex() == empty + "ff" + "00"
     response.assignment = ConsumerGroupHeartbeatResponse.Assignment()
     assert encode_bytes(response, 1).hex() == empty + "01" + "0100" + "00"
-    assert decoded(ConsumerGroupHeartbeatResponse, empty + "01 01 00 00", 1) == response
+    assert decode_hex(ConsumerGroupHeartbeatResponse, empty + "01 01 00 00", 1) == response
 
 
 def test_error_codes_may_be_enum_members() -> None:
     response = HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION)
     assert encode_bytes(response, 0).hex() == "0016"
-    assert decoded(HeartbeatResponse, "0016", 0).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert decode_hex(HeartbeatResponse, "0016", 0).error_code == ErrorCode.ILLEGAL_GENERATION
 
 
 def test_lengths_of_more_than_one_byte_are_encoded() -> None:
@@ -211,9 +211,9 @@ def test_default_tagged_struct_is_omitted() -> None:
 
 def test_unknown_tagged_fields_are_skipped() -> None:
     noise = "03" + "01 08 0000000000000009" + "05 02 abcd" + "ac02 00"
-    response = decoded(ApiVersionsResponse, EMPTY_TAGGED + noise, 3)
+    response = decode_hex(ApiVersionsResponse, EMPTY_TAGGED + noise, 3)
     assert response == ApiVersionsResponse(finalized_features_epoch=9)
-    assert decoded(HeartbeatResponse, "00000000 0001 02 0500 07 01 ff", 4).error_code == 1
+    assert decode_hex(HeartbeatResponse, "00000000 0001 02 0500 07 01 ff", 4).error_code == 1
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
 )
 def test_malformed_tagged_fields_are_rejected(tags: str) -> None:
     with pytest.raises(DecodeError):
-        decoded(ApiVersionsResponse, EMPTY_TAGGED + tags, 3)
+        decode_hex(ApiVersionsResponse, EMPTY_TAGGED + tags, 3)
 
 
 # -- records --------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def produce(records: Any) -> ProduceRequest:
     )
 
 
-def produced(request: ProduceRequest) -> Any:
+def records_of(request: ProduceRequest) -> Any:
     return request.topic_data[0].partition_data[0].records
 
 
@@ -265,15 +265,15 @@ def produced(request: ProduceRequest) -> Any:
 def test_records_of_any_buffer_type_are_encoded(kind: type, version: int) -> None:
     request = produce(kind(b"batch"))
     decoded, _ = decode(ProduceRequest, encode_bytes(request, version), version)
-    assert isinstance(produced(decoded), memoryview)
-    assert produced(decoded) == b"batch"
+    assert isinstance(records_of(decoded), memoryview)
+    assert records_of(decoded) == b"batch"
 
 
 def test_null_and_empty_records_are_distinguished() -> None:
     for version in (3, 9):
         for records in (None, b""):
             decoded, _ = decode(ProduceRequest, encode_bytes(produce(records), version), version)
-            assert produced(decoded) == records
+            assert records_of(decoded) == records
 
 
 def test_small_records_are_joined_and_large_ones_are_separate_parts() -> None:
@@ -297,7 +297,7 @@ def test_deferred_range_is_a_separate_part(size: int) -> None:
     assert parts[1] is deferred
     whole = b"".join(bytes(part) if isinstance(part, bytearray) else bytes(size) for part in parts)
     decoded, _ = decode(ProduceRequest, whole, version)
-    assert produced(decoded) == bytes(size)
+    assert records_of(decoded) == bytes(size)
     with pytest.raises(EncodeError):
         encode_bytes(produce(deferred), version)
 
@@ -324,7 +324,7 @@ def test_decoded_records_are_views_of_the_frame() -> None:
     frame = bytearray(encode_bytes(produce(b"batch"), 9))
     request, _ = decode(ProduceRequest, memoryview(frame), 9)
     frame[frame.index(b"batch")] = ord("m")
-    assert produced(request) == b"match"
+    assert records_of(request) == b"match"
 
 
 def test_message_is_encoded_after_a_header() -> None:

@@ -8,8 +8,8 @@ import pytest
 from kbroker.protocol.compression import Codec, compress, decompress
 from kbroker.protocol.lz4_header import with_correct_checksum, with_old_checksum
 
+# Header of a stream that Apache Kafka 3.9 wrote for a consumer of format 0.
 KAFKA_0 = bytes.fromhex("04224d1860401a")
-"""Header of a stream that Apache Kafka 3.9 wrote for a consumer of format 0."""
 # Header of a stream that Apache Kafka 3.9 wrote for a consumer of format 1.
 KAFKA_1 = bytes.fromhex("04224d18604082")
 

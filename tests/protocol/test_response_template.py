@@ -23,7 +23,7 @@ NUMBERS = (0x01020304, 0x1112, 0x2122232425262728, 0x3132333435363738, 0x4142434
 SHORT, INT, LONG = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
 
 
-def answer(
+def response_with(
     index: int, error_code: int, base_offset: int, time_ms: int, log_start: int
 ) -> ProduceResponse:
     row = ProduceResponse.Partition(
@@ -42,25 +42,27 @@ def answer(
 def test_filled_template_equals_an_encoded_message(
     version: int, numbers: tuple[int, int, int, int, int]
 ) -> None:
-    fill = ResponseTemplate(answer(*NUMBERS), version, LAYOUT, *NUMBERS).fill(*numbers)
-    assert fill.body == encode_bytes(answer(*numbers), version)
+    fill = ResponseTemplate(response_with(*NUMBERS), version, LAYOUT, *NUMBERS).fill(*numbers)
+    assert fill.body == encode_bytes(response_with(*numbers), version)
 
 
 def test_template_can_be_filled_again() -> None:
-    template = ResponseTemplate(answer(*NUMBERS), 9, LAYOUT, *NUMBERS)
+    template = ResponseTemplate(response_with(*NUMBERS), 9, LAYOUT, *NUMBERS)
     first, second = template.fill(1, 2, 3, 4, 5), template.fill(6, 7, 8, 9, 10)
-    assert first.body == encode_bytes(answer(1, 2, 3, 4, 5), 9)
-    assert second.body == encode_bytes(answer(6, 7, 8, 9, 10), 9)
+    assert first.body == encode_bytes(response_with(1, 2, 3, 4, 5), 9)
+    assert second.body == encode_bytes(response_with(6, 7, 8, 9, 10), 9)
 
 
 def test_numbers_that_are_not_adjacent_are_rejected() -> None:
     with pytest.raises(ValueError, match="ProduceResponse version 4 has no such row of numbers"):
-        ResponseTemplate(answer(*NUMBERS), 4, LAYOUT, *NUMBERS)  # version 4 has no log start offset
+        ResponseTemplate(
+            response_with(*NUMBERS), 4, LAYOUT, *NUMBERS
+        )  # version 4 has no log start offset
 
 
 def test_number_that_does_not_fit_is_rejected() -> None:
     with pytest.raises(struct.error):
-        ResponseTemplate(answer(*NUMBERS), 9, LAYOUT, *NUMBERS).fill(0, 0, 2**63, 0, 0)
+        ResponseTemplate(response_with(*NUMBERS), 9, LAYOUT, *NUMBERS).fill(0, 0, 2**63, 0, 0)
 
 
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.API_VERSIONS])

@@ -13,8 +13,8 @@ from kbroker.schemas.core.registry import CheckTask
 from kbroker.schemas.core.store import Registered
 from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content, Level
 
+# Size of large schemas: slightly below the maximum size of a request.
 BYTES = 900_000
-"""Nearly as much as a request may have."""
 
 
 class Attack(NamedTuple):

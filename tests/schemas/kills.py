@@ -119,14 +119,14 @@ class RegistryServer:
 class Load:
     """Clients that register each schema until the server acknowledges it."""
 
-    def __init__(self, server: RegistryServer, registrations: Sequence[Registration]) -> None:
+    def __init__(self, server: RegistryServer, wanted: Sequence[Registration]) -> None:
         # Acknowledged registrations with their schema IDs, in order.
         self.acknowledged: list[tuple[Registration, int]] = []
         # Number of registrations with unknown outcome.
         self.interrupted = 0
         self._server = server
         self._left: SimpleQueue[Registration] = SimpleQueue()
-        for each in registrations:
+        for each in wanted:
             self._left.put(each)
         self._failures: list[BaseException] = []
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(CLIENTS)]

@@ -18,8 +18,8 @@ from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 Key = RSAKey | ECKey | OKPKey
 
 ISSUER, AUDIENCE = "https://issuer.test", "kafka"
+# Time at which unit tests verify tokens, in seconds since the epoch.
 NOW = 1_800_000_000
-"""The time at which unit tests look at tokens."""
 
 
 @cache

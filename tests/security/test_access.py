@@ -75,6 +75,7 @@ DENIED = {
     TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     AclResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
+# Permissions with which an API denies nothing.
 NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.PRODUCE: {TOPIC: (WRITE,)},
     ApiKey.FETCH: {TOPIC: (READ,)},
@@ -154,15 +155,14 @@ NEEDS: dict[ApiKey, Mapping[AclResourceType, tuple[AclOperation, ...]]] = {
     ApiKey.DELETE_SHARE_GROUP_STATE: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: {CLUSTER: (AclOperation.CLUSTER_ACTION,)},
 }
-"""The permissions with which an API denies nothing."""
+# APIs that omit hidden items instead of returning an error.
 HIDES = {ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER}
-"""APIs that omit hidden items instead of returning an error."""
+# APIs that check token ownership; see tests/handlers/test_delegation_tokens.py.
 OWNED = {
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
     ApiKey.DESCRIBE_DELEGATION_TOKEN,
 }
-"""APIs that check token ownership; see tests/handlers/test_delegation_tokens.py."""
 FREE = {
     ApiKey.API_VERSIONS,
     ApiKey.SASL_HANDSHAKE,
@@ -171,8 +171,8 @@ FREE = {
     ApiKey.PUSH_TELEMETRY,
 }
 SEEDS = 8
+# Timeout of a response that may depend on other requests.
 PATIENCE_SECONDS = 0.3
-"""Timeout of a response that may depend on other requests."""
 
 
 @asynccontextmanager

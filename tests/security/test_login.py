@@ -40,8 +40,8 @@ SCRAM_USERS = (
 )
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 NO_TOPICS = request(ApiKey.METADATA, topics=[])
+# Mutated frames per connection.
 FRAMES_TOGETHER = 4
-"""Mutated frames per connection."""
 VERSIONS = request(ApiKey.API_VERSIONS)
 
 

@@ -18,6 +18,7 @@ from kbroker.security.quotas import (
     text_of,
 )
 
+# Entities in Kafka's order of precedence, with the user and client ID that share the quota.
 LEVELS: list[tuple[Entity, tuple[str, str]]] = [
     ({"user": "al", "client-id": "c"}, ("al", "c")),
     ({"user": "al", "client-id": None}, ("al", "c")),
@@ -28,7 +29,6 @@ LEVELS: list[tuple[Entity, tuple[str, str]]] = [
     ({"client-id": "c"}, ("", "c")),
     ({"client-id": None}, ("", "c")),
 ]
-"""In Kafka's order, with whom the client shares what it may take."""
 
 
 def limits(*entities: Entity) -> Limits:

@@ -45,6 +45,7 @@ SECRETS = {
 }
 SECONDS = 60
 
+# A server that raises an error in code that handles a password.
 CRASHING = """
 import sys
 from kbroker.cli import main
@@ -61,7 +62,6 @@ def crashing(self, message):
 PlainServer.answer = crashing
 main()
 """
-"""A server with a defect where it has a password in hand."""
 
 
 @contextmanager

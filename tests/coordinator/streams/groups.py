@@ -11,7 +11,7 @@ from ..harness import Harness
 QUICK = StreamsGroupSettings(initial_rebalance_delay_ms=0, assignment_interval_ms=0)
 
 
-def active(response: Any) -> dict[str, list[int]] | None:
+def active_tasks(response: Any) -> dict[str, list[int]] | None:
     """Return the active tasks of a response, or None if it contains none."""
     assert not response.error_code, response
     if response.active_tasks is None:
@@ -19,7 +19,7 @@ def active(response: Any) -> dict[str, list[int]] | None:
     return {row.subtopology_id: row.partitions for row in response.active_tasks}
 
 
-def state(h: Harness) -> str:
+def group_state(h: Harness) -> str:
     return str(h.describe_streams().group_state)
 
 

@@ -10,7 +10,7 @@ from kbroker.coordinator import StreamsGroupSettings
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import Harness, joining, subtopology, topology
-from .groups import active, state, status_codes
+from .groups import active_tasks, group_state, status_codes
 
 NONE: dict[str, Any] = {"owned": {}}
 
@@ -21,12 +21,12 @@ def details(response: Any) -> list[str]:
 
 def test_member_joins_stays_and_leaves(h: Harness) -> None:
     response = h.streams_beat("a", 0)
-    assert (response.member_epoch, active(response)) == (2, {"0": [0, 1, 2, 3]})
+    assert (response.member_epoch, active_tasks(response)) == (2, {"0": [0, 1, 2, 3]})
     assert (response.heartbeat_interval_ms, status_codes(response)) == (5_000, [])
-    assert active(h.streams_beat("a", 2)) is None
-    assert state(h) == "Stable"
+    assert active_tasks(h.streams_beat("a", 2)) is None
+    assert group_state(h) == "Stable"
     assert h.streams_beat("a", -1).member_epoch == -1
-    assert state(h) == "Empty"
+    assert group_state(h) == "Empty"
     assert h.streams_beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -43,13 +43,13 @@ def test_internal_topics_are_requested_before_tasks_are_assigned(h: Harness) -> 
         subtopology("1", repartition={"between": 0}, changelogs=["log"]),
     )
     response = h.streams_beat("a", 0, topology=sent_topology)
-    assert (status_codes(response), active(response), state(h)) == ([3], {}, "NotReady")
+    assert (status_codes(response), active_tasks(response), group_state(h)) == ([3], {}, "NotReady")
     assert h.missing == {"between": 4, "log": 4}
     assert details(h.streams_beat("a", 2)) == ["Internal topics are missing: between, log"]
     h.make_missing()
     response = h.streams_beat("a", 2)
     assert (status_codes(response), response.member_epoch) == ([], 3)
-    assert active(response) == {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}
+    assert active_tasks(response) == {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}
     described = h.describe_streams().topology
     assert described is not None
     rows = described.subtopologies or []
@@ -59,17 +59,17 @@ def test_internal_topics_are_requested_before_tasks_are_assigned(h: Harness) -> 
 def test_created_grown_and_deleted_topics_change_tasks(h: Harness) -> None:
     sent_topology = topology(subtopology("0", "later"))
     response = h.streams_beat("a", 0, topology=sent_topology)
-    assert (status_codes(response), active(response)) == ([1], {})
+    assert (status_codes(response), active_tasks(response)) == ([1], {})
     h.create_topic("later", 2)
-    assert active(h.streams_beat("a", 2)) == {"0": [0, 1]}
+    assert active_tasks(h.streams_beat("a", 2)) == {"0": [0, 1]}
     h.create_topic("later", 3)
     response = h.streams_beat("a", 3)
-    assert (response.member_epoch, active(response)) == (4, {"0": [0, 1, 2]})
+    assert (response.member_epoch, active_tasks(response)) == (4, {"0": [0, 1, 2]})
     h.delete_topic("later")
     assert status_codes(h.streams_beat("a", 4)) == [1]
-    assert state(h) == "NotReady"
+    assert group_state(h) == "NotReady"
     response = h.streams_beat("a", 4, owned={})
-    assert (response.member_epoch, active(h.streams_beat("a", 5))) == (5, None)
+    assert (response.member_epoch, active_tasks(h.streams_beat("a", 5))) == (5, None)
 
 
 def test_silent_member_is_removed(h: Harness) -> None:
@@ -148,7 +148,7 @@ def test_empty_group_becomes_classic_group_and_back(h: Harness) -> None:
     assert freed is not None
     h.settle(freed)
     assert h.coordinator.committed("g") == {("orders", 0): 5}
-    assert active(h.streams_beat("a", 0)) == {"0": [0, 1, 2, 3]}
+    assert active_tasks(h.streams_beat("a", 0)) == {"0": [0, 1, 2, 3]}
     assert h.coordinator.committed("g") == {("orders", 0): 5}
 
 
@@ -160,7 +160,7 @@ def test_heartbeat_that_cannot_be_stored_is_retried(h: Harness) -> None:
     h.create_topic("orders", 5)
     h.append_fails = ErrorCode.NOT_ENOUGH_REPLICAS
     h.streams_beat("a", 2)
-    assert active(h.streams_beat("a", 2)) == {"0": [0, 1, 2, 3, 4]}
+    assert active_tasks(h.streams_beat("a", 2)) == {"0": [0, 1, 2, 3, 4]}
 
 
 def test_status_describes_missing_topics(h: Harness) -> None:

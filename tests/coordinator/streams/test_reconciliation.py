@@ -15,7 +15,7 @@ from kbroker.coordinator.streams.reconciliation import reconcile
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import REBALANCE_MS, SESSION_MS, Harness
-from .groups import active, state
+from .groups import active_tasks, group_state
 
 UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE
 
@@ -23,14 +23,14 @@ UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE
 def test_tasks_move_to_new_member_after_revocation(h: Harness) -> None:
     h.streams_beat("a", 0)
     response = h.streams_beat("b", 0)
-    assert (response.member_epoch, active(response)) == (3, {})
+    assert (response.member_epoch, active_tasks(response)) == (3, {})
     response = h.streams_beat("a", 2)
-    assert (response.member_epoch, active(response)) == (2, {"0": [0, 1]})
-    assert active(h.streams_beat("b", 3)) is None, "the tasks are not free yet"
-    assert active(h.streams_beat("a", 2, owned={"0": [0, 1, 2, 3]})) is None
+    assert (response.member_epoch, active_tasks(response)) == (2, {"0": [0, 1]})
+    assert active_tasks(h.streams_beat("b", 3)) is None, "the tasks are not free yet"
+    assert active_tasks(h.streams_beat("a", 2, owned={"0": [0, 1, 2, 3]})) is None
     assert h.streams_beat("a", 2, owned={"0": [0, 1]}).member_epoch == 3
-    assert active(h.streams_beat("b", 3)) == {"0": [2, 3]}
-    assert state(h) == "Stable"
+    assert active_tasks(h.streams_beat("b", 3)) == {"0": [2, 3]}
+    assert group_state(h) == "Stable"
 
 
 def test_member_waits_for_tasks_of_each_subtopology() -> None:
@@ -66,16 +66,16 @@ def test_tasks_are_resent_to_member_that_may_have_missed_them(h: Harness) -> Non
     mine: dict[str, Any] = {"0": [0, 1, 2, 3]}
     h.streams_beat("a", 0)
     h.sleep(4_999)
-    assert active(h.streams_beat("a", 2)) is None
+    assert active_tasks(h.streams_beat("a", 2)) is None
     h.sleep(1)
-    assert active(h.streams_beat("a", 2)) == mine
-    assert active(h.streams_beat("a", 2, owned=mine)) is None
+    assert active_tasks(h.streams_beat("a", 2)) == mine
+    assert active_tasks(h.streams_beat("a", 2, owned=mine)) is None
     h.sleep(20_000)
-    assert active(h.streams_beat("a", 2)) is None
-    assert active(h.streams_beat("a", 2, owned={"0": [0]})) == mine
+    assert active_tasks(h.streams_beat("a", 2)) is None
+    assert active_tasks(h.streams_beat("a", 2, owned={"0": [0]})) == mine
     restarted = h.restarted()
-    assert active(restarted.streams_beat("a", 2)) == mine
-    assert active(restarted.streams_beat("a", 2)) is None
+    assert active_tasks(restarted.streams_beat("a", 2)) == mine
+    assert active_tasks(restarted.streams_beat("a", 2)) is None
 
 
 def test_member_that_does_not_revoke_in_time_is_removed(h: Harness) -> None:
@@ -88,4 +88,4 @@ def test_member_that_does_not_revoke_in_time_is_removed(h: Harness) -> None:
             h.streams_beat(name, epoch)
     events = h.sleep(SESSION_MS)
     assert [event.cause for event in events] == ["member a did not revoke tasks in time"]
-    assert active(h.streams_beat("b", 3)) == {"0": [0, 1, 2, 3]}
+    assert active_tasks(h.streams_beat("b", 3)) == {"0": [0, 1, 2, 3]}

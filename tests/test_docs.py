@@ -129,8 +129,8 @@ def test_ci_snippets_contain_documented_command(tmp_path: Path) -> None:
     assert command.text.partition(" -- ")[2] in github
     directory = tmp_path / "page"
     directory.mkdir()
-    wrong = run_page(section, directory)
-    assert not wrong, "\n\n".join(wrong)
+    problems = run_page(section, directory)
+    assert not problems, "\n\n".join(problems)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_ci_snippets_contain_documented_command(tmp_path: Path) -> None:
     ],
 )
 def test_page_checker_reports_wrong_page(block: str, expected: str, tmp_path: Path) -> None:
-    (wrong,) = run_page(f"{block}```sh\ntrue\n```\n", tmp_path)
-    assert expected in wrong.partition("\n")[2]
-    assert "never" not in wrong.partition("failed:")[2]
+    (problems,) = run_page(f"{block}```sh\ntrue\n```\n", tmp_path)
+    assert expected in problems.partition("\n")[2]
+    assert "never" not in problems.partition("failed:")[2]
 
 
 def test_make_targets_in_readme_exist() -> None:

@@ -14,12 +14,12 @@ COUNT_CHILDREN = """
 import os, pathlib, sys
 parent = os.getppid()
 found = 0
-for place in pathlib.Path("/proc").glob("[0-9]*/stat"):
+for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
     try:
-        fields = place.read_text().rpartition(")")[2].split()
+        fields = path.read_text().rpartition(")")[2].split()
     except OSError:
         continue
-    found += int(fields[1]) == parent and int(place.parent.name) != os.getpid()
+    found += int(fields[1]) == parent and int(path.parent.name) != os.getpid()
 sys.exit(found)
 """
 

@@ -155,7 +155,7 @@ def test_output_test_covers_every_command() -> None:
 
 @asynccontextmanager
 async def evil_broker(data: Path) -> AsyncIterator[dict[str, str]]:
-    """Start a broker with such names; yield the environment for commands."""
+    """Start a broker in which all names are EVIL; yield the environment for commands."""
 
     async def prepare(broker: Broker) -> None:
         pass
@@ -304,7 +304,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def test_commands_print_through_output_module_only() -> None:
-    """New commands then cannot forget to escape names."""
+    """`kbroker.cli.output` escapes names, so no command may print by itself."""
     directory = Path(__file__).parents[2] / "kbroker" / "cli"
     around = [
         (path.name, line.strip())

@@ -98,9 +98,9 @@ class Copy:
         self.entries = dict(snapshot.entries)
 
     def watch(self) -> None:
-        self.store.watch(self.hear, after=self.revision)
+        self.store.watch(self.on_change, after=self.revision)
 
-    def hear(self, change: Change) -> None:
+    def on_change(self, change: Change) -> None:
         assert change.revision > self.revision, "a change came twice, or late"
         self.revision = change.revision
         self.changes.append(change)
@@ -113,10 +113,10 @@ class Copy:
         self._more.set()
         self._more = trio.Event()
 
-    def at(self, key: str) -> int:
+    def revision_of(self, key: str) -> int:
         return self.entries[key].revision if key in self.entries else ABSENT
 
-    async def knows(self, revision: int) -> None:
+    async def wait_for_revision(self, revision: int) -> None:
         """Wait until the copy has reached a revision."""
         with trio.fail_after(60):
             while self.revision < revision:
@@ -170,7 +170,7 @@ async def transaction_is_atomic(world: World) -> None:
     assert refused is None
     done = await store.transact(changes, compares={"a": first, "b": ABSENT}, cause="done")
     assert done is not None
-    await copy.knows(done)
+    await copy.wait_for_revision(done)
     assert copy.entries == {"b": ({"n": 2}, done), "c": ({"n": 3}, done)}
     assert [(each.revision, each.cause) for each in copy.changes][-1] == (done, "done")
     assert copy.changes[-1].entries == {
@@ -190,7 +190,7 @@ async def concurrent_increments_are_not_lost(world: World) -> None:
         done = 0
         while done < 5:
             number = copy.entries["n"].value["n"] if "n" in copy.entries else 0
-            done += await put(copy.store, "n", number + 1, copy.at("n")) is not None
+            done += await put(copy.store, "n", number + 1, copy.revision_of("n")) is not None
 
     async with trio.open_nursery() as nursery:
         for copy in copies:
@@ -256,7 +256,7 @@ async def watch_continues_after_read_without_gap(world: World) -> None:
     third = await must_put(other, "a", 3, first)
     copy.watch()
     fourth = await must_put(other, "d", 4)
-    await copy.knows(fourth)
+    await copy.wait_for_revision(fourth)
     revisions = [each.revision for each in copy.changes]
     assert revisions == [each for each in (first, second, third, fourth) if each > read_at]
     assert copy.entries == {
@@ -278,16 +278,16 @@ async def own_change_is_delivered_before_transact_returns(world: World) -> None:
 
 @contract
 async def conflicting_change_is_delivered_before_transact_fails(world: World) -> None:
-    """So a retry loop on the copy makes progress."""
+    """A retry loop would otherwise compare with the old revision forever."""
     copy, other = await Copy(world.client()).open(), world.client()
     revision = ABSENT
     for number in range(20):
-        known = copy.at("a")
+        known = copy.revision_of("a")
         revision = await must_put(other, "a", number, revision)
-        if copy.at("a") != known:
+        if copy.revision_of("a") != known:
             continue  # already delivered
         assert await put(copy.store, "a", -1, known) is None
-        assert copy.at("a") == revision
+        assert copy.revision_of("a") == revision
 
 
 @contract
@@ -300,8 +300,8 @@ async def watchers_of_one_client_get_same_changes(world: World) -> None:
     done = await must_put(store, "a", 1)
     second.watch()
     newest = await must_put(store, "b", 2)
-    await first.knows(newest)
-    await second.knows(newest)
+    await first.wait_for_revision(newest)
+    await second.wait_for_revision(newest)
     assert first.changes == second.changes
     assert [each.revision for each in first.changes] == [done, newest]
 
@@ -311,7 +311,7 @@ async def removed_watcher_gets_no_changes(world: World) -> None:
     store = world.client()
     copy = await Copy(store).open()
     await must_put(store, "a", 1)
-    store.unwatch(copy.hear)
+    store.unwatch(copy.on_change)
     await must_put(store, "b", 2)
     await trio.sleep(10)
     assert set(copy.entries) == {"a"}
@@ -338,7 +338,7 @@ async def copies_converge(world: World) -> None:
     async def write(copy: Copy, numbers: list[int]) -> None:
         for number in numbers:
             key = f"k/{number % 5}"
-            await put(copy.store, key, number if number % 3 else None, copy.at(key))
+            await put(copy.store, key, number if number % 3 else None, copy.revision_of(key))
             if number % 20 == 0:
                 world.forget()
 
@@ -349,7 +349,7 @@ async def copies_converge(world: World) -> None:
     end = await must_put(copies[0].store, "end", 1)
     assert end > newest
     for copy in copies:
-        await copy.knows(end)
+        await copy.wait_for_revision(end)
     truth = (await read(copies[0].store, end)).entries
     assert truth
     assert [copy.entries for copy in copies] == [truth] * 3
@@ -370,7 +370,7 @@ async def lease_end_deletes_only_its_entries(world: World) -> None:
     newest = await must_put(store, "stays", 1)
     await trio.sleep(2 * lease.ttl_seconds)
     with trio.move_on_after(WAIT_SECONDS):
-        while len(copy.entries) > 1:  # noqa: ASYNC110  # the last of them is what is waited for
+        while len(copy.entries) > 1:  # noqa: ASYNC110  # the last deletion ends the wait
             await trio.sleep(0.05)
     assert set(copy.entries) == {"stays"}
     assert copy.revision > newest
@@ -417,7 +417,7 @@ async def revoked_lease_ends_immediately(world: World) -> None:
     done = await store.transact({"live/1": {}}, compares={}, cause="up", lease=lease)
     assert done is not None
     await lease.revoke()
-    await copy.knows(done + 1)
+    await copy.wait_for_revision(done + 1)
     assert copy.entries == {}
     assert not await lease.keep_alive()
     await lease.revoke()

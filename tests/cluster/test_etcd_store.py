@@ -162,7 +162,7 @@ async def test_stalled_watch_is_restarted(etcd: Etcd) -> None:
         await until(lambda: "live" in copy.entries, WAIT_SECONDS)
         network.drop_answers()
         newest = await must_put(other, "b", 2)
-        await copy.knows(newest)
+        await copy.wait_for_revision(newest)
         network.drop_answers()
         await lease.revoke()
         await until(lambda: "live" not in copy.entries, WAIT_SECONDS)
@@ -190,7 +190,7 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
             changed = await must_put(other, "changed", number, changed)
         etcd.compact(keep=0)
         network.heal()
-        await copy.knows(changed)
+        await copy.wait_for_revision(changed)
         first, second = copy.changes
         assert first.entries == {"gone": None, "anew": None}
         assert second.entries == {"anew": ({"n": 1}, recreated_at), "changed": ({"n": 20}, changed)}

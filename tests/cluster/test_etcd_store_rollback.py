@@ -68,7 +68,7 @@ async def test_older_state_is_ignored_until_newest_state_returns(
             async with store_at(etcd.endpoints, "a") as other:
                 await must_put(other, "changed", 2, first)
                 await must_put(other, "deleted", None, deleted)
-                await copy.knows(await must_put(other, "new", 1))
+                await copy.wait_for_revision(await must_put(other, "new", 1))
             known = dict(copy.entries)
             newest = etcd.copy()
             await _go_back(etcd, network, restore, copied, others_write)
@@ -82,7 +82,7 @@ async def test_older_state_is_ignored_until_newest_state_returns(
             etcd.restore(newest)
             await until(lambda: store.problem is None, WAIT_SECONDS)
             async with store_at(etcd.endpoints, "a") as other:
-                await copy.knows(await must_put(other, "later", 1))
+                await copy.wait_for_revision(await must_put(other, "later", 1))
             assert copy.entries.keys() == {*known, "later"}
     finally:
         etcd.stop()

@@ -35,12 +35,12 @@ class Outcome(NamedTuple):
     """The outcome of a case.
 
     Attributes:
-        what: The damages, for people.
+        case: Seed, source and damages, as text.
         result: "served", "named", "refused" or "failed".
         faults: Silent data loss, and errors without usable information.
     """
 
-    what: str
+    case: str
     result: str
     faults: list[str]
 
@@ -98,8 +98,8 @@ def remove_directory(data: Path, random_: random.Random, _: Templates) -> str:
 
 def swap_files(data: Path, random_: random.Random, _: Templates) -> str:
     one = random_.choice(files_in(data))
-    alike = [path for path in files_in(data) if path.suffix == one.suffix and path != one]
-    two = random_.choice(alike or [path for path in files_in(data) if path != one])
+    same_type = [path for path in files_in(data) if path.suffix == one.suffix and path != one]
+    two = random_.choice(same_type or [path for path in files_in(data) if path != one])
     swap(one, two)
     return f"swap {one.relative_to(data)} and {two.relative_to(data)}"
 
@@ -177,17 +177,17 @@ def choose_damages(random_: random.Random) -> list[Damage]:
 async def run_case(
     templates: Templates, work: Path, seed: int, damages: Sequence[Damage] | None = None
 ) -> Outcome:
-    """Damage a copy of a directory, start a broker on it, and compare what it serves."""
+    """Damage a copy of a directory, start a broker on it, and compare the served records."""
     random_ = random.Random(seed)
     data = work / f"case-{seed}"
     source = random_.choice([templates.clean, templates.crashed])
     shutil.copytree(source, data)
     done = [damage(data, random_, templates) for damage in damages or choose_damages(random_)]
-    action = f"seed {seed}, {source.name}: {' and '.join(done)}"
+    case = f"seed {seed}, {source.name}: {' and '.join(done)}"
     try:
         with collected_log() as lines:
             result, faults = await _check(templates, data, lines)
-        return Outcome(action, result, faults)
+        return Outcome(case, result, faults)
     finally:
         shutil.rmtree(data)
 

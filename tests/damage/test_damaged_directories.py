@@ -36,7 +36,7 @@ async def test_damaged_directory_is_served_exactly_or_named(
         outcome = await run_case(templates, tmp_path, seed)
         results[outcome.result] += 1
         if outcome.faults:
-            wrong.append(f"{outcome.what}: {'; '.join(outcome.faults)}")
+            wrong.append(f"{outcome.case}: {'; '.join(outcome.faults)}")
             print(wrong[-1], flush=True)
     print(
         f"figures: {cases} damaged directories from seed {first}: {dict(results)}, {len(wrong)} wrong"

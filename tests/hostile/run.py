@@ -1,4 +1,4 @@
-"""A run of all attacks, one by one and at once, and the waits of the polite client."""
+"""A run of all attacks, one by one and concurrently, and the polite client's response times."""
 
 from __future__ import annotations
 
@@ -103,18 +103,18 @@ async def json_child(command: Command) -> AsyncIterator[tuple[trio.Process, Ask,
         start = partial(trio.run_process, command, stdin=PIPE, stdout=PIPE)
         child: trio.Process = await nursery.start(start)
         assert child.stdin is not None
-        orders = child.stdin
+        stdin = child.stdin
         lines = _Lines(child)
 
         async def ask() -> dict[str, Any]:
-            await orders.send_all(b"?")
+            await stdin.send_all(b"?")
             return await lines.next()
 
         try:
             yield child, lines.next, ask
         finally:
             with trio.CancelScope(shield=True):
-                await orders.aclose()
+                await stdin.aclose()
 
 
 class _Lines:
@@ -172,11 +172,11 @@ class Run:
         command = (sys.executable, "-m", "tests.hostile.polite", *names)
         async with json_child(command) as (_, _, ask):
             await ask()
-            await self._phase("nothing", {}, 2 * seconds, ask)
+            await self._run_phase("nothing", {}, 2 * seconds, ask)
             for attack, count in attacks.items():
-                await self._phase(attack.__name__, {attack: count}, seconds, ask)
-            await self._phase(ALL_AT_ONCE, dict.fromkeys(attacks, 1), 3 * seconds, ask)
-            await self._phase("nothing more", {}, seconds, ask)
+                await self._run_phase(attack.__name__, {attack: count}, seconds, ask)
+            await self._run_phase(ALL_AT_ONCE, dict.fromkeys(attacks, 1), 3 * seconds, ask)
+            await self._run_phase("nothing more", {}, seconds, ask)
 
     def _attacks(self, only: Collection[str]) -> dict[Attack, int]:
         """Return the attacks for the endpoints of the target, with their number of clients."""
@@ -195,10 +195,10 @@ class Run:
             raise ValueError(f"no such attack: {sorted(unknown)} (valid: {sorted(names)})")
         return {each: count for each, count in attacks.items() if not only or each.__name__ in only}
 
-    async def _phase(
+    async def _run_phase(
         self, name: str, attacks: dict[Attack, int], seconds: float, polite: Ask
     ) -> None:
-        """Run a phase; of several attempts keep the least disturbed."""
+        """Run a phase, and keep the attempt during which the host stole the least CPU time."""
         done: list[Phase] = []
         while len(done) < self._tries and all(each.stolen > STOLEN_MAX for each in done):
             done.append(await self._try(name, attacks, seconds, polite))

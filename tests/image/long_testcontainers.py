@@ -1,7 +1,7 @@
-"""The image under the Kafka modules of Testcontainers: see the soak test `image`.
+"""Kafka modules of Testcontainers with the image; part of the soak test `image`.
 
-The modules provide command, environment and start script without an engine, and the script runs
-unchanged. `make -C compat-tests testcontainers` installs the modules.
+The tests take command, environment and start script from the modules, without a container engine.
+The script runs unchanged. `make -C compat-tests testcontainers` installs the modules.
 """
 
 from __future__ import annotations

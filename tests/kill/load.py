@@ -224,9 +224,9 @@ class Load:
         return self._places
 
     def _on_ack(self, number: int, value: int, ack: Any) -> None:
-        self._acknowledged(number, Acked((ack.topic, ack.partition), ack.offset, value))
+        self._record_ack(number, Acked((ack.topic, ack.partition), ack.offset, value))
 
-    def _acknowledged(self, number: int, ack: Acked) -> None:
+    def _record_ack(self, number: int, ack: Acked) -> None:
         self._events.append(ack)
         self._acked[number] += 1
 

@@ -103,8 +103,8 @@ class Traffic(Load):
             self._late.add(value)
         return place, value
 
-    def _acknowledged(self, number: int, ack: Acked) -> None:
-        super()._acknowledged(number, ack)
+    def _record_ack(self, number: int, ack: Acked) -> None:
+        super()._record_ack(number, ack)
         if ack.value in self._late and self._watched.get(ack.place, 0.0) is None:
             self._watched[ack.place] = time.perf_counter() - self._watch_began
 
@@ -139,7 +139,7 @@ class Traffic(Load):
     def _on_delivery(self, number: int, value: int, error: Any, message: Any) -> None:
         if error is None:
             place = (message.topic(), message.partition())
-            self._acknowledged(number, Acked(place, message.offset(), value))
+            self._record_ack(number, Acked(place, message.offset(), value))
         elif not self._abandoned:
             self._failed.append(KafkaException(error))
 

@@ -21,14 +21,14 @@ BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
     "empty instance": ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
     "empty rack": ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
     "no timeout": ({"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
-    "owns while it joins": ({"owned": {"orders": [0]}}, ErrorCode.INVALID_REQUEST),
-    "does not say what it owns": ({"owned": None}, ErrorCode.INVALID_REQUEST),
-    "reads neither names nor a pattern": (
+    "join with owned partitions": ({"owned": {"orders": [0]}}, ErrorCode.INVALID_REQUEST),
+    "join without owned partitions": ({"owned": None}, ErrorCode.INVALID_REQUEST),
+    "no subscription": (
         {"subscribed_topic_regex": None},
         ErrorCode.INVALID_REQUEST,
     ),
-    "away without a name": ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
-    "strange epoch": ({"epoch": -3}, ErrorCode.INVALID_REQUEST),
+    "temporary leave without instance": ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
+    "invalid epoch": ({"epoch": -3}, ErrorCode.INVALID_REQUEST),
     "assignor": ({"server_assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
     "pattern": ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     "lookahead": ({"subscribed_topic_regex": "(?=a)"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
@@ -39,7 +39,7 @@ BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
     "long id": ({"member_id": "m" * 1_001}, ErrorCode.INVALID_REQUEST),
     "many topics": ({"topics": ["t"] * 10_001}, ErrorCode.INVALID_REQUEST),
     "unknown group": ({"epoch": 1}, ErrorCode.GROUP_ID_NOT_FOUND),
-    "leaves no group": ({"epoch": -1}, ErrorCode.GROUP_ID_NOT_FOUND),
+    "leave of unknown group": ({"epoch": -1}, ErrorCode.GROUP_ID_NOT_FOUND),
 }
 
 
@@ -242,9 +242,9 @@ def test_member_without_topics_stays_in_group() -> None:
 def test_rebalance_timeout_may_change_alone() -> None:
     h = harness()
     epoch = h.beat("a", 0).member_epoch
-    known = len(h.log)
+    stored_before = len(h.log)
     assert not h.beat("a", epoch).error_code
-    assert len(h.log) == known, "an unchanged heartbeat stores no record"
+    assert len(h.log) == stored_before, "an unchanged heartbeat stores no record"
     assert not h.beat("a", epoch, rebalance_timeout_ms=7_000).error_code
     (group,) = h.restarted().coordinator._state.groups_of(ConsumerGroup)
     (member,) = group.members.values()
@@ -262,8 +262,8 @@ def test_returning_static_member_keeps_assignment() -> None:
     h.beat("b", 3)
     assert h.beat("a", -2, instance_id="i").member_epoch == -2
     assert members(h)["a"] == (-2, {"orders": [0, 1]})
-    back = h.beat("z", 0, instance_id="i")
-    assert (back.member_epoch, assignment_in(h, back)) == (3, {"orders": [0, 1]})
+    rejoin = h.beat("z", 0, instance_id="i")
+    assert (rejoin.member_epoch, assignment_in(h, rejoin)) == (3, {"orders": [0, 1]})
     assert set(members(h)) == {"b", "z"}
     assert h.describe_consumer().group_epoch == 3
     assert h.beat("a", 3, instance_id="i").error_code == ErrorCode.FENCED_INSTANCE_ID

@@ -24,7 +24,7 @@ BAD: dict[str, tuple[dict[str, Any], ErrorCode]] = {
     "no group": ({"group": ""}, ErrorCode.INVALID_REQUEST),
     "empty rack": ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
     "no topics": ({"topics": []}, ErrorCode.INVALID_REQUEST),
-    "strange epoch": ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
+    "invalid epoch": ({"epoch": -2}, ErrorCode.INVALID_REQUEST),
     "long rack": ({"rack_id": "r" * 1_001}, ErrorCode.INVALID_REQUEST),
     "many topics": ({"topics": ["t"] * 10_001}, ErrorCode.INVALID_REQUEST),
     "unknown group": ({"epoch": 1}, ErrorCode.GROUP_ID_NOT_FOUND),

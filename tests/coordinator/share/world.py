@@ -73,9 +73,9 @@ class ShareWorld:
         self.stored_start = self.next
         self.stored = PersisterStateBatches()
         self.pending: list[Pending] = []
-        self.delivery = self._elected()
+        self.delivery = self._make_delivery()
 
-    def _elected(self) -> ShareDelivery:
+    def _make_delivery(self) -> ShareDelivery:
         return ShareDelivery(self.stored_start, list(self.stored), lambda: self.settings)
 
     # -- events
@@ -127,12 +127,12 @@ class ShareWorld:
         got = acquire(delivery, acquirer, offset, read, self.now)
         aborted = [batch for batch in read if batch in self.aborted]
         got = without_aborted(delivery, got, aborted)
-        self._note_taken(member, got)
+        self._check_acquired(member, got)
         if acquirer.is_exact:
             assert sum(each.last - each.first + 1 for each in got) <= acquirer.records_max
         return len(got)
 
-    def _note_taken(self, member: str, got: list[Acquired]) -> None:
+    def _check_acquired(self, member: str, got: list[Acquired]) -> None:
         before = -1
         for each in got:
             assert before < each.first <= each.last
@@ -155,14 +155,14 @@ class ShareWorld:
     def acknowledge(self) -> None:
         """Acknowledge some records of a member, and sometimes records of others."""
         member = self.random.choice(MEMBERS)
-        mine = sorted(self._held(member))
-        if not mine or self.random.random() < 0.05:
+        held = sorted(self._held(member))
+        if not held or self.random.random() < 0.05:
             self._acknowledge_invalid(member)
             return
         rows, types_by_offset = [], {}
         last = -1
         for _ in range(self.random.randrange(1, 4)):
-            remaining = [offset for offset in mine if offset > last]
+            remaining = [offset for offset in held if offset > last]
             if not remaining:
                 break
             first = last = self.random.choice(remaining)
@@ -180,13 +180,13 @@ class ShareWorld:
 
     def _acknowledge_invalid(self, member: str) -> None:
         """Send an invalid acknowledgement; the valid rows before it must have no effect."""
-        mine = sorted(self._held(member))
+        held = sorted(self._held(member))
         unacquired = [o for o, f in self.fates.items() if f.holder != member or f.is_pending]
         wrong = [o for o in unacquired if o >= self.delivery.start_offset]
         if not wrong:
             return
         bad = self.random.choice(wrong)
-        rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in mine[:2] if offset < bad]
+        rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in held[:2] if offset < bad]
         rows.append(Acknowledgement(bad, bad, [ACCEPT]))
         try:
             self.delivery.acknowledge(member, rows, self.now)
@@ -222,7 +222,7 @@ class ShareWorld:
             if run.state.is_final and offset >= start
         )
         if is_stored:
-            self._keep(start, pending.states)
+            self._persist(start, pending.states)
         if pending.change is None:
             self.delivery.move_start()
         elif is_stored:
@@ -230,9 +230,9 @@ class ShareWorld:
         else:
             self.delivery.not_stored(pending.change, self.now)
         for offset, type_ in pending.types_by_offset.items():
-            self._end(offset, type_, is_stored=is_stored)
+            self._complete(offset, type_, is_stored=is_stored)
 
-    def _keep(self, start: int, states: list[PersisterStateBatch]) -> None:
+    def _persist(self, start: int, states: list[PersisterStateBatch]) -> None:
         self.stored_start = max(start, self.stored_start)
         self.stored.add(states)
         self.stored.forget_before(self.stored_start)
@@ -241,39 +241,39 @@ class ShareWorld:
                 if offset in self.fates:
                     self.fates[offset].stored = each.state, each.deliveries
 
-    def _end(self, offset: int, type_: int, *, is_stored: bool) -> None:
+    def _complete(self, offset: int, type_: int, *, is_stored: bool) -> None:
         fate = self.fates[offset]
         fate.is_pending = False
-        is_worn = fate.deliveries >= self.settings.deliveries_max
+        is_exhausted = fate.deliveries >= self.settings.deliveries_max
         if not is_stored:
             if fate.until <= self.now:
                 fate.holder = None
-                fate.ended = "worn" if is_worn else None
+                fate.ended = "delivery limit reached" if is_exhausted else None
             return
         fate.holder = None
         if type_ == ACCEPT:
             fate.ended = "accepted"
         elif type_ in (GAP, REJECT):
             fate.ended = "rejected"
-        elif is_worn:
-            fate.ended = "worn"
+        elif is_exhausted:
+            fate.ended = "delivery limit reached"
 
     def pass_time(self) -> None:
         """Let locks expire."""
         self.now += self.random.choice((10, LOCK_MS // 2, LOCK_MS))
         states = self.delivery.expire(self.now)
-        over = [
+        expected = [
             o
             for o, f in self.fates.items()
             if f.holder and not f.is_pending and f.until <= self.now
         ]
         expired = {offset for each in states for offset in range(each.first, each.last + 1)}
-        assert expired == set(over), "locks must expire exactly at their deadline"
-        for offset in over:
+        assert expired == set(expected), "locks must expire exactly at their deadline"
+        for offset in expected:
             fate = self.fates[offset]
             fate.holder = None
             if fate.deliveries >= self.settings.deliveries_max:
-                fate.ended = "worn"
+                fate.ended = "delivery limit reached"
         if states:
             self.pending.append(Pending(None, states))
         wake_at = self.delivery.wake_at
@@ -291,9 +291,9 @@ class ShareWorld:
         """Move to another leader, which reads the persisted state and maybe pending writes."""
         for each in self.pending:
             if self.random.random() < 0.5:
-                self._keep(self.delivery.start_offset, each.states)
+                self._persist(self.delivery.start_offset, each.states)
         self.pending.clear()
-        self.delivery = self._elected()
+        self.delivery = self._make_delivery()
         for offset, fate in self.fates.items():
             if offset < self.stored_start:
                 fate.holder, fate.is_pending = None, False
@@ -301,7 +301,7 @@ class ShareWorld:
             state, deliveries = fate.stored or (AVAILABLE, 0)
             fate.holder, fate.is_pending, fate.deliveries = None, False, deliveries
             if state == AVAILABLE:
-                fate.ended = None  # no member was told that the record is finished
+                fate.ended = None  # no member got a response that the record is finished
             elif fate.ended is None:
                 fate.ended = "accepted" if state == ACKNOWLEDGED else "rejected"
 
@@ -328,11 +328,11 @@ class ShareWorld:
                 self._settle(self.pending.pop(0), is_stored=True)
             before = self.delivery.next_offset()
             got = self.take("a")
-            mine = self._held("a")
-            if mine:
-                rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in sorted(mine)]
+            held = self._held("a")
+            if held:
+                rows = [Acknowledgement(offset, offset, [ACCEPT]) for offset in sorted(held)]
                 change = self.delivery.acknowledge("a", rows, self.now)
-                self._apply_acknowledgements(change, dict.fromkeys(mine, ACCEPT))
+                self._apply_acknowledgements(change, dict.fromkeys(held, ACCEPT))
             if (
                 not got and self.delivery.next_offset() == before
             ):  # otherwise the records were aborted

@@ -68,7 +68,7 @@ async def started_on(
         )
 
 
-def hand_to(broker: Broker, key: ApiKey, handler: Callable[[Context, Any], Any]) -> None:
+def replace_handler(broker: Broker, key: ApiKey, handler: Callable[[Context, Any], Any]) -> None:
     """Let `handler` process an API on the first node, for connections opened from now on."""
     apis = broker.server._apis
     broker.server._apis = {**apis, key: apis[key]._replace(handler=handler)}

@@ -23,12 +23,12 @@ def tearing_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files_module, "_writev", write_some)
-        with refusing_cuts():
+        with refusing_truncation():
             yield
 
 
 @contextmanager
-def refusing_cuts() -> Iterator[None]:
+def refusing_truncation() -> Iterator[None]:
     """Make truncation fail for all files of this process."""
 
     def refuse(fd: int, size: int) -> None:

@@ -194,7 +194,7 @@ def _check_writes_without(cluster: Cluster, node: int) -> None:
             port, lambda wire: produce(wire, Topic("t"), batch([VALUE]), timeout_ms=5000)
         )
         assert with_all.error_code in (0, *_MOVED_LEADER_ERRORS), cluster.log_path.read_text()
-        return cluster.look()["t", 0].in_sync == set(NODES) - {node}
+        return cluster.partition_states()["t", 0].in_sync == set(NODES) - {node}
 
     wait_until(is_out, lambda: cluster.log_path.read_text())
 

@@ -152,17 +152,17 @@ async def test_idempotent_retry_is_recognized_after_rolling_restart(
         topic = await place_topic(broker, "t", 1, 2, 3)
         async with wire_to(broker.local_node(1)) as wire:
             producer = await start_producer(wire, topic)
-        led = []
+        leaders = []
         for _ in range(4):
             leader = await until_leader(broker, "t", {1, 2, 3})
             local = broker.local_node(leader)
             await (local.crash() if crash else local.stop())
-            led.append(await until_leader(broker, "t", {1, 2, 3} - {leader}))
-            async with wire_to(broker.local_node(led[-1])) as wire:
+            leaders.append(await until_leader(broker, "t", {1, 2, 3} - {leader}))
+            async with wire_to(broker.local_node(leaders[-1])) as wire:
                 await check(producer, wire)
             await local.start()
             await until_in_sync(broker)
-        assert len(set(led)) > 1
+        assert len(set(leaders)) > 1
 
 
 async def until_in_sync(broker: Broker) -> None:

@@ -14,7 +14,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 
-from ..brokers import hand_to, started
+from ..brokers import replace_handler, started
 
 WAITING = FetchRequest(max_wait_ms=60_000, min_bytes=1)
 
@@ -49,7 +49,7 @@ async def cancel_before_queued_requests(connection: Connection, requests: int) -
 @pytest.mark.parametrize("name", ["any", "node"])
 async def test_request_after_cancelled_request_gets_its_own_response(name: str) -> None:
     async with started() as broker, open_cluster([broker.endpoint]) as cluster:
-        hand_to(broker, ApiKey.FETCH, answer_late)
+        replace_handler(broker, ApiKey.FETCH, answer_late)
         connection = await (cluster.any() if name == "any" else cluster.node(1))
         with trio.fail_after(20):
             responses = await cancel_before_queued_requests(connection, 3)
@@ -59,7 +59,7 @@ async def test_request_after_cancelled_request_gets_its_own_response(name: str) 
 
 async def test_queued_request_on_broken_dialled_connection_fails() -> None:
     async with started() as broker:
-        hand_to(broker, ApiKey.FETCH, answer_late)
+        replace_handler(broker, ApiKey.FETCH, answer_late)
         connection = await open_connection(*broker.endpoint)
         await connection.negotiate()
         with trio.fail_after(20):

@@ -19,7 +19,7 @@ from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.files import MemFiles, OsFiles
 
 from ..refusing_files import RefusingFiles
-from ..tearing_disk import refusing_cuts, tearing_disk
+from ..tearing_disk import refusing_truncation, tearing_disk
 
 PATH = "data/cluster.journal"
 Result = TypeVar("Result")
@@ -637,7 +637,7 @@ async def test_stop_after_torn_append_leaves_readable_journal(
     await put(store, "a", 1)
     with tearing_disk(), pytest.raises(StorageError):
         await put(store, "b", 1)
-    with nullcontext() if can_cut else refusing_cuts():
+    with nullcontext() if can_cut else refusing_truncation():
         await store.aclose()
     assert OsFiles().exists(clean_end_path(path)) is can_cut
     store = LocalStore(OsFiles(), path)

@@ -51,8 +51,8 @@ class MachineCluster(EtcdCluster):
         self.etcd.stop()
         self.network.close()
 
-    def look(self) -> dict[Place, State]:
-        """Return each partition's state of the highest epoch; isolated nodes know older ones."""
+    def partition_states(self) -> dict[Place, State]:
+        """Return the newest known state of each partition; isolated nodes may know older states."""
         found: dict[Place, State] = {}
         for node in NODES:
             response = self._ask(node, partial(describe, names=self._names)) or {}

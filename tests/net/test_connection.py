@@ -25,7 +25,7 @@ from kbroker.protocol.headers import RequestHeader
 from kbroker.protocol.messages.groups import JoinGroupRequest
 from kbroker.protocol.messages.metadata import MetadataResponse
 
-from ..brokers import Start, hand_to, started
+from ..brokers import Start, replace_handler, started
 from ..wire import (
     NEVER,
     Topic,
@@ -480,7 +480,7 @@ async def test_long_running_handler_is_not_treated_as_slow_client() -> None:
             await wake.wait()
             return MetadataResponse()
 
-        hand_to(broker, ApiKey.METADATA, handle)
+        replace_handler(broker, ApiKey.METADATA, handle)
         async with (
             connected(broker.endpoint) as working,
             connected(broker.endpoint) as slow,

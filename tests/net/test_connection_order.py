@@ -61,7 +61,7 @@ from kbroker.protocol.messages.transactions import (
 from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime import time_slices
 
-from ..brokers import Start, hand_to, started
+from ..brokers import Start, replace_handler, started
 from ..sharing import ACCEPT, ShareMember
 from ..wire import (
     EARLIEST,
@@ -1024,7 +1024,7 @@ async def test_read_only_requests_of_disconnected_client_are_skipped() -> None:
             queries += 1
             return MetadataResponse(cluster_id="x" * 20_000)
 
-        hand_to(broker, ApiKey.METADATA, query)
+        replace_handler(broker, ApiKey.METADATA, query)
         async with connected(broker.endpoint) as wire:
             frame = wire.frame(*metadata_request("t"), answered=False)
             await wire.send_bytes(frame * 1000 + wire.frame(*create_topics_request("t")))
@@ -1050,7 +1050,7 @@ async def test_requests_read_before_handler_closes_connection_are_finished(
             getattr(connection, ends)()
             return MetadataResponse()
 
-        hand_to(broker, ApiKey.METADATA, query)
+        replace_handler(broker, ApiKey.METADATA, query)
         async with connected(broker.endpoint) as wire:
             await wire.send_bytes(
                 wire.frame(*metadata_request("t")) + wire.frame(*create_topics_request(*names(2)))
@@ -1103,7 +1103,7 @@ class SlowWork:
     def __init__(self, broker: Broker) -> None:
         self.started = self.done = 0
         self.release = trio.Event()
-        hand_to(broker, ApiKey.CREATE_TOPICS, self._handle)
+        replace_handler(broker, ApiKey.CREATE_TOPICS, self._handle)
 
     async def _handle(self, ctx: Any, request: Any) -> CreateTopicsResponse:
         self.started += 1
@@ -1175,7 +1175,7 @@ async def test_node_crashing_during_append_starts_no_request() -> None:
             appended.append(Pending())
             return appended[-1]
 
-        hand_to(broker, ApiKey.PRODUCE, append)
+        replace_handler(broker, ApiKey.PRODUCE, append)
         work = SlowWork(broker)
         async with connected(broker.endpoint) as wire:
             await wire.send(ApiKey.PRODUCE, 9, produce_request(Topic("t"), batch()))
@@ -1200,7 +1200,7 @@ async def test_node_crashing_between_requests_starts_no_other(
             if handled == 2:
                 nursery.start_soon(broker.nodes[0].crash)
 
-        hand_to(broker, ApiKey.API_VERSIONS, handle)
+        replace_handler(broker, ApiKey.API_VERSIONS, handle)
         async with trio.open_nursery() as nursery, connected(broker.endpoint) as wire:
             message = request(ApiKey.API_VERSIONS)
             frame = wire.frame(ApiKey.API_VERSIONS, 0, message, answered=False)

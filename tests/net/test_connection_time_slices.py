@@ -23,7 +23,7 @@ from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
 from kbroker.runtime.time_slices import FairQueue, Line
 
-from ..brokers import hand_to, started
+from ..brokers import replace_handler, started
 from ..loop_latency import STEP_SECONDS_MAX, longest_step
 from ..wire import (
     NEVER,
@@ -201,7 +201,7 @@ async def test_pending_responses_are_counted_by_rows() -> None:
             waiting.append(Pending())
             return waiting[-1]
 
-        hand_to(broker, ApiKey.PRODUCE, delay)
+        replace_handler(broker, ApiKey.PRODUCE, delay)
         async with connected(broker.endpoint) as wire:
             frame = wire.frame(ApiKey.PRODUCE, 9, produce_of_many_rows(), answered=False)
             async with flooding(wire, frame * 50):
@@ -233,7 +233,7 @@ def names(count: int) -> list[MetadataRequest.Topic]:
 
 async def test_large_request_yields_to_others() -> None:
     async with started() as broker:
-        hand_to(broker, ApiKey.METADATA, lambda ctx, message: MetadataResponse())
+        replace_handler(broker, ApiKey.METADATA, lambda ctx, message: MetadataResponse())
         async with connected(broker.endpoint) as wire:
             message = MetadataRequest(topics=names(99_000))
             data = wire.frame(ApiKey.METADATA, 9, message)
@@ -345,7 +345,7 @@ async def test_large_response_yields_to_others(handler: Any) -> None:
     """Responses of every handler type. An immediate response is about as long as its request."""
     async with started() as broker:
         long_response()
-        hand_to(broker, ApiKey.METADATA, handler)
+        replace_handler(broker, ApiKey.METADATA, handler)
         async with connected(broker.endpoint) as wire, connected(broker.endpoint) as other:
             with longest_step() as step:
                 await wire.send(ApiKey.METADATA, 9, MetadataRequest(topics=names(2000)))

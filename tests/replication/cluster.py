@@ -57,7 +57,7 @@ class State(NamedTuple):
     in_sync: frozenset[int]
 
 
-NOBODY = State(-1, -1, frozenset())
+NO_LEADER = State(-1, -1, frozenset())
 
 
 class Cluster(Server):
@@ -77,8 +77,8 @@ class Cluster(Server):
         port, token = free_ports(1), str(directory / "control.token")
         self._control = Control(f"127.0.0.1:{port}", token)
         self._lost: list[str] = []
-        orders = ("--control-port", str(port), "--control-token-file", token)
-        self._options = ("--nodes", str(len(NODES)), *orders)
+        control_options = ("--control-port", str(port), "--control-token-file", token)
+        self._options = ("--nodes", str(len(NODES)), *control_options)
 
     @property
     def bootstrap(self) -> str:
@@ -88,17 +88,17 @@ class Cluster(Server):
 
     def crash(self, node: int) -> None:
         """Crash the node; its unsynced data may be lost."""
-        self._order("crash_node", node)
+        self._send_command("crash_node", node)
 
     def stop(self, node: int) -> None:
         """Stop the node with a controlled shutdown."""
-        self._order("stop_node", node)
+        self._send_command("stop_node", node)
 
     def revive(self, node: int) -> None:
         """Start a stopped or crashed node."""
-        self._order("start_node", node)
+        self._send_command("start_node", node)
 
-    def _order(self, verb: str, node: int) -> None:
+    def _send_command(self, verb: str, node: int) -> None:
         ask(self._control, do=verb, node=node)
 
     def lose_directory(self, node: int) -> None:
@@ -113,7 +113,7 @@ class Cluster(Server):
 
     # -- state of the cluster
 
-    def look(self) -> dict[Place, State]:
+    def partition_states(self) -> dict[Place, State]:
         """Return all partitions from the first node that responds, or an empty dictionary."""
         response = self._ask_any(partial(describe, names=self._names))
         return response or {}
@@ -123,12 +123,12 @@ class Cluster(Server):
         found: list[Address] = []
 
         def ask() -> bool:
-            leader = self.look().get(place, NOBODY).leader
+            leader = self.partition_states().get(place, NO_LEADER).leader
             if leader in NODES and self._ask(leader, partial(_end, place=place)) is not None:
                 found.append(self.addresses[leader - 1])
             return bool(found)
 
-        wait_until(ask, lambda: f"{place} has no leader that answers: {self.look()}")
+        wait_until(ask, lambda: f"{place} has no leader that responds: {self.partition_states()}")
         return found[0]
 
     def high_watermark(self, place: Place) -> int:
@@ -145,7 +145,7 @@ class Cluster(Server):
         """Wait until all replicas of the partitions are in sync and each partition has a leader."""
 
         def are_in_sync() -> bool:
-            states = self.look()
+            states = self.partition_states()
             return all(
                 place in states
                 and states[place].in_sync == frozenset(NODES)
@@ -155,7 +155,7 @@ class Cluster(Server):
 
         wait_until(
             are_in_sync,
-            lambda: f"not in sync: {self.look()}{self._all_told()}",
+            lambda: f"not in sync: {self.partition_states()}{self._views_and_logs()}",
             IN_SYNC_SECONDS_MAX,
         )
 
@@ -164,7 +164,7 @@ class Cluster(Server):
         """Return the log files of all processes."""
         return [self.log_path]
 
-    def _all_told(self) -> str:
+    def _views_and_logs(self) -> str:
         """Return each node's view of the partitions and the last log lines of each process."""
         views = (
             f"\nnode {node}: {self._ask(node, partial(describe, names=self._names))}"
@@ -253,7 +253,7 @@ def wait_until(
     seconds: float = WAIT_SECONDS_MAX,
     pause: float = 0.02,
 ) -> None:
-    """Wait until `condition()` is true. Fails with `what()`."""
+    """Wait until `condition()` is true, or fail with `description()` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, description()

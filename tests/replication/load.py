@@ -187,7 +187,7 @@ def read_back(
 
 def read_known(cluster: Cluster, events: list[Event], reader: str, place: Place) -> int:
     """Read all records that the leader returns, and return their number."""
-    leader = cluster.addresses[cluster.look()[place].leader - 1]
+    leader = cluster.addresses[cluster.partition_states()[place].leader - 1]
     records = trio.run(_read_known, leader, place)
     if records:
         events.append(Polled(reader, place, records))

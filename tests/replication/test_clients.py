@@ -89,7 +89,7 @@ def _without_kafka_python_s_log() -> Iterator[None]:
 
 
 def await_in_sync(cluster: Cluster) -> None:
-    cluster.await_in_sync(list(cluster.look()))
+    cluster.await_in_sync(list(cluster.partition_states()))
 
 
 def coordinator(cluster: Cluster, kind: int, key: str) -> int:

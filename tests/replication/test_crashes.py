@@ -68,12 +68,12 @@ class Run:
         self.await_acks()
         victims = self._draw(kind)
         time.sleep(2 * METADATA_MS / 1000 + self.random.uniform(0, 0.3))
-        before = self.cluster.look()
+        before = self.cluster.partition_states()
         in_flight = self.load.in_flight
         waits = self._crash(kind, victims, before)
         self._revive(kind, victims)
         self.await_recovery()
-        after = self.cluster.look()
+        after = self.cluster.partition_states()
         elections = sum(after[place].epoch > before[place].epoch for place in PLACES)
         self.check()
         counts = in_flight > 0 and (elections > 0 or kind in self.without_election)
@@ -101,7 +101,7 @@ class Run:
             return self.random.sample(NODES, 3)
         if kind in (TWO, DISKS):
             return self.random.sample(NODES, 2)
-        leaders = sorted({state.leader for state in self.cluster.look().values()})
+        leaders = sorted({state.leader for state in self.cluster.partition_states().values()})
         if kind == LEADER:
             return [self.random.choice(leaders)]
         return [self._follower()]
@@ -112,7 +112,7 @@ class Run:
         self.cluster.stop(node)
         self.cluster.revive(node)
         self.cluster.await_in_sync()
-        assert all(state.leader != node for state in self.cluster.look().values())
+        assert all(state.leader != node for state in self.cluster.partition_states().values())
         self.await_acks()
         return node
 
@@ -135,7 +135,9 @@ class Run:
         waits = self._await_watched(f"the crash of {victims}")
         if kind == FOLLOWER:
             (victim,) = victims
-            assert all(victim not in state.in_sync for state in self.cluster.look().values())
+            assert all(
+                victim not in state.in_sync for state in self.cluster.partition_states().values()
+            )
         if kind == TWO:
             read_back(self.cluster, self.events, self.read_to, SINGLES)
             self._read_survivor(victims)
@@ -154,10 +156,10 @@ class Run:
         """Check that a single replica, too few for acks=all, still serves its committed records."""
 
         def leads() -> bool:
-            states = self.cluster.look().values()
+            states = self.cluster.partition_states().values()
             return all(state.leader not in (*dead, -1) for state in states)
 
-        wait_until(leads, lambda: f"the last node does not lead: {self.cluster.look()}")
+        wait_until(leads, lambda: f"the last node does not lead: {self.cluster.partition_states()}")
         for place in PLACES:
             reader = f"survivor-{next(self._readers)}"
             known = read_known(self.cluster, self.events, reader, place)
@@ -201,11 +203,11 @@ class Run:
         """Read the files of all replicas while all of them are in sync."""
         while True:
             self.cluster.await_in_sync([place])
-            before = self.cluster.look()[place]
+            before = self.cluster.partition_states()[place]
             end = self.cluster.high_watermark(place)
             begin = self.dumped_to.get(place, 0)
             replicas = self.cluster.dump(place, begin)
-            if self.cluster.look().get(place) == before:
+            if self.cluster.partition_states().get(place) == before:
                 break
         self.events.append(Dumped(place, begin, end, replicas))
         committed = [each.last + 1 for each in replicas[1] if each.last < end]

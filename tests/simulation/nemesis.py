@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """The extra fault of a run; these exclude each other."""
+    """Extra faults, of which a run has one."""
 
     SETTINGS = "min.insync.replicas changes"
     NO_SYNC = "nodes do not wait for their disks"
@@ -60,9 +60,9 @@ class Nemesis:
             (self.crash, 5),
             (self.stop, 2),
             (self.cut_off_store, 3),
-            (self.slow_disk, 2),
-            (self.refusing_disk, 3),
-            (self.unreliable_store, 3),
+            (self.slow_down_disk, 2),
+            (self.fill_or_lock_disk, 3),
+            (self.disturb_store, 3),
             (self.stop_store, 3),
             (self.create_and_delete_topic, 1),
         ]
@@ -71,13 +71,13 @@ class Nemesis:
                 (self.isolate, 3),
                 (self.cut_one_way, 2),
                 (self.break_connections, 1),
-                (self.slow_links, 2),
+                (self.slow_down_links, 2),
                 (self.reassign, 3),
                 (self.elect, 3),
             ]
         if world.kind is not Kind.NO_SYNC:
-            # Both stop nodes without checking which replicas are in sync.
-            self._faults += [(self.power_cut_of_all, 1), (self.failing_disk, 3)]
+            # These faults stop nodes without checking which replicas are in sync.
+            self._faults += [(self.cut_power_of_all, 1), (self.fail_disk, 3)]
         if world.kind is Kind.SETTINGS:
             self._faults.append((self.change_minimum, 2))
         if world.kind is Kind.LOST_DISK:
@@ -102,10 +102,10 @@ class Nemesis:
 
     # -- nodes
 
-    def _some_machine(self) -> Machine:
+    def _random_machine(self) -> Machine:
         return self._chance.choice(self._world.machines)
 
-    def _victim(self) -> Machine | None:
+    def _stoppable_machine(self) -> Machine | None:
         """Return a machine whose node may be stopped now.
 
         Without fsync a record is safe only on other nodes, and they cannot tell a killed process
@@ -122,7 +122,7 @@ class Nemesis:
 
     async def crash(self) -> None:
         """Kill a node or cut its power, and restart it later."""
-        machine = self._victim()
+        machine = self._stoppable_machine()
         if machine is not None:
             await self._crash(machine, self._chance.choice((None, *POWER_CUTS)))
 
@@ -135,7 +135,7 @@ class Nemesis:
 
     async def stop(self) -> None:
         """Restart a node with a controlled shutdown."""
-        machine = self._victim()
+        machine = self._stoppable_machine()
         if machine is not None:
             self._down.add(machine.id)
             await machine.stop()
@@ -143,7 +143,7 @@ class Nemesis:
             machine.start(self._world.nursery)
             self._down.discard(machine.id)
 
-    async def power_cut_of_all(self) -> None:
+    async def cut_power_of_all(self) -> None:
         """Cut the power of all machines at once."""
         async with trio.open_nursery() as nursery:
             for machine in self._world.machines:
@@ -152,7 +152,7 @@ class Nemesis:
 
     async def lose_disk(self) -> None:
         """Replace a disk once per run, if other replicas have its records."""
-        machine, checks = self._victim(), self._world.checks
+        machine, checks = self._stoppable_machine(), self._world.checks
         if machine is None or self._is_disk_lost or not checks.others_have_all_of(machine.id):
             return
         self._is_disk_lost = True
@@ -162,16 +162,16 @@ class Nemesis:
         machine.start(self._world.nursery)
         self._down.discard(machine.id)
 
-    async def slow_disk(self) -> None:
+    async def slow_down_disk(self) -> None:
         """Make the syncs of one machine slow."""
-        disk = self._some_machine().disk
+        disk = self._random_machine().disk
         disk.sync_seconds = self._chance.choice((0.005, 0.05, 0.3))
         await self._keep_active(0.3, 2)
         disk.sync_seconds = 0.0
 
-    async def refusing_disk(self) -> None:
+    async def fill_or_lock_disk(self) -> None:
         """Make a disk full or read-only."""
-        disk = self._some_machine().disk
+        disk = self._random_machine().disk
         if self._chance.random() < 0.5:
             disk.is_read_only = True
         else:
@@ -179,9 +179,9 @@ class Nemesis:
         await self._keep_active(0.3, 3)
         disk.heal()
 
-    async def failing_disk(self) -> None:
+    async def fail_disk(self) -> None:
         """Let some writes and syncs of a machine fail, then restart it."""
-        machine = self._victim()
+        machine = self._stoppable_machine()
         if machine is None:
             return
         self._down.add(machine.id)
@@ -194,16 +194,16 @@ class Nemesis:
 
     async def isolate(self) -> None:
         """Cut a node off from all others, and sometimes from the metadata store."""
-        network, machine = self._world.network, self._some_machine()
-        rest_of_machines = [each for each in self._world.machines if each is not machine]
+        network, machine = self._world.network, self._random_machine()
+        other_machines = [each for each in self._world.machines if each is not machine]
         without_store = self._chance.random() < 0.5
-        for other in rest_of_machines:
+        for other in other_machines:
             network.cut(machine.name, other.name)
             network.cut(other.name, machine.name)
         if without_store:
             self._world.truth.cut(machine.name)
         await self._keep_active(0.2, 3)
-        for other in rest_of_machines:
+        for other in other_machines:
             network.heal(machine.name, other.name)
             network.heal(other.name, machine.name)
         if without_store:
@@ -219,7 +219,7 @@ class Nemesis:
 
     async def cut_off_store(self) -> None:
         """Drop the requests of one node to the metadata store, the responses, or both."""
-        truth, machine = self._world.truth, self._some_machine()
+        truth, machine = self._world.truth, self._random_machine()
         requests, responses = self._chance.choice(((True, True), (True, False), (False, True)))
         truth.cut(machine.name, requests=requests, responses=responses)
         await self._keep_active(0.1, 3)
@@ -230,9 +230,9 @@ class Nemesis:
         hosts = self._chance.sample([each.name for each in self._world.machines], 2)
         self._world.network.reset_between(*hosts)
 
-    async def slow_links(self) -> None:
+    async def slow_down_links(self) -> None:
         """Make all links of one node slow."""
-        network, machine = self._world.network, self._some_machine()
+        network, machine = self._world.network, self._random_machine()
         names = [each.name for each in self._world.machines if each is not machine]
         links = [network.link(machine.name, name) for name in names]
         links += [network.link(name, machine.name) for name in names]
@@ -242,7 +242,7 @@ class Nemesis:
         for link in links:
             link.seconds = FAST
 
-    async def unreliable_store(self) -> None:
+    async def disturb_store(self) -> None:
         """Make the metadata store lose and delay messages."""
         truth = self._world.truth
         share = self._chance.choice((0.05, 0.2))

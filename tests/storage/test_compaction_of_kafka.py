@@ -58,7 +58,7 @@ def opened(tmp_path: Path) -> tuple[LogManager, Log]:
     return manager, log
 
 
-def put_roll(log: Log) -> None:
+def append_to_new_segment(log: Log) -> None:
     log.roll()
     data = encode_batch([Record(b"roll", b"1", NOW)])
     log.append(memoryview(data), read_header(data), leader_epoch=0, now_ms=NOW)
@@ -73,7 +73,7 @@ def read_segment_files(log: Log) -> tuple[bytes, bytes]:
 
 def test_first_run_equals_that_of_kafka(opened: tuple[LogManager, Log]) -> None:
     manager, log = opened
-    put_roll(log)
+    append_to_new_segment(log)
     compact(OsFiles(), manager, log, now_ms=NOW)
     data, index = read_segment_files(log)
     after_kafka = (GOLDEN / "first-run.log").read_bytes()
@@ -89,7 +89,7 @@ def test_later_runs_equal_those_of_kafka(opened: tuple[LogManager, Log]) -> None
     manager, log = opened
     for run in range(4):
         if run:
-            put_roll(log)
+            append_to_new_segment(log)
         compact(OsFiles(), manager, log, now_ms=NOW + run * 2500)
     data, index = read_segment_files(log)
     after_kafka = summary((GOLDEN / "fourth-run.log").read_bytes())

@@ -1,6 +1,6 @@
 """Bytes of a failed append that could not be removed immediately.
 
-They never end up between batches, and no clean shutdown keeps them.
+These bytes never end up between batches, and no clean shutdown keeps them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.storage.files import OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.manager import LogManager
 
-from ..tearing_disk import refusing_cuts, tearing_disk
+from ..tearing_disk import refusing_truncation, tearing_disk
 from .helpers import NOW, append, commit, open_log, open_manager, values
 
 # A shutdown seals the active segment, unless the log is short enough to be read at the start.
@@ -56,7 +56,7 @@ def test_clean_shutdown_truncates_torn_bytes(manager: LogManager, records: int) 
 @BOTH_ENDS
 def test_shutdown_with_torn_bytes_is_not_clean(manager: LogManager, records: int) -> None:
     torn_log(manager, records)
-    with refusing_cuts():
+    with refusing_truncation():
         manager.close(now_ms=NOW)
     following, log = reopen(manager)
     assert not following.clean
@@ -66,7 +66,7 @@ def test_shutdown_with_torn_bytes_is_not_clean(manager: LogManager, records: int
 def test_segment_with_torn_bytes_is_not_sealed(manager: LogManager) -> None:
     log = torn_log(manager)
     large = b"x" * 1900  # needs a new segment
-    with refusing_cuts(), pytest.raises(WriteRefusedError):
+    with refusing_truncation(), pytest.raises(WriteRefusedError):
         append(log, large)
     assert len(log.segments) == 1
     append(log, large)
@@ -80,7 +80,7 @@ def test_segment_with_torn_bytes_is_not_sealed(manager: LogManager) -> None:
 def test_file_with_torn_bytes_is_not_closed(manager: LogManager) -> None:
     log = torn_log(manager)
     file = log.segments[-1].file
-    with refusing_cuts():
+    with refusing_truncation():
         assert not file.close_if_idle(at_once=True)
     assert file.close_if_idle(at_once=True)
     manager.close(now_ms=NOW)

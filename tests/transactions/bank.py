@@ -50,8 +50,9 @@ CLIENTS = (
 COMMITS_PER_ROUND = 20
 # Seconds within which all clients must make progress after a fault.
 WAIT_SECONDS = 60.0
+# Probability that the broker is killed a second time soon after its restart.
 KILLED_TWICE = 0.3
-# Probability that a paused client has all responses except that to its commit or abort.
+# Probability that a client is paused after all its records are acknowledged, before it commits.
 AT_THE_END = 0.7
 ZOMBIE_SECONDS = 5.0
 OUTLAST_SECONDS = BRIEF_TIMEOUT_MS / 1000 + 0.5
@@ -272,17 +273,17 @@ class Bank:
 
     def _choose_open(self, *kinds: str) -> Child:
         """Return a random client of these kinds that has an open transaction."""
-        open_ones: list[Child] = []
+        open_clients: list[Child] = []
 
         def find() -> bool:
-            open_ones[:] = [child for child in self._clients_of(*kinds) if child.is_open]
-            return bool(open_ones)
+            open_clients[:] = [child for child in self._clients_of(*kinds) if child.is_open]
+            return bool(open_clients)
 
         self._wait(find, f"a transaction of a {kinds[0]}")
-        return self.random.choice(open_ones)
+        return self.random.choice(open_clients)
 
     def _pause(self, *kinds: str) -> Child:
-        """Pause a client in a transaction, mostly when only its end is missing."""
+        """Pause a client in a transaction, usually when only its commit or abort is missing."""
         at_the_end = self.random.random() < AT_THE_END
         while True:
             child = self._choose_open(*kinds)
@@ -293,7 +294,7 @@ class Bank:
             child.running.send_signal(signal.SIGCONT)
 
     def _replace(self, *kinds: str) -> bool:
-        """Start another process with the transactional ID of a paused one, then resume that one."""
+        """Pause a client, start a successor with its transactional ID, and resume the paused client."""
         zombie = self._pause(*kinds)
         successor = self._start(zombie.name)
         self._wait(lambda: successor.is_ready, "a successor")
@@ -372,7 +373,7 @@ class Bank:
             if child.running.returncode == FATAL:
                 # It was fenced while it stopped: a successor ends its transaction.
                 last = self._start(child.name)
-                wait_until(lambda last=last: last.is_ready, "the last life")  # type: ignore[misc]
+                wait_until(lambda last=last: last.is_ready, "the last process")  # type: ignore[misc]
                 last.running.terminate()
                 last.running.wait(WAIT_SECONDS)
             del self._children[child.name]

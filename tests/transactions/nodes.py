@@ -38,10 +38,10 @@ class BankOfNodes(Bank):
         super().__init__(server, directory, seed)
 
     def round(self, fault: str) -> bool:
-        before = self.server.look()
+        before = self.server.partition_states()
         counts = super().round(fault)
         self.server.await_in_sync(PLACES)
-        after = self.server.look()
+        after = self.server.partition_states()
         elections = sum(after[place].epoch > before[place].epoch for place in PLACES)
         self.elections += elections
         return counts and (elections > 0 or fault not in self.needs_election)

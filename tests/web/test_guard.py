@@ -14,7 +14,7 @@ RULES = Rules(frozenset({"kafka.example.org"}), False, 10, math.inf)
 
 
 @pytest.mark.parametrize(
-    ("host", "known"),
+    ("host", "accepted"),
     [
         ("localhost:8080", True),
         ("LOCALHOST", True),
@@ -31,8 +31,8 @@ RULES = Rules(frozenset({"kafka.example.org"}), False, 10, math.inf)
         ("localhost.evil.org:8080", False),
     ],
 )
-def test_foreign_host_names_are_rejected(host: str, known: bool) -> None:
-    assert RULES.accepts_host(host) is known
+def test_foreign_host_names_are_rejected(host: str, accepted: bool) -> None:
+    assert RULES.accepts_host(host) is accepted
 
 
 async def test_cross_origin_request_is_rejected() -> None:
@@ -74,7 +74,7 @@ async def test_unknown_path_is_not_found_and_get_changes_nothing() -> None:
         assert (await client.ask("/livez")).status == 200, "on the same connection"
 
 
-async def reading(scope: Message, receive: Receive, send: Send) -> None:
+async def return_body_size(scope: Message, receive: Receive, send: Send) -> None:
     """An application that reads the whole request and returns its size."""
     size = 0
     while True:
@@ -100,7 +100,7 @@ async def status_of(*parts: bytes, **headers: str) -> int:
 
     fields = [(b"host", b"localhost"), *((k.encode(), v.encode()) for k, v in headers.items())]
     scope = {"type": "http", "method": "POST", "headers": fields}
-    await Guard(reading, RULES)(scope, receive, send)
+    await Guard(return_body_size, RULES)(scope, receive, send)
     status: int = sent[0]["status"]
     return status
 
@@ -110,4 +110,4 @@ async def test_request_body_is_limited_with_and_without_content_length() -> None
     assert await status_of(b"12345", b"678901") == 413
     assert await status_of(**{"content-length": "11"}) == 413
     assert await status_of(**{"content-length": "10"}) == 200
-    assert await status_of(**{"content-length": "-1"}) == 200, "hypercorn refuses it before"
+    assert await status_of(**{"content-length": "-1"}) == 200, "hypercorn rejects it earlier"

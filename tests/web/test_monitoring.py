@@ -23,6 +23,7 @@ MONITORING = ROOT / "examples/monitoring"
 NAME = re.compile(r"\b((?:kafka|kbroker|process)_[a-z_]+)\b")
 # Suffixes of histogram samples.
 ENDS = ("_bucket", "_count", "_sum")
+# Names in the metrics page that look like metrics.
 IN_PROSE = {"kafka_exporter"}
 # Metrics that are exposed only if a client pushes them.
 RARE = {"kbroker_client_metric"}
@@ -88,9 +89,9 @@ def test_dashboard_panels_do_not_overlap() -> None:
     dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     taken: set[tuple[int, int]] = set()
     for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
+        position = panel["gridPos"]
+        for x in range(position["x"], position["x"] + position["w"]):
+            for y in range(position["y"], position["y"] + position["h"]):
                 assert (x, y) not in taken, panel["title"]
                 taken.add((x, y))
     assert max(x for x, _ in taken) == 23

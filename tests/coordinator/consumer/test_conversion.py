@@ -158,8 +158,8 @@ def test_upgrade_keeps_assignments_and_classic_members() -> None:
     assert not h.sync(b, generation + 1).response.error_code
     assignment = assignment_in(h, h.beat("c", generation + 1))
     shares = members(h)
-    everything = sorted(i for _, share in shares.values() for i in share.get("orders", []))
-    assert everything == [0, 1, 2, 3]
+    all_assigned = sorted(i for _, share in shares.values() for i in share.get("orders", []))
+    assert all_assigned == [0, 1, 2, 3]
     assert assignment
     assert h.heartbeat(a, generation + 1) == 0
     assert h.commit({("orders", assigned(synced.assignment)["orders"][0]): 1}, a, 3, version=8) == [

@@ -57,7 +57,7 @@ class Console:
         assert self.service.console is not None
         await self.service.console.trends.sample()
 
-    async def topic(self, name: str, *records: Record, partitions: int = 1) -> None:
+    async def create_topic(self, name: str, *records: Record, partitions: int = 1) -> None:
         """Create a topic with records in its first partition."""
         await create_topics(self.cluster, [NewTopic(name, partitions)])
         if records:

@@ -23,7 +23,7 @@ from .consoles import API, console, record, values
 
 async def test_topics_are_listed_with_size_rate_groups_and_lag() -> None:
     async with console() as client:
-        await client.topic("orders", *(record(b"v%d" % n) for n in range(5)))
+        await client.create_topic("orders", *(record(b"v%d" % n) for n in range(5)))
         await commit_offsets(client.cluster, "shop", {("orders", 0): 3})
         await client.sample()
         (rows,) = (await client.get("/topics"))["topics"]
@@ -57,7 +57,7 @@ async def test_records_are_found_by_text_key_header_and_expression(
     query: dict[str, str], wanted: list[int], codec: Codec
 ) -> None:
     async with console() as client:
-        await client.topic("t")
+        await client.create_topic("t")
         records = []
         for n in range(20):
             document: dict[str, Any] = {"n": n} | ({"word": "a needle"} if n == 7 else {})
@@ -72,7 +72,7 @@ async def test_records_are_found_by_text_key_header_and_expression(
 async def test_hostile_names_and_headers_are_returned_as_data() -> None:
     async with console() as client:
         evil = "<script>alert(1)</script>\x1b[31m\u2028"
-        await client.topic(
+        await client.create_topic(
             "t", Record(evil.encode(), evil.encode(), 1, [("\udcff" + evil, b"\xff")], -1)
         )
         response = await client.ask("/topics/t/messages")
@@ -109,7 +109,7 @@ async def test_hostile_names_and_headers_are_returned_as_data() -> None:
 )
 async def test_malformed_request_is_rejected_with_reason(path: str) -> None:
     async with console() as client:
-        await client.topic("t", record(b"v"))
+        await client.create_topic("t", record(b"v"))
         response = await client.http.ask(API + path)
         assert 400 <= response.status < 500, response.text
         assert response.json()["error"]

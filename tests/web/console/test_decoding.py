@@ -11,7 +11,7 @@ from .consoles import console, record
 
 async def test_bytes_are_decoded_by_guess_and_truncated() -> None:
     async with console() as client:
-        await client.topic(
+        await client.create_topic(
             "t",
             record(b'{"a": 1}', b"\x00\x00\x00\x07"),
             record("gr\u00fc\u00df".encode(), b"\xff\xfe\x00"),
@@ -40,7 +40,7 @@ async def test_bytes_are_decoded_by_guess_and_truncated() -> None:
 
 async def test_coordinator_records_are_decoded() -> None:
     async with console() as client:
-        await client.topic("t", record(b"v"))
+        await client.create_topic("t", record(b"v"))
         await commit_offsets(client.cluster, "shop", {("t", 0): 1})
         rows = (await client.get("/topics/__consumer_offsets/messages", where='value ~ ""'))[
             "records"
@@ -51,7 +51,7 @@ async def test_coordinator_records_are_decoded() -> None:
 
 async def test_key_of_internal_topic_is_not_read_as_schema_registry_frame() -> None:
     async with console() as client:
-        await client.topic("t", record(b"v", b"\x00\x01\x00\x05shops"))
+        await client.create_topic("t", record(b"v", b"\x00\x01\x00\x05shops"))
         await commit_offsets(client.cluster, "shop", {("t", 0): 1})
         framed = (await client.get("/topics/t/messages"))["records"]
         assert {row["key_format"] for row in framed} == {"schema"}

@@ -11,7 +11,7 @@ from .consoles import console, record
 
 async def test_group_offsets_are_previewed_and_reset_and_group_is_deleted() -> None:
     async with console() as client:
-        await client.topic("t", *(record(b"v") for _ in range(9)))
+        await client.create_topic("t", *(record(b"v") for _ in range(9)))
         await commit_offsets(client.cluster, "g/with%odd", {("t", 0): 1})
         path = f"/groups/{quote('g/with%odd', safe='')}"
         target = {"to": "end", "value": -2}

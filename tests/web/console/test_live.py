@@ -26,7 +26,7 @@ from .consoles import API, Console, console, record
 
 async def test_live_view_shows_new_records_and_resumes() -> None:
     async with console() as client:
-        await client.topic("t", record(b"before"))
+        await client.create_topic("t", record(b"before"))
         stream = client.http.stream
         path = f"{API}/topics/t/live?contains=wanted"
         host = b"Host: localhost\r\n\r\n"
@@ -68,7 +68,7 @@ class LiveView:
 @pytest.mark.parametrize("query", [{}, {"contains": "v"}])
 async def test_live_view_keeps_newest_records_if_too_many_arrive(query: dict[str, str]) -> None:
     async with console() as client:
-        await client.topic("t")
+        await client.create_topic("t")
         view = LiveView(client, **query)
         await view.begin()
         records = [record(b"v%d" % n) for n in range(5_000)]
@@ -96,7 +96,7 @@ async def test_live_view_decompresses_only_shown_records(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(scan, "stream_records", counted)
     async with console() as client:
-        await client.topic("t")
+        await client.create_topic("t")
         view = LiveView(client)
         await view.begin()
         producer = Producer(client.cluster)
@@ -110,7 +110,7 @@ async def test_live_view_decompresses_only_shown_records(monkeypatch: pytest.Mon
 
 async def test_concurrently_opened_live_views_are_limited() -> None:
     async with console() as viewer:
-        await viewer.topic("t")
+        await viewer.create_topic("t")
         endpoint, statuses = viewer.service.endpoint_of(1), []
         done = trio.Event()
 

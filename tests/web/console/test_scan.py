@@ -16,7 +16,7 @@ from .consoles import console, record, values
 
 async def test_records_are_scanned_from_either_end_an_offset_or_a_timestamp() -> None:
     async with console() as client:
-        await client.topic("t", *(record(b"v%d" % n, at_ms=1000 + n) for n in range(50)))
+        await client.create_topic("t", *(record(b"v%d" % n, at_ms=1000 + n) for n in range(50)))
         path = "/topics/t/messages"
         newest = await client.get(path, limit=3)
         assert values(newest) == ["v49", "v48", "v47"]
@@ -40,7 +40,7 @@ async def test_oversized_record_is_listed_with_size_only(
 ) -> None:
     monkeypatch.setattr(topics, "RECORD_BYTES_MAX", 1000)
     async with console() as client:
-        await client.topic("t", record(b"small"), record(bytes(5000), b"k"))
+        await client.create_topic("t", record(b"small"), record(bytes(5000), b"k"))
         large, small = (await client.get("/topics/t/messages"))["records"]
         assert large["oversized_bytes"] > 5000
         assert (large["key"], large["value"], large["headers"]) == (None, None, [])
@@ -50,7 +50,7 @@ async def test_oversized_record_is_listed_with_size_only(
 
 async def test_partitions_are_merged_by_timestamp() -> None:
     async with console() as client:
-        await client.topic(
+        await client.create_topic(
             "t", *(record(b"a%d" % n, at_ms=1000 + 2 * n) for n in range(40)), partitions=2
         )
         more = [record(b"b%d" % n, at_ms=1001 + 2 * n) for n in range(40)]
@@ -67,7 +67,7 @@ async def test_partitions_are_merged_by_timestamp() -> None:
 
 async def test_scan_stops_at_its_budget_and_resumes_by_cursor() -> None:
     async with console() as client:
-        await client.topic("t")
+        await client.create_topic("t")
         producer = Producer(client.cluster)
         for n in range(40):
             batch = [record(b"x" * 10_000), record(b"needle %d" % n)]
@@ -92,7 +92,7 @@ async def test_scan_stops_at_its_budget_and_resumes_by_cursor() -> None:
 @pytest.mark.parametrize("query", [{"contains": "nowhere"}, {"where": "size > 100"}])
 async def test_backward_scan_decompresses_each_batch_once(query: dict[str, str]) -> None:
     async with console() as client:
-        await client.topic("t")
+        await client.create_topic("t")
         producer, size = Producer(client.cluster), 0
         for _ in range(10):
             (written,) = await producer.write({("t", 0): [record(b"x" * 40)] * 1_000})
@@ -123,7 +123,7 @@ async def test_backward_scan_decompresses_each_batch_once(query: dict[str, str])
 )
 async def test_long_scan_does_not_block_event_loop(query: dict[str, str], codec: Codec) -> None:
     async with console() as client:
-        await client.topic("t")
+        await client.create_topic("t")
         records = [record(b'{"n": %d, "text": "%s"}' % (n, b"x" * 60)) for n in range(5_000)]
         producer = Producer(client.cluster, codec=codec)
         for _ in range(4):

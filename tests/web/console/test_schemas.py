@@ -80,7 +80,7 @@ async def test_keys_and_values_are_decoded_and_searched_by_schema() -> None:
         avro = await setup.registry.register("t-value", ORDER)
         proto = await setup.registry.register("other", PROTO, schemaType="PROTOBUF")
         json_id = await setup.registry.register("third", "true", schemaType="JSON")
-        await setup.console.topic(
+        await setup.console.create_topic(
             "t",
             record(framed(avro, order("DE", 7, 9)), framed(text, b"\4k1")),
             record(framed(proto, b"\2\2\x0a\x02FR\x10\x05")),
@@ -114,7 +114,7 @@ async def test_subject_of_topic_is_preferred_if_several_have_the_schema() -> Non
         schema_id = await setup.registry.register("a", ORDER)
         await setup.registry.register("t-value", ORDER)
         await setup.registry.register("z", ORDER)
-        await setup.console.topic("t", record(framed(schema_id, order("DE"))))
+        await setup.console.create_topic("t", record(framed(schema_id, order("DE"))))
         (row,) = await setup.rows()
         assert row["value_schema"]["subject"] == "t-value"
 
@@ -124,7 +124,7 @@ async def test_schema_guid_in_header_is_resolved() -> None:
         await setup.registry.register("s", PROTO, schemaType="PROTOBUF")
         guid = (await setup.registry.get("/schemas/ids/1"))["guid"]
         header = b"\1" + uuid.UUID(guid).bytes + b"\2\2"
-        await setup.console.topic(
+        await setup.console.create_topic(
             "t",
             record(b"\x0a\x02DE", b"\x0a\x02DE", __value_schema_id=header),
             record(b"\1" + header[1:] + b"\x0a\x02FR"),
@@ -144,7 +144,7 @@ async def test_schema_guid_in_header_is_resolved() -> None:
 async def test_undecodable_value_is_shown_as_bytes_with_reason() -> None:
     async with shop() as setup:
         await setup.registry.register("t-value", ORDER)
-        await setup.console.topic(
+        await setup.console.create_topic(
             "t",
             record(framed(9, b"\2\4\6\x08")),
             record(framed(1, b"\xff\xff")),
@@ -169,7 +169,7 @@ async def test_undecodable_value_is_shown_as_bytes_with_reason() -> None:
 async def test_schema_registered_at_another_node_is_used() -> None:
     async with shop(nodes=2) as setup:
         schema_id = await setup.registry.register("t-value", '"string"')
-        await setup.console.topic("t", record(framed(schema_id, b"\4DE")))
+        await setup.console.create_topic("t", record(framed(schema_id, b"\4DE")))
         (row,) = await setup.rows()
         assert row["value_text"] == '"DE"'
 
@@ -177,13 +177,15 @@ async def test_schema_registered_at_another_node_is_used() -> None:
 async def test_long_decoded_value_is_truncated_and_loaded_on_demand() -> None:
     async with shop() as setup:
         await setup.registry.register("t-value", {"type": "array", "items": "int"})
-        await setup.console.topic("t", record(framed(1, b"\xd0\x8c\x01" + b"\2" * 9_000 + b"\0")))
+        await setup.console.create_topic(
+            "t", record(framed(1, b"\xd0\x8c\x01" + b"\2" * 9_000 + b"\0"))
+        )
         (row,) = await setup.rows()
         assert (len(row["value_text"]), row["value_text_cut"]) == (16_384, True)
         path = "/topics/t/records/0/0"
         assert (await setup.console.get(f"{path}/value", decoded=1)) == [1] * 9_000
         assert (await setup.console.ask(f"{path}/key", decoded=1)).status == 404
-        await setup.console.topic("u", record(b"plain"))
+        await setup.console.create_topic("u", record(b"plain"))
         response = await setup.console.ask("/topics/u/records/0/0/value", decoded=1)
         assert (response.status, response.json()["error"]) == (404, "it has no schema")
 
@@ -191,7 +193,7 @@ async def test_long_decoded_value_is_truncated_and_loaded_on_demand() -> None:
 async def test_live_view_decodes_records_by_schema() -> None:
     async with shop() as setup:
         await setup.registry.register("t-value", ORDER)
-        await setup.console.topic(
+        await setup.console.create_topic(
             "t", record(framed(1, order("DE"))), record(framed(1, order("FR")))
         )
         stream = setup.console.http.stream
@@ -213,7 +215,7 @@ async def test_costly_values_do_not_block_event_loop_and_spend_budget(
         nulls = {"type": "array", "items": "null"}
         await setup.registry.register("t-value", nulls)
         bomb = framed(1, bytes.fromhex("80808080808080808001"))  # 2 to the power of 62 nulls
-        await setup.console.topic("t", *(record(bomb) for _ in range(50)))
+        await setup.console.create_topic("t", *(record(bomb) for _ in range(50)))
         query = {"where": "value.0", "ms": 10_000, "bytes": 1}
         with longest_step() as step:
             found = await setup.console.get("/topics/t/messages", from_=origin, **query)

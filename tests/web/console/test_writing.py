@@ -9,7 +9,7 @@ from .consoles import API, console, record
 
 async def test_records_are_produced_and_resent_with_token() -> None:
     async with console() as client:
-        await client.topic("t", partitions=2)
+        await client.create_topic("t", partitions=2)
         lines = b'{"key": "k", "value": "a", "partition": 1}\n{"value_base64": "/w==", "partition": 0}\n'
         written = (await client.post("/topics/t/records", lines)).json()["written"]
         assert {(each["partition"], each["offset"]) for each in written} == {(1, 0), (0, 0)}
@@ -22,7 +22,7 @@ async def test_records_are_produced_and_resent_with_token() -> None:
 
 async def test_write_without_token_or_from_other_origin_is_rejected() -> None:
     async with console() as client:
-        await client.topic("t", record(b"v"))
+        await client.create_topic("t", record(b"v"))
         path, line = f"{API}/topics/t/records", b'{"value": "x"}\n'
         assert (await client.http.ask(path, "POST", {}, line)).status == 403
         assert (await client.http.ask(path, "POST", {"X-Kbroker-Token": "x"}, line)).status == 403
@@ -38,7 +38,7 @@ async def test_write_without_token_or_from_other_origin_is_rejected() -> None:
 @pytest.mark.parametrize("allowed", [False, True])
 async def test_console_on_exposed_address_writes_only_if_allowed(allowed: bool) -> None:
     async with console(http_host="0.0.0.0", http_console_write=str(allowed).lower()) as client:
-        await client.topic("t")
+        await client.create_topic("t")
         assert (await client.get("/session"))["may_write"] is allowed
         response = await client.post("/topics/t/records", b'{"value": "x"}\n')
         assert response.status == (200 if allowed else 403)

@@ -202,7 +202,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
-    """Restore the logging that a `serve` command sets up for the process, here that of all tests."""
+    """Restore the logging: a `serve` command in a test sets up logging for all tests of the process."""
     root = logging.getLogger()
     kept = (root.handlers[:], root.level, logging.getLogger("kbroker").level)
     yield

@@ -76,7 +76,7 @@ def copy_of_the_project(to: Path) -> Path:
 def run_python(
     code: str, *arguments: str, cwd: Path, python: str | Path = sys.executable
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python code elsewhere, without this environment's path."""
+    """Run Python code in another directory, without this environment's path."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(python), "-c", code, *arguments]
     return subprocess.run(
@@ -534,7 +534,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_wheel_is_pure_python(wheel: Path) -> None:
-    """This is the case without compiled modules."""
+    """A wheel with compiled modules is not pure; this wheel is built without them."""
     assert wheel.name.endswith("-py3-none-any.whl")
 
 

@@ -60,7 +60,7 @@ def test_crashed_node_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_requested_stop_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    """This holds even if no other node has the records."""
+    """A requested stop is no error even if no other node has the records."""
     with LocalBroker(nodes=2, topics={"t": PARTITIONS}) as broker:
         (led,) = [node.leads for node in broker.nodes() if node.id == 2]
         caplog.clear()

@@ -254,7 +254,7 @@ async def test_directory_of_other_node_is_rejected(tmp_path: Path) -> None:
 async def test_flush_policy_decides_if_acks_wait_for_disk(
     tmp_path: Path, policy: str, before_fsync: bool
 ) -> None:
-    """Only with `fsync` do acks and consumers wait for the disk, also with acks=1."""
+    """Responses with acks=1 and consumers wait for the disk only with the policy `fsync`."""
     async with (
         started(tmp_path, flush_policy=policy, flush_interval_ms=3_600_000) as broker,
         connected(broker.endpoint) as wire,

@@ -150,7 +150,7 @@ READS: list[Read] = [
 async def test_cold_read_does_not_block_event_loop(
     read: Read, kind: str, restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart, indexes are not cached either, and batches are validated."""
+    """After a restart, the broker reads indexes from the disk and validates batches."""
     directory = tmp_path / "data"
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, kind)

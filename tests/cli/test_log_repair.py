@@ -103,7 +103,7 @@ async def test_damage_found_by_scrubber_is_reported_to_clients_and_log(
 async def test_repair_keeps_truncated_bytes_for_any_damaged_batch(
     tmp_path: Path, number: int
 ) -> None:
-    """This includes the last batch, which no intact batch follows."""
+    """The last batch, which no intact batch follows, may be damaged too."""
     await write_batches(tmp_path)
     segment = tmp_path / "t-0" / "00000000000000000000.log"
     data = damage_batch(segment, number)
@@ -183,7 +183,7 @@ async def write_compacted(
 
 
 async def served(directory: Path) -> dict[bytes | None, bytes | None]:
-    """Read the whole topic as a consumer does, and append to it."""
+    """Read all values by key as a consumer does, and check that the log accepts an append."""
     found: dict[bytes | None, bytes | None] = {}
     async with (
         started(directory, log_cleaner_enable=False) as broker,

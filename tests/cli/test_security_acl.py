@@ -304,7 +304,7 @@ async def test_acl_explain_reports_allow_everyone_setting(
 
 
 def test_commands_of_acl_explain_grant_permission() -> None:
-    """In random worlds, the changes are necessary and sufficient."""
+    """With random ACLs, the proposed changes are necessary and sufficient."""
     changed = 0
     for seed in range(2000):
         rng = random.Random(seed)
@@ -328,7 +328,7 @@ def test_commands_of_acl_explain_grant_permission() -> None:
 
 
 async def test_acl_remove_asks_for_confirmation_on_terminal(broker: Broker) -> None:
-    """It shows the matching ACLs first."""
+    """The command shows the matching ACLs first."""
     async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
         await add_acls(cluster, [acl(principal="User:bob")])
     command = [sys.executable, "-m", "kbroker", "security", "acl", "remove", *BOB, *LOGIN]

@@ -193,7 +193,7 @@ def test_serve_warns_of_unknown_logger(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", ["starting", "ready"])
 def test_serve_stops_when_parent_exits(event: str) -> None:
-    """Also if the parent exits before the server is ready."""
+    """The server stops even if the parent exits before the server is ready."""
     flags = [*SERVE, "--memory", "--port", "0", "--exit-with-parent", "--json"]
     script = f"import subprocess; subprocess.run({flags!r})"
     with subprocess.Popen(

@@ -55,7 +55,7 @@ def test_command_reports_port_of_other_server() -> None:
 
 
 def test_command_reports_broker_that_stops_responding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It responds to ApiVersions, and to nothing else."""
+    """The broker responds to ApiVersions, and to no other request."""
     monkeypatch.setattr("kbroker.client.connection.ANSWER_SECONDS", 0.2)
     rows = [ApiVersionsResponse.ApiVersion(api_key=key, max_version=12) for key in range(4)]
     hello = encode_response(1, ApiKey.API_VERSIONS, 3, ApiVersionsResponse(api_keys=rows))
@@ -171,7 +171,7 @@ async def test_option_overrides_environment_and_profile(
 def test_command_reports_directory_that_cannot_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No command prints a traceback for it."""
+    """The command prints an error message without a traceback."""
     (tmp_path / "my_jobs").touch()
     monkeypatch.setattr(Path, "exists", lambda _: False)
     monkeypatch.chdir(tmp_path)

@@ -120,7 +120,7 @@ async def test_etcd_store_fulfils_contract(name: str, etcd: Etcd) -> None:
 
 
 async def test_clusters_on_one_etcd_are_isolated(etcd: Etcd) -> None:
-    """This holds even if one name is a prefix of the other; revisions are shared."""
+    """One cluster name may be a prefix of another one; all clusters share the revisions of etcd."""
     async with store_at(etcd.endpoints, "a") as one, store_at(etcd.endpoints, "a/b") as other:
         await must_put(one, "key", 1)
         theirs = await must_put(other, "key", 2)
@@ -170,7 +170,7 @@ async def test_stalled_watch_is_restarted(etcd: Etcd) -> None:
 
 
 async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
-    """It gets deletions first, including those of recreated keys, then new entries."""
+    """The client gets deletions first, including those of recreated keys, then new entries."""
     async with (
         network_to(etcd.endpoints[0]) as network,
         store_at([network.endpoint], "away") as store,

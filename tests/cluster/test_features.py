@@ -29,7 +29,7 @@ async def test_finalized_levels_are_stored(broker: Broker) -> None:
 
 
 async def test_level_unsupported_by_a_node_is_rejected() -> None:
-    """This includes nodes that are down or do not support the feature."""
+    """Nodes that are down or do not know the feature also prevent the update."""
     nodes = {1: {"f": [1, 3]}, 2: {"f": [1, 2]}, 3: {"f": [1, 3]}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kbroker.cluster.features.SUPPORTED", {"f": range(4)})

@@ -211,7 +211,7 @@ async def test_load_is_counted_incrementally() -> None:
 
 
 async def test_metadata_of_older_format_is_read() -> None:
-    """In format 1 each partition had an entry, and topics contained no placement."""
+    """Format 1 had an entry per partition, and no placement in the entries of topics."""
     store = Strict(MemFiles())
     member = await started(store, 1)
     topic = await member.cluster.create_topic("a", [[1], [1]], {}, cause="test")

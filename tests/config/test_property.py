@@ -24,7 +24,7 @@ from .entries import entry, settings_of
 
 
 def test_every_setting_is_declared_once_and_read_by_attribute() -> None:
-    """Otherwise an overridden attribute or a duplicate name would be lost silently."""
+    """An overridden attribute or a duplicate name would hide a setting without an error."""
     broker = BrokerConfig()
     configs = (
         broker,

@@ -119,7 +119,7 @@ async def test_coordinator_loads_after_its_log_is_committed(
 async def test_pending_requests_fail_if_their_state_was_lost(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This applies to commits, fetches, heartbeats and descriptions of missing groups."""
+    """The requests are commits, fetches, heartbeats and descriptions of missing groups."""
     assert await commit(wire, 5) == 0
     Lagging(broker, monkeypatch)
     heartbeat = request(ApiKey.HEARTBEAT, group_id="g", member_id="m")
@@ -171,7 +171,7 @@ async def test_coordinator_of_follower_appends_nothing(
 async def test_internal_topics_are_created_after_all_nodes_registered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If created earlier, they would have too few replicas forever."""
+    """Internal topics that are created earlier would have too few replicas forever."""
     monkeypatch.setattr(broker.node.config, "nodes", 3)
     settings = {"offsets.topic.replication.factor": 3}
     monkeypatch.setitem(broker.node.config._parsed, *settings.popitem())

@@ -370,7 +370,7 @@ async def test_pending_join_fails_if_coordinator_moves(broker: Broker, wire: Rou
 async def test_coordinators_delete_offsets_of_topic_deleted_while_node_was_down(
     broker: Broker, wire: Routed
 ) -> None:
-    """This includes coordinators that another node had taken over."""
+    """Coordinators that another node had taken over delete the offsets too."""
     for name in ("t", "other"):
         await create_topic(wire, name)
     for group in GROUPS:

@@ -117,7 +117,7 @@ async def test_message_set_that_expands_too_much_is_rejected(
 
 
 def test_generator_produces_valid_and_invalid_message_sets() -> None:
-    """If all sets had wrong CRCs, the test would check nothing else."""
+    """Message sets that all have wrong CRCs would test only the CRC check."""
     rng = random.Random(0)
     good = 0
     for _ in range(200):

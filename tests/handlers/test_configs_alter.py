@@ -258,7 +258,7 @@ async def test_topic_settings_survive_restart(tmp_path: Path) -> None:
 
 
 async def test_broker_setting_overrides_cluster_default(wire: Wire) -> None:
-    """Both override the static settings of the node."""
+    """Dynamic settings of the broker and of the cluster override the node's static settings."""
     name = "message.max.bytes"
     assert (await change(wire, (name, SET, "30"), kind=BROKER, name="1")).error_code == 0
     assert (await change(wire, (name, SET, "20"), kind=BROKER, name="")).error_code == 0

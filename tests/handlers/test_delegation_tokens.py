@@ -85,7 +85,7 @@ async def test_token_is_created_and_described(version: int) -> None:
 
 
 async def test_token_authenticated_client_cannot_manage_tokens() -> None:
-    """This applies even to the token owner and after re-authentication."""
+    """The rule applies even to the token owner and after re-authentication."""
     async with guarded() as broker, user(broker, "alice") as alice:
         token = await create(alice, "alice")
         hmac = bytes(token.hmac)

@@ -334,7 +334,7 @@ async def test_connection_is_not_idle_during_conversion(
 async def test_request_memory_is_accounted_until_conversion_ends(
     broker: Broker, wire: Wire, held_work: HeldWork
 ) -> None:
-    """Otherwise the memory limit would ignore requests that wait for their conversion."""
+    """The memory limit must include requests that wait for their conversion."""
     topic = await create_topic(wire, "t")
     data = message(bytes(900_000))
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, data))

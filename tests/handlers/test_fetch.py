@@ -331,7 +331,7 @@ async def test_fetch_of_unknown_topic_returns_error_of_version(wire: Wire, versi
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_zstd_batches_are_served_in_every_version(wire: Wire, version: int) -> None:
-    """Kafka 4.x does the same; it dropped the version check."""
+    """Kafka 4.x has no version check either."""
     topic = await create_topic(wire, "t")
     await produce(wire, topic, batch([b"z"], codec=4))
     assert values_of(await fetch(wire, topic, version=version)) == [b"z"]
@@ -412,7 +412,7 @@ async def test_incremental_fetch_reads_only_changed_partitions(
 async def test_pending_fetch_rereads_only_changed_partitions(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This also applies without a session."""
+    """A fetch without a session also rereads only changed partitions."""
     topic = await create_topic(wire, "t", 20)
     read: list[int] = []
     read_replica = FetchOperation._read_replica

@@ -436,7 +436,7 @@ async def test_consumers_read_from_leader_without_replica_selector() -> None:
 async def test_follower_serves_consumers_up_to_its_high_watermark(
     broker: Broker, wire: Wire
 ) -> None:
-    """This requires version 11. The error for later offsets does not reset the consumer."""
+    """The consumer needs version 11. The error for later offsets does not reset the consumer."""
     async with played(broker, 2):
         topic = await replicated(broker, 2, 1)
         node = broker.node

@@ -325,7 +325,7 @@ async def test_producer_ids_are_unique_across_blocks(broker: Broker, wire: Wire)
 
 
 async def test_min_insync_replicas_is_capped_by_replication_factor(wire: Wire) -> None:
-    """Kafka 4 does the same."""
+    """Kafka 4 never requires more in-sync replicas than the topic has replicas."""
     topic = await create_topic(wire, "t", configs={"min.insync.replicas": "2"})
     for acks in (1, -1):
         assert (await produce(wire, topic, batch(), acks=acks)).error_code == 0

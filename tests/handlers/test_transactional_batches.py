@@ -181,7 +181,7 @@ async def test_batch_of_fenced_or_unknown_producer_is_rejected(wire: Wire, versi
 
 @pytest.mark.parametrize("version", SECOND)
 async def test_new_epoch_starts_at_sequence_0(wire: Wire, version: int) -> None:
-    """This includes unknown producers. The rejected batch leaves the transaction open."""
+    """The rule includes unknown producers. The rejected batch leaves the transaction open."""
     topic, producer = await create_topic(wire, "t", 2), await init(wire)
     for _ in ("unknown", "with a new epoch"):
         row = await write(wire, producer, topic, version, 3)

@@ -561,7 +561,7 @@ async def test_marker_is_retried_if_partition_is_offline(
 async def test_end_is_not_acknowledged_before_decision_is_replicated(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch, version: int, commit: bool
 ) -> None:
-    """Otherwise another coordinator could take over without the decision and abort."""
+    """Another coordinator that takes over without the decision could abort the transaction."""
     monkeypatch.setattr("kbroker.coordinator_runtime.transactions.END_SECONDS_MAX", 0.05)
     topic = await create_topic(wire, "t")
     writer = await begin_writer(wire, version)

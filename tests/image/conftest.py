@@ -1,4 +1,4 @@
-"""Fixtures: the image, built once per session, and containers of it."""
+"""Fixtures: the image, built once per session, and its containers."""
 
 from __future__ import annotations
 

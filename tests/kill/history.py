@@ -135,7 +135,7 @@ Event = (
 
 
 class Finding(NamedTuple):
-    """An anomaly; `kind` is one word for it."""
+    """An anomaly; `kind` names its type in one word."""
 
     kind: str
     text: str

@@ -143,7 +143,7 @@ class Load:
         self._members.insert(0, Worker(self._commit_standalone))
 
     def remove_member(self) -> None:
-        """Ask the newest member to leave, without waiting for it."""
+        """Tell the newest member to leave, and return immediately."""
         member = self._members.pop()
         member.stopping.set()
         self._left.append(member)

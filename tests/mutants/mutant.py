@@ -142,7 +142,7 @@ def _test(copy: Path, deadline: float, tests: str) -> Iterator[Failure]:
 
 
 def also_fails(copy: Path, arguments: Sequence[str]) -> bool:
-    """Return True if a command also also_fails in this copy."""
+    """Return True if a command also fails in this copy."""
     run = _python(copy, time.monotonic() + RUN_SECONDS_MAX, *arguments)
     return run is None or run.returncode != 0
 

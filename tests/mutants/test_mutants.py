@@ -36,7 +36,7 @@ Caught by: tests/cluster/test_store.py
 
 @pytest.mark.parametrize("planted", MUTANTS, ids=[each.name for each in MUTANTS])
 def test_patch_of_mutant_applies(planted: Mutant) -> None:
-    """If this fails after a change of the code, rewrite the patch."""
+    """A patch that no longer applies after a change of the code must be rewritten."""
     assert planted.applies() == ""
     assert planted.path.name == f"{planted.name}.patch"
 

@@ -1015,7 +1015,7 @@ async def test_pipelined_requests_of_closing_client_are_finished(
 
 
 async def test_read_only_requests_of_disconnected_client_are_skipped() -> None:
-    """Otherwise a few bytes from a client that reads no responses would cause much work."""
+    """A client that reads no responses must not cause much work with few bytes."""
     async with started() as broker:
         queries = 0
 

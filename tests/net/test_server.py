@@ -484,7 +484,7 @@ async def test_failed_start_closes_listeners(
 
 
 async def test_free_port_is_outside_the_ephemeral_range() -> None:
-    """Otherwise a client could use the port while its broker is down."""
+    """A client could use a port of that range while its broker is down."""
     async with started() as broker, connected(broker.endpoint) as wire:
         port, client_port = broker.endpoint[1], wire.stream.socket.getsockname()[1]
     if pick_free_port():  # otherwise the ephemeral range covers nearly all ports

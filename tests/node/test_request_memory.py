@@ -45,7 +45,7 @@ async def test_waiting_claims_continue_one_at_a_time(
 async def test_nearly_complete_claims_continue(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """They may use a share of the limit; the claim that always continues does not count."""
+    """Such claims may use a share of the limit. The claim that always continues does not count."""
     claims = Claims()
     claims.claim(1200, 500)
     few = int(1000 * SHARE_BEYOND) // 2

@@ -17,7 +17,7 @@ from ..wire import (
 
 @pytest.mark.slow
 async def test_compaction_process_exits_when_its_broker_is_killed(tmp_path: Path) -> None:
-    """It must not run concurrently with a new broker on the same directory."""
+    """The process must not run concurrently with a new broker on the same directory."""
     script = (
         "import trio, sys\n"
         "from pathlib import Path\n"

@@ -87,7 +87,7 @@ async def test_machine_without_ipv6_listens_on_ipv4(
 async def test_port_used_in_one_family_is_rejected_with_configured_address(
     host: str, taken: str
 ) -> None:
-    """Otherwise some clients would reach the other program, depending on name resolution."""
+    """Some clients would reach the other program, depending on name resolution."""
     port = free_ports(1)
     family = socket.AF_INET6 if ":" in taken else socket.AF_INET
     listeners = read(f"listeners=PLAINTEXT://{host}:{port}")
@@ -202,7 +202,7 @@ def test_empty_advertised_host_is_the_canonical_host_name(monkeypatch: pytest.Mo
 def test_canonical_host_name_must_resolve_to_the_same_address(
     known: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java's InetAddress does the same: first IPv4 address, or its name if that resolves back."""
+    """The name is the first IPv4 address, or its host name if that resolves back, as in Java."""
 
     def resolve(host: str, port: None, **_: object) -> list[tuple[object, ...]]:
         if host not in known:

@@ -240,7 +240,7 @@ def test_systemd_is_notified_of_start_and_stop(tmp_path: Path) -> None:
 
 
 def test_json_flag_prints_only_events(tmp_path: Path) -> None:
-    """This also holds with warnings and with a topic whose creation is logged."""
+    """Warnings are printed as events, and the creation of a topic is only logged."""
     more = ("--json", "--topic", "t", "-o", "no.such.setting=1", "--host", "0.0.0.0")
     with serving(*flags(tmp_path, *more)) as process:
         output, errors = await_server(process, tmp_path / "port").stop()
@@ -331,7 +331,7 @@ def test_young_garbage_collections_scan_few_objects() -> None:
 
 
 def test_thread_switch_interval_is_shorter_than_time_slice() -> None:
-    """Otherwise a thread waits again at the end of each time slice, up to 300 ms for an fsync."""
+    """With a longer interval, threads wait at each time slice, up to 300 ms for an fsync."""
     script = (
         "import sys; from kbroker.process.interpreter import set_up_interpreter;"
         "set_up_interpreter(); print(sys.getswitchinterval())"

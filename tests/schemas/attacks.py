@@ -93,7 +93,7 @@ def default_in_nested_unions(size: int) -> Attack:
 
 
 def default_in_mutual_records(size: int) -> Attack:
-    """Both branches of a union lead to the same nested record."""
+    """The branches of a union lead to the same nested record."""
     depth = min(size // 60, 40)
     first = record("R0", [{"name": "a", "type": "int"}])
     fields: list[object] = [{"name": "f0", "type": first}]

@@ -74,7 +74,7 @@ def token_for(name: str = "alice", algorithm: str = "ES256", **more: Any) -> str
 
 
 class Page:
-    """The response of a test server; `asked` counts the requests."""
+    """The response of a test server; `asked` counts the client's requests."""
 
     def __init__(self, body: bytes, status: str = "200 OK") -> None:
         self.body = body

@@ -565,7 +565,7 @@ async def test_create_topics_returns_configs_only_with_permission() -> None:
 
 
 async def test_acl_change_applies_immediately_to_open_fetch_sessions() -> None:
-    """This includes a fetch that waits in an open session."""
+    """The new ACL applies even to a fetch that already waits in an open session."""
     async with guarded() as broker, user(broker, "admin") as admin, user(broker, "alice") as alice:
         topic = await create_topic(admin, "orders")
         assert (await produce(alice, topic, batch([b"a"]))).error_code == DENIED[TOPIC]

@@ -246,7 +246,7 @@ async def test_certificate_without_matching_rule_is_rejected(
 
 
 async def test_metadata_returns_requested_sni_host(authority: Authority) -> None:
-    """Otherwise the certificate would not match the advertised host (SNI)."""
+    """The certificate of the client's SNI name would not match any other advertised host."""
     async with secured(authority) as broker:
         context = authority.context()
         for name in ("localhost", "127.0.0.1"):

@@ -180,7 +180,7 @@ def test_invalid_token_principals_are_rejected() -> None:
 
 
 def test_hmac_matches_kafkas() -> None:
-    """It is the HMAC-SHA-512 of the ID."""
+    """The HMAC of a token is the HMAC-SHA-512 of its ID."""
     wanted = hmac.new(KEY.encode(), b"some id", hashlib.sha512).digest()
     assert DelegationKey(KEY).hmac("some id") == wanted
     assert password_of(wanted) == base64.b64encode(wanted).decode()

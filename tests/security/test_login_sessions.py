@@ -180,7 +180,7 @@ async def test_large_request_during_reauthentication_closes_connection() -> None
 
 
 async def test_reauthentication_within_a_second_is_rejected() -> None:
-    """This limits hash computations by the server. The previous session stays valid."""
+    """The rule limits hash computations by the server. The previous session stays valid."""
     async with guarded(LONG) as broker, connected(broker.endpoint) as wire:
         await log_in(wire)
         await log_in(wire)

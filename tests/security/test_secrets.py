@@ -315,7 +315,7 @@ def test_rejected_start_prints_no_secret(authority: Authority, tmp_path: Path) -
 
 
 def test_search_finds_planted_secret() -> None:
-    """Plain, in base64 at any alignment, and in hexadecimal."""
+    """The search finds secrets in plain text, in base64 at any alignment, and in hexadecimal."""
     secret = b"planted-secret"
     for data in (b"a planted-secret b", b"planted-secret".hex().encode()):
         assert secrets_in(data, {"it": secret}) == ["it"]

@@ -118,7 +118,7 @@ async def test_slow_reader_gets_all_responses_in_order(authority: Authority) -> 
 
 
 async def test_request_after_large_request_is_processed(authority: Authority) -> None:
-    """It is decrypted with the end of the large request, and no further bytes arrive."""
+    """The request is decrypted with the end of the large request, and no further bytes arrive."""
     async with (
         secured(authority) as broker,
         encrypted(broker.endpoint, authority.context()) as wire,
@@ -251,7 +251,7 @@ async def test_damaged_tls_record_closes_connection(authority: Authority) -> Non
 
 
 async def test_broker_sends_close_notify(authority: Authority) -> None:
-    """So a client knows that the stream is complete."""
+    """The alert tells a client that the stream is complete, and not cut."""
     async with secured(authority) as broker:
         tcp = await trio.open_tcp_stream(*broker.endpoint)
         stream = trio.SSLStream(tcp, authority.context(), server_hostname="127.0.0.1")

@@ -183,7 +183,7 @@ async def test_cluster_behind_compaction_converges(
 
 
 async def test_transaction_with_late_event_has_unknown_outcome(autojump_clock: MockClock) -> None:
-    """Otherwise the caller would continue with a copy that lacks the change."""
+    """A caller that gets a result would continue with a copy that lacks the change."""
     async with (
         running_store(late_events=1, timeout_seconds=0.1) as truth,
         running_client(truth, "1") as client,

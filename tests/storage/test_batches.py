@@ -83,7 +83,7 @@ def test_check_returns_the_offsets() -> None:
 
 
 def test_check_detects_every_flipped_bit_except_in_the_first_offset() -> None:
-    """Only the first batch's offset cannot be compared with another one. The caller knows it."""
+    """The first batch's offset cannot be compared with that of a previous batch."""
     data = batch(0, epoch=3) + batch(1, epoch=3) + batch(2, epoch=3)
     size = len(data) // 3
     epochs = epochs_of((3, 0))

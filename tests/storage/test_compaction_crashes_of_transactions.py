@@ -140,7 +140,7 @@ def test_no_crash_loses_records_of_read_committed_consumers(
 def test_enumeration_detects_compaction_by_aborted_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Then an aborted value replaces the committed one before it."""
+    """With this bug, an aborted value replaces the committed value before it."""
     monkeypatch.setattr(_Transactions, "is_aborted", lambda self, header: False)
     enumeration = Enumeration(find_faults, deep=False, modes=("drop",))
     enumeration.run(Transactional)

@@ -197,7 +197,7 @@ def test_transactional_commit_to_missing_group_is_accepted_without_generation(ve
 
 @pytest.mark.parametrize("version", WITHOUT_MEMBER)
 def test_commit_of_old_client_without_member_id_is_accepted(version: int) -> None:
-    """This applies to every state of the group."""
+    """The group may be in any state."""
     h = Harness()
     leader, follower = h.stable(2)
     assert h.commit_in_transaction({ORDERS: 1}, version=version) == [0]

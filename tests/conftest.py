@@ -202,7 +202,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
-    """Restore the logging: a `serve` command in a test sets up logging for all tests of the process."""
+    """Restore the logging, because a `serve` command changes it for the whole process."""
     root = logging.getLogger()
     kept = (root.handlers[:], root.level, logging.getLogger("kbroker").level)
     yield

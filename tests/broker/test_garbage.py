@@ -106,7 +106,7 @@ async def send_all_seeds(broker: Broker, world: World, key: ApiKey) -> None:
 
 @pytest.mark.slow
 async def test_requests_and_connections_leave_no_reference_cycles(tmp_path: Path) -> None:
-    """The test covers every API, including responses that wait for the disk or for other clients."""
+    """Every API is tested, even if its response waits for the disk or for other clients."""
     async with started(tmp_path) as broker:
         async with connected(broker.endpoint) as wire:
             world = await make_world(wire)

@@ -16,7 +16,7 @@ from ..limits import PROCESS_SECONDS
 
 @pytest.mark.slow
 def test_commands_find_the_control_port(tmp_path: Path) -> None:
-    """Commands read the data directory or a port file, but no file that another user may have written."""
+    """Commands read the data directory or a port file, but no file that others may write."""
 
     def nodes(*arguments: str, status: int = 0, **variables: str) -> str:
         done = subprocess.run(

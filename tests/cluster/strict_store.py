@@ -11,7 +11,7 @@ from kbroker.storage.files import MemFiles
 
 
 class Strict(LocalStore):
-    """A store that records puts and cause of each transaction, and fails after `fails_after` puts."""
+    """A store that records each transaction, and fails after `fails_after` of them."""
 
     def __init__(self, files: MemFiles | None = None) -> None:
         files = files or MemFiles()

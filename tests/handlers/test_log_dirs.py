@@ -148,7 +148,7 @@ async def test_sizes_of_unopened_logs_are_returned(tmp_path: Path) -> None:
 
 
 async def test_partitions_are_spread_over_directories(directories: list[Path]) -> None:
-    """Partitions keep their directory after a restart. Directories share the cluster ID and have their own IDs."""
+    """Partitions keep their directory after a restart. Each directory has its own ID."""
     async with started(directories) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", 5)
         for index in range(5):

@@ -1,6 +1,6 @@
 """A broker process that reports how long its event loop was busy without interruption.
 
-It prints a line of JSON when it serves. For each byte of its input it prints a further line about the time
+It prints a line of JSON when it serves, and one for each byte of its input, about the time
 since the previous line. It exits at the end of the input.
 """
 

@@ -193,7 +193,7 @@ async def test_reauthentication_cannot_change_user() -> None:
 async def test_token_remains_valid_after_owner_is_deleted() -> None:
     """Kafka keeps the token too, since the broker does not know all users.
 
-    The token expires, or its owner or a renewer ends it. The token never grants more than the owner's ACLs.
+    The owner or a renewer can still end the token. It never grants more than the owner's ACLs.
     """
     async with with_acls() as (broker, admin, _, _):
         row = upsertion("dave")

@@ -72,7 +72,7 @@ def test_high_watermark_is_the_minimum_of_the_in_sync_replicas(
 
 
 def test_high_watermark_waits_for_a_follower_that_catches_up() -> None:
-    """The follower might otherwise never catch up. The leader does not wait for fenced or lagging ones."""
+    """The leader does not wait for fenced or lagging followers."""
     for fenced, now, expected in (
         (frozenset[int](), 5, 100),
         (frozenset[int](), LAG_MAX + 2, 110),

@@ -294,7 +294,7 @@ class Bank:
             child.running.send_signal(signal.SIGCONT)
 
     def _replace(self, *kinds: str) -> bool:
-        """Pause a client, start a successor with its transactional ID, and resume the paused client."""
+        """Pause a client, start a successor with its transactional ID, and resume the client."""
         zombie = self._pause(*kinds)
         successor = self._start(zombie.name)
         self._wait(lambda: successor.is_ready, "a successor")

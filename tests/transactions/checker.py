@@ -190,23 +190,19 @@ def values_and_offsets(story: Story) -> Iterator[Finding]:
             send = story.sends.get(value)
             involved = (send.transaction,) if send else ()
             if send is None or send.place != fetch.place:
-                text = (
-                    f"{format_position(fetch.place, offset)} has {value}, which was not sent there"
-                )
+                text = f"{position_of(fetch.place, offset)} has {value}, which was not sent there"
                 yield Finding(Kind.PHANTOM, text, involved, (fetch,))
                 continue
             first = at.setdefault(value, (fetch.place, offset, fetch))
             if first[:2] != (fetch.place, offset):
-                label = (
-                    f"{format_position(*first[:2])} and at {format_position(fetch.place, offset)}"
-                )
+                label = f"{position_of(*first[:2])} and at {position_of(fetch.place, offset)}"
                 yield Finding(Kind.DUPLICATE, f"{value} is at {label}", involved, (first[2], fetch))
             elif send.acked and send.offset != offset:
                 text = f"{_name(send)} was acknowledged there, but is at {offset}"
                 yield Finding(Kind.INCONSISTENT, text, involved, (fetch,))
             other, seen = holds.setdefault((fetch.place, offset), (value, fetch))
             if other != value:
-                text = f"{format_position(fetch.place, offset)} was {other} and is {value}"
+                text = f"{position_of(fetch.place, offset)} was {other} and is {value}"
                 histories = (*involved, *_transactions(story, [other]))
                 yield Finding(Kind.INCONSISTENT, text, histories, (seen, fetch))
 
@@ -253,7 +249,7 @@ def passed_transactions(story: Story) -> Iterator[Finding]:
         transaction = longest[event.place][below - 1]
         if event.time < transaction.may_end:
             first = opened[event.place][transaction]
-            text = f"{format_position(event.place, stable)} is beyond {first}, where {transaction.name} is open"
+            text = f"{position_of(event.place, stable)} is beyond {first}, where {transaction.name} is open"
             yield Finding(Kind.PASSED, text, (transaction,), (event,))
 
 
@@ -270,7 +266,7 @@ def decreasing_offsets(story: Story) -> Iterator[Finding]:
             known = bisect_left(before, sample.since, key=lambda each: each.time)
             if known and sample.offset < before[known - 1].offset:
                 highest = before[known - 1]
-                text = f"the {operation} of {format_position(sample.place, highest.offset)} is {sample.offset}"
+                text = f"the {operation} of {position_of(sample.place, highest.offset)} is {sample.offset}"
                 yield Finding(Kind.FELL, text, (), (highest, sample))
             # The list is increasing, so its last known sample is the highest.
             if not before or sample.offset > before[-1].offset:
@@ -295,7 +291,9 @@ def unmarked_ends(story: Story) -> Iterator[Finding]:
                 continue
             last, transaction = highest[known - 1]
             if sample.offset < last + 2:
-                text = f"{transaction.name} had ended, with a record at {format_position(place, last)}, "
+                text = (
+                    f"{transaction.name} had ended, with a record at {position_of(place, last)}, "
+                )
                 text += f"when the end offset was {sample.offset}"
                 yield Finding(Kind.UNMARKED, text, (transaction,), (sample,))
 
@@ -307,7 +305,7 @@ def unmoved_stable_offsets(story: Story) -> Iterator[Finding]:
         send = placed.get((sample.place, sample.offset))
         if send is not None and send.transaction.answered < sample.since:
             text = f"{send.transaction.name} had ended when the last stable offset was still "
-            text += f"{format_position(sample.place, sample.offset)}"
+            text += f"{position_of(sample.place, sample.offset)}"
             yield Finding(Kind.UNMARKED, text, (send.transaction,), (sample,))
 
 
@@ -355,7 +353,7 @@ def offsets_of_groups(story: Story) -> Iterator[Finding]:
         key = (sample.group, sample.place)
         if key not in claims:
             continue
-        label = f"{sample.group} in {format_position(sample.place, sample.offset)}"
+        label = f"{sample.group} in {position_of(sample.place, sample.offset)}"
         givers = claims[key].givers.get(sample.offset, [])
         if sample.offset >= 0 and all(each.may_commit > sample.time for each in givers):
             text = f"{label}: no transaction had committed this offset"
@@ -391,7 +389,7 @@ def outputs_of_inputs(story: Story) -> Iterator[Finding]:
 def _outputs_of_one(
     story: Story, sample: Event, offset: int, value: int, made: list[Send]
 ) -> Iterator[Finding]:
-    description = f"{value} at {format_position(sample.place, offset)}"
+    description = f"{value} at {position_of(sample.place, offset)}"
     is_past = offset < sample.offset
     makers = tuple(dict.fromkeys(send.transaction for send in made))
     involved = (*_transactions(story, [value]), *makers)
@@ -576,12 +574,12 @@ def report(history: list[Event], verdict: Verdict, findings_max: int = 3) -> str
 # -- text
 
 
-def format_position(place: Place, offset: int) -> str:
+def position_of(place: Place, offset: int) -> str:
     return f"{place[0]}-{place[1]}@{offset}"
 
 
 def _name(send: Send) -> str:
-    return f"{send.value} at {format_position(send.place, send.offset)} of {send.transaction.name}"
+    return f"{send.value} at {position_of(send.place, send.offset)} of {send.transaction.name}"
 
 
 def _transactions(story: Story, values: Iterable[int]) -> Iterator[Transaction]:

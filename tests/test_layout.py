@@ -304,7 +304,7 @@ def test_contract_check_reports_violation(
     assert "planted" in report
 
 
-def circle(imports: dict[str, set[str]]) -> list[str]:
+def find_import_cycle(imports: dict[str, set[str]]) -> list[str]:
     """Return modules that import each other in a circle; empty if there is none."""
     try:
         TopologicalSorter(imports).prepare()
@@ -334,11 +334,15 @@ def test_imports_have_no_cycle() -> None:
     files = {module_name(source): source for source in sources()}
     imports = {name: imports_of(source, files) for name, source in files.items()}
     assert sum(map(len, imports.values())) > 1000
-    assert circle(imports) == []
+    assert find_import_cycle(imports) == []
 
 
 def test_cycle_check_reports_cycle() -> None:
-    assert sorted(set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == ["a", "b", "c"]
+    assert sorted(set(find_import_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
 # Tests mirror the packages: kbroker/handlers/fetch.py has tests/handlers/test_fetch.py.

@@ -195,23 +195,23 @@ class Stretch(NamedTuple):
     is_one: bool = False
 
 
-def _as_valid(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
+def _keep_valid(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
     return valid
 
 
 def _unknown(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
-    return _varied(field, valid, lambda each: _new_value(each, index))
+    return _vary(field, valid, lambda each: _new_value(each, index))
 
 
-def _known(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
-    return _varied(field, valid, lambda each: _known_value(crowd, each, index))
+def _use_known_values(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
+    return _vary(field, valid, lambda each: _known_value(crowd, each, index))
 
 
 STRETCHES = (
-    Stretch("as valid", _as_valid, is_one=True),
-    Stretch("the same", _known, is_one=True),
+    Stretch("as valid", _keep_valid, is_one=True),
+    Stretch("the same", _use_known_values, is_one=True),
     Stretch("unknown", _unknown),
-    Stretch("known", _known),
+    Stretch("known", _use_known_values),
 )
 
 
@@ -225,12 +225,12 @@ def valid_requests(key: ApiKey, crowd: Crowd) -> list[Any]:
     return found
 
 
-def stretched(message: Any, crowd: Crowd, path: Path, stretch: Stretch, count: int) -> Any:
+def stretch_request(message: Any, crowd: Crowd, path: Path, stretch: Stretch, count: int) -> Any:
     """Return a copy of a request in which one array has `count` items."""
     message = row = _copy(message)
     for field in path[:-1]:
         row = _descend(row, field)
-        if stretch.item is _known:
+        if stretch.item is _use_known_values:
             _name_wide(crowd, row)
     field = path[-1]
     valid = next(iter(getattr(row, field.name) or ()), None)
@@ -280,7 +280,7 @@ def _name_wide(crowd: Crowd, row: Struct) -> None:
             setattr(row, field.name, crowd.wide.id)
 
 
-def _varied(field: Field, valid: Any, value_of: Callable[[Field], Any]) -> Any:
+def _vary(field: Field, valid: Any, value_of: Callable[[Field], Any]) -> Any:
     """Return another value, or a copy of a row with other identifying values."""
     if isinstance(field.kind, str):
         value = value_of(field)

@@ -285,7 +285,7 @@ async def telemetry(wire: Wire, number: int) -> bool:
     return not response.error_code
 
 
-async def named_client(wire: Wire, number: int) -> bool:
+async def fetch_with_new_client_id(wire: Wire, number: int) -> bool:
     """Send a fetch with a different client ID each time."""
     await wire.send(ApiKey.FETCH, 12, fetch_request(TOPIC), client_id=f"client-{number}")
     return not (await wire.receive()).error_code
@@ -390,7 +390,7 @@ STORES = [
     ),
     Store(
         "quota-rates",
-        named_client,
+        fetch_with_new_client_id,
         lambda broker: max(len(meters) for meters in broker.node.quota_manager.rates.values()),
         COUNT,
         constant=(rates, "METERS_MAX"),
@@ -398,7 +398,7 @@ STORES = [
     ),
     Store(
         "client-activity",
-        named_client,
+        fetch_with_new_client_id,
         lambda broker: len(broker.node.activity.clients) if broker.node.activity else 0,
         COUNT,
         constant=(activity, "CLIENTS_MAX"),

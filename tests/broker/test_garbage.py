@@ -51,7 +51,7 @@ NO_SWITCH_SECONDS = 60
 
 
 @contextmanager
-def no_collection() -> Iterator[Counter[str]]:
+def collection_disabled() -> Iterator[Counter[str]]:
     """Run without the garbage collector; at the end, count by class the objects that only it frees.
 
     `gc.DEBUG_SAVEALL` does not show all of them: the collector closes a suspended generator first,
@@ -112,7 +112,7 @@ async def test_requests_and_connections_leave_no_reference_cycles(tmp_path: Path
             world = await make_world(wire)
         leaks = {}
         for key in map(ApiKey, load_apis()):
-            with no_collection() as cycles:
+            with collection_disabled() as cycles:
                 await send_all_seeds(broker, world, key)
             if cycles:
                 leaks[key.name] = cycles
@@ -126,7 +126,7 @@ async def test_reset_connections_leave_no_reference_cycles(
     async with started(tmp_path) as broker:
         async with connected(broker.endpoint) as wire:
             topic = await create_topic(wire, "orders")
-        with no_collection() as cycles:
+        with collection_disabled() as cycles:
             for _ in range(TIMES):
                 async with connected(broker.endpoint) as wire:
                     await wire.ask(ApiKey.PRODUCE, 9, produce_request(topic, batch()))
@@ -146,7 +146,7 @@ async def test_emptied_group_leaves_no_reference_cycles(tmp_path: Path) -> None:
         world = await make_world(wire)
         member = LeaveGroupRequest.Member(member_id=world.member_id)
         message = LeaveGroupRequest(group_id="stable", members=[member])
-        with no_collection() as cycles:
+        with collection_disabled() as cycles:
             response = await wire.ask(ApiKey.LEAVE_GROUP, 5, message)
             await wait_all_tasks_blocked(0.01)
         assert not response.members[0].error_code
@@ -159,7 +159,7 @@ async def test_rejected_share_partition_leaves_no_reference_cycles(tmp_path: Pat
         topic = await shared_topic(broker, wire, start=-1)
         name, begins = "share.auto.offset.reset", "by_duration:PT1S"
         await set_config(wire, ResourceType.GROUP, GROUP, name, begins)
-        with no_collection() as cycles:
+        with collection_disabled() as cycles:
             for _ in range(TIMES):
                 async with connected(broker.endpoint) as member_wire:
                     row = await ShareMember(member_wire, topic).fetch_error_row()
@@ -181,7 +181,7 @@ async def test_batches_validated_in_pieces_leave_no_reference_cycles(
         data, _ = with_payload(header, compress(codec, bytes(5_000_000)))
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "orders")
-        with no_collection() as cycles:
+        with collection_disabled() as cycles:
             for _ in range(TIMES):
                 response = await wire.ask(ApiKey.PRODUCE, 9, produce_request(topic, data))
                 row = response.responses[0].partition_responses[0]
@@ -218,7 +218,7 @@ async def test_records_waiting_for_sync_are_released(tmp_path: Path) -> None:
 async def test_large_request_is_released_with_its_connection(tmp_path: Path) -> None:
     """All received parts of an incomplete request are released."""
     async with started(tmp_path) as broker:
-        with no_collection() as cycles:
+        with collection_disabled() as cycles:
             async with connected(broker.endpoint) as wire:
                 await wire.send_bytes((50_000_000).to_bytes(4, "big") + bytes(5_000_000))
                 await until(lambda: broker.node.request_memory.used > 4_000_000)

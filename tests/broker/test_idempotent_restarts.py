@@ -161,11 +161,11 @@ async def test_idempotent_retry_is_recognized_after_rolling_restart(
             async with wire_to(broker.local_node(leaders[-1])) as wire:
                 await check(producer, wire)
             await local.start()
-            await until_in_sync(broker)
+            await wait_until_in_sync(broker)
         assert len(set(leaders)) > 1
 
 
-async def until_in_sync(broker: Broker) -> None:
+async def wait_until_in_sync(broker: Broker) -> None:
     def is_in_sync() -> bool:
         partition = broker.running().cluster.partition("t", 0)
         return partition is not None and set(partition.isr) == {1, 2, 3}

@@ -37,7 +37,7 @@ from .oversized_requests import (
     make_crowd,
     name_of,
     repeated,
-    stretched,
+    stretch_request,
     valid_requests,
 )
 
@@ -58,12 +58,12 @@ def requests(array: Array, crowd: Crowd) -> Iterator[tuple[str, bytes]]:
     for message, stretch in zip(
         cycle(valid_requests(array.api.key, crowd)), STRETCHES, strict=False
     ):
-        message = stretched(message, crowd, array.path, stretch, count)
+        message = stretch_request(message, crowd, array.path, stretch, count)
         yield f"{array}, {stretch.name}", framed(array, message)
 
 
 @contextmanager
-def no_collections() -> Iterator[None]:
+def prevent_collections() -> Iterator[None]:
     """Prevent garbage collection of the test's objects within a step of the broker."""
     gc.disable()
     try:
@@ -77,7 +77,7 @@ async def find_problems(
 ) -> list[str]:
     """Stretch each array of each API. Return the problems."""
     found = []
-    with longest_step() as step, no_collections():
+    with longest_step() as step, prevent_collections():
         for array in arrays(apis):
             gc.collect()
             for label, frame in requests(array, crowd):
@@ -112,7 +112,7 @@ async def test_request_with_million_rows_closes_connection(
     caplog.set_level(logging.DEBUG, logger="kbroker.net.connection")
     async with started() as broker:
         crowd = await make_crowd(broker, partitions=1, many=1)
-        with longest_step() as step, no_collections():
+        with longest_step() as step, prevent_collections():
             for array in arrays(apis):
                 gc.collect()
                 caplog.clear()
@@ -138,7 +138,7 @@ async def test_end_of_transaction_in_many_partitions_does_not_block() -> None:
                 producer_epoch=0,
                 committed=True,
             )
-            with longest_step() as step, no_collections():
+            with longest_step() as step, prevent_collections():
                 response = await wire.ask(ApiKey.END_TXN, 3, message)
             assert response.error_code == 0
     assert step.seconds < STEP_SECONDS_MAX, step

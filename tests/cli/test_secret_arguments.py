@@ -24,7 +24,7 @@ def commands(
                 yield (*path, name), command
 
 
-def bad_lines(command: click.Command) -> Iterator[list[str]]:
+def invalid_arguments(command: click.Command) -> Iterator[list[str]]:
     """Return arguments that are invalid for a command."""
     if any(each.type is click.UNPROCESSED for each in command.params):
         return  # the arguments belong to another program
@@ -39,7 +39,9 @@ def bad_lines(command: click.Command) -> Iterator[list[str]]:
 
 def test_usage_errors_hide_secret_arguments() -> None:
     lines = [
-        [*path, *arguments] for path, command in commands(main) for arguments in bad_lines(command)
+        [*path, *arguments]
+        for path, command in commands(main)
+        for arguments in invalid_arguments(command)
     ]
     for arguments in lines:
         assert SECRET not in output_of_failing(*arguments), arguments

@@ -77,7 +77,7 @@ def test_command_reports_broker_that_stops_responding(monkeypatch: pytest.Monkey
     assert "no response to Metadata within 0.2 s" in output
 
 
-def only_waits(connection: Connection) -> bool:
+def only_waits_for_records(connection: Connection) -> bool:
     """Return True if the only pending request of the client is a fetch that waits for records."""
     return connection.owes_replies and not connection.is_working
 
@@ -94,7 +94,7 @@ async def test_consume_continues_after_broker_restart(cli: Cli, tmp_path: Path) 
                 outputs.append((await cli(*read)).stdout)
 
             nursery.start_soon(consume)
-            await until(lambda: any(map(only_waits, broker.server.connections)))
+            await until(lambda: any(map(only_waits_for_records, broker.server.connections)))
         listener = Listener("PLAINTEXT", *address)
         async with (
             open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=[listener]),

@@ -8,7 +8,7 @@ from kbroker.cluster.membership import Membership
 from kbroker.config import BrokerConfig
 from kbroker.storage.files import MemFiles
 
-from .members import settled
+from .members import wait_until_settled
 
 
 async def start(cluster: Cluster) -> None:
@@ -29,4 +29,4 @@ async def open_cluster(files: MemFiles) -> Cluster:
 
 async def move(member: object, nodes: list[int]) -> None:
     await member.cluster.reassign("orders", 0, nodes, factor_may_change=True, cause="test")  # type: ignore[attr-defined]
-    await settled()
+    await wait_until_settled()

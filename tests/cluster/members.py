@@ -83,7 +83,7 @@ class Member:
         self.is_clean = False
         self._work.cancel()
         await self.cluster.aclose()
-        await settled()
+        await wait_until_settled()
 
     async def stop(self) -> None:
         """Perform a controlled shutdown."""
@@ -93,7 +93,7 @@ class Member:
         await self.membership.end(clean=True)
         await self.cluster.aclose()
         self.is_clean = True
-        await settled()
+        await wait_until_settled()
 
     def partition(self, index: int = 0) -> Partition:
         """Return a partition of the topic as this node knows it."""
@@ -114,7 +114,7 @@ class Member:
         )
 
 
-async def settled() -> None:
+async def wait_until_settled() -> None:
     """Wait until all immediate work is done."""
     for _ in range(30):
         await trio.lowlevel.checkpoint()
@@ -123,7 +123,7 @@ async def settled() -> None:
 async def lease_ends() -> None:
     """Wait until the leases of crashed nodes have expired."""
     await trio.sleep(1)
-    await settled()
+    await wait_until_settled()
 
 
 @asynccontextmanager
@@ -147,4 +147,4 @@ async def make_topic(member: Member, *replicas: list[int], **configs: str) -> No
     """Create the topic with one partition per list of nodes; settings have `_` for dots."""
     named = {name.replace("_", "."): value for name, value in configs.items()}
     await member.cluster.create_topic(TOPIC, replicas, named, cause="test")
-    await settled()
+    await wait_until_settled()

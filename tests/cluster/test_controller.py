@@ -11,7 +11,7 @@ from kbroker.cluster.election import without_leader
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .clusters import move
-from .members import lease_ends, make_topic, members, settled
+from .members import lease_ends, make_topic, members, wait_until_settled
 
 
 async def test_another_node_takes_over_from_crashed_controller(
@@ -86,10 +86,10 @@ async def test_last_isr_member_leads_after_its_return(
         after_failure = three.partition()
         assert (after_failure.leader, after_failure.isr) == (-1, [2])
         await one.start()
-        await settled()
+        await wait_until_settled()
         assert three.partition() == after_failure, "node 1 may lack what node 2 committed alone"
         await two.start()
-        await settled()
+        await wait_until_settled()
         back = three.partition()
         assert (back.leader, back.leader_epoch) == (2, after_failure.leader_epoch + 1)
 
@@ -121,10 +121,10 @@ async def test_preferred_leader_is_restored_periodically(autojump_clock: MockClo
         await lease_ends()
         await one.start()
         await two.put_isr([2, 1])
-        await settled()
+        await wait_until_settled()
         assert three.partition().leader == 2
         autojump_clock.jump(301)
-        await settled()
+        await wait_until_settled()
         assert (three.partition().leader, three.partition().leader_epoch) == (1, 2)
 
 
@@ -193,13 +193,13 @@ async def test_unclean_election_happens_only_on_request(
 async def test_cordoned_node_gets_no_new_partitions(autojump_clock: MockClock) -> None:
     async with members() as (one, two, _):
         two.membership.cordon(True)
-        await settled()
+        await wait_until_settled()
         placed = [*one.cluster.place_partitions(4, 2)]
         assert {node for nodes in placed for node in nodes} == {1, 3}
         with pytest.raises(KafkaError):
             one.cluster.place_partitions(1, 3)
         two.membership.cordon(False)
-        await settled()
+        await wait_until_settled()
         assert one.cluster.open_ids == [1, 2, 3]
 
 

@@ -8,7 +8,7 @@ from kbroker.cluster.model import random_cluster_id
 from kbroker.storage.files import MemFiles
 
 from .clusters import open_cluster
-from .members import DIRECTORIES, lease_ends, make_topic, members, settled
+from .members import DIRECTORIES, lease_ends, make_topic, members, wait_until_settled
 
 
 async def test_restart_keeps_ids_and_raises_leader_epochs() -> None:
@@ -85,7 +85,7 @@ async def test_node_with_new_disk_leaves_isr_and_elr(autojump_clock: MockClock) 
         assert list(one.partition().elr) == [2]
         two.directories = {"another-directory": "/data"}
         await two.start()
-        await settled()
+        await wait_until_settled()
         assert list(one.partition().elr) == []
         assert [one.partition(i).isr for i in range(3)] == [[1], [1], [2]]
         two.directories = DIRECTORIES
@@ -104,7 +104,7 @@ async def test_interrupted_start_still_detects_new_disk(
         await two.crash()
         await lease_ends()
         await two.start()
-        await settled()
+        await wait_until_settled()
         assert [list(one.partition(i).elr) for i in range(2)] == [[], []]
         assert [one.partition(i).isr for i in range(2)] == [[1], [1]]
         assert one.cluster.directories(2) == two.directories

@@ -9,7 +9,7 @@ from kbroker.cluster.reassignment import is_moving
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .clusters import move
-from .members import lease_ends, make_topic, members, settled
+from .members import lease_ends, make_topic, members, wait_until_settled
 
 
 async def test_reassignment_completes_when_added_replicas_are_in_sync(
@@ -22,7 +22,7 @@ async def test_reassignment_completes_when_added_replicas_are_in_sync(
         assert (moving.replicas, moving.isr, moving.leader) == ([3, 2, 1], [1, 2], 1)
         assert (list(moving.adding), list(moving.removing)) == ([3], [1])
         await one.put_isr([1, 2, 3])
-        await settled()
+        await wait_until_settled()
         done = three.partition()
         assert (done.replicas, done.isr, done.leader, done.leader_epoch) == ([3, 2], [2, 3], 3, 1)
         assert not is_moving(done)
@@ -54,11 +54,11 @@ async def test_cancel_elects_no_leader_that_lacks_records(autojump_clock: MockCl
         now = four.partition()
         assert (now.leader, now.isr, list(now.elr)) == (3, [3], [1])
         await four.cluster.cancel_reassignment("orders", 0, cause="test")
-        await settled()
+        await wait_until_settled()
         now = two.partition()
         assert (sorted(now.replicas), now.leader, now.isr, list(now.elr)) == ([1, 2], -1, [], [1])
         await one.start()
-        await settled()
+        await wait_until_settled()
         assert three.partition().leader == 1
 
 

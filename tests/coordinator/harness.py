@@ -850,7 +850,7 @@ class Harness:
             return self.join(self.new_id(version, **fields), version=version, **fields)
         return self.join(version=version, **fields)
 
-    def stable(self, size: int = 2, version: int = 9, **fields: Any) -> list[str]:
+    def make_stable(self, size: int = 2, version: int = 9, **fields: Any) -> list[str]:
         """Create a stable group "g" of dynamic members, and return their IDs, leader first.
 
         Member i has the assignment b"a<i>".

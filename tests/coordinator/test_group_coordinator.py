@@ -32,7 +32,7 @@ def test_hash_partition_matches_kafka() -> None:
 
 def test_shards_are_independent() -> None:
     one, other = Harness(), Harness()
-    (member,) = one.stable(1)
+    (member,) = one.make_stable(1)
     assert other.heartbeat(member, 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert list(other.coordinator.list_groups()) == []
 
@@ -40,7 +40,7 @@ def test_shards_are_independent() -> None:
 def test_next_deadline_is_earliest_session_timeout() -> None:
     h = Harness()
     assert h.coordinator.next_deadline() is None
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     begin = h.ms
     h.sleep(100)
     h.heartbeat(leader, 2)
@@ -52,7 +52,7 @@ def test_next_deadline_is_earliest_session_timeout() -> None:
 
 def test_log_clock_does_not_expire_sessions() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     later = h.now._replace(log_ms=h.now.log_ms + 10**9)
     assert list(h.coordinator.due(later)) == []
     assert h.heartbeat(member, 1) == ErrorCode.NONE
@@ -60,7 +60,7 @@ def test_log_clock_does_not_expire_sessions() -> None:
 
 def test_simultaneous_session_timeouts_cause_one_empty_event() -> None:
     h = Harness()
-    members = h.stable(3)
+    members = h.make_stable(3)
     h.sleep(1)
     for member in members:
         h.heartbeat(member, 3)
@@ -72,7 +72,7 @@ def test_simultaneous_session_timeouts_cause_one_empty_event() -> None:
 
 def test_many_groups_are_resumed_in_pieces_after_load() -> None:
     h = Harness()
-    h.stable(1)
+    h.make_stable(1)
     _, value = h.log[-1]
     fresh = GroupCoordinator(h.settings, h.topics)
     for index in range(5 * GROUPS_AT_ONCE // 2):
@@ -84,7 +84,7 @@ def test_many_groups_are_resumed_in_pieces_after_load() -> None:
 
 def test_unloading_fails_pending_requests() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     joining = h.join(leader)
     other = h.enter(group="other").response.member_id
     newcomer = h.enter(group="other")

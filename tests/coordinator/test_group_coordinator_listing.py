@@ -51,7 +51,7 @@ def test_describe_stable_group_returns_all_fields(version: int) -> None:
 @pytest.mark.parametrize("version", range(6))
 def test_list_groups_returns_fields_of_version(version: int) -> None:
     h = Harness()
-    h.stable(1)
+    h.make_stable(1)
     h.commit({("orders", 0): 1}, group="simple")
     response = travel(ListGroupsResponse(groups=list(h.coordinator.list_groups())), version)
     rows = [(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in response.groups]
@@ -62,7 +62,7 @@ def test_list_groups_returns_fields_of_version(version: int) -> None:
 
 def test_list_groups_filters_ignore_case() -> None:
     h = Harness()
-    h.stable(1)
+    h.make_stable(1)
     h.commit({("orders", 0): 1}, group="simple")
     h.enter(group="new")
     assert names(h) == {"g", "simple", "new"}
@@ -77,7 +77,7 @@ def test_list_groups_filters_ignore_case() -> None:
 
 def test_only_groups_without_members_are_deleted() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.commit({("orders", 0): 1, ("audit", 0): 1}, member, 1)
     h.commit({("orders", 0): 1}, group="simple")
     codes = h.delete_groups("g", "unknown", "simple", "simple")
@@ -98,7 +98,7 @@ def test_only_groups_without_members_are_deleted() -> None:
 
 def test_deleted_group_may_be_created_again() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.leave((member, None))
     h.delete_groups("g")
     assert h.enter().response.generation_id == 1

@@ -17,7 +17,7 @@ def test_status_of_missing_group_is_none() -> None:
 
 def test_status_follows_group_through_rebalance() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     assert describe_status(h) == (
         f"group g is Stable: generation 2 has member {leader}, member {follower}"
     )
@@ -36,7 +36,7 @@ def test_status_follows_group_through_rebalance() -> None:
 
 def test_status_shows_remaining_time() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.join(rebalance_ms=60_000, version=3)
     before = float(str(describe_status(h)).rpartition("at most ")[2].split()[0])
     h.sleep(2_000)
@@ -52,7 +52,7 @@ def test_status_shows_initial_delay_and_pending_member_ids() -> None:
         describe_status(h)
     )
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     given_out = h.join(version=5).response.member_id
     h.join(member, protocols=(("range", b"new"),))
     assert f"waits for member {given_out} to join" in str(describe_status(h))

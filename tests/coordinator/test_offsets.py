@@ -54,7 +54,7 @@ def test_commit_result_depends_on_sender_and_group_state(version: int) -> None:
     assert h.commit({ORDERS: 1}, version=version) == [0]
     assert h.commit({ORDERS: 1}, "m", 0, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert h.commit({ORDERS: 1}, "", 0, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     assert h.commit({ORDERS: 2}, follower, 2, version=version) == [0]
     assert h.commit({ORDERS: 3}, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert h.commit({ORDERS: 3}, "nobody", 2, version=version) == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -120,7 +120,7 @@ def test_commit_and_expire_timestamps_depend_on_version(version: int) -> None:
 
 def test_commit_extends_session() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     for generation_of in (2, 2, 2):
         h.sleep(SESSION_MS - 1)
         h.heartbeat(leader, 2)
@@ -245,7 +245,7 @@ def test_offset_delete_returns_row_per_partition() -> None:
 
 def test_offset_delete_keeps_offsets_of_subscribed_topics() -> None:
     h = Harness()
-    (member,) = h.stable(1)  # reads orders
+    (member,) = h.make_stable(1)  # reads orders
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
     response = h.delete_offsets({"orders": [0], "audit": [0]})
     assert [topic.partitions[0].error_code for topic in response.topics] == [
@@ -259,7 +259,7 @@ def test_offset_delete_keeps_offsets_of_subscribed_topics() -> None:
 
 def test_subscription_without_optional_fields_is_parsed() -> None:
     h = Harness()
-    (member,) = h.stable(1, protocols=(("range", b"\0\1" + subscription("orders")[2:]),))
+    (member,) = h.make_stable(1, protocols=(("range", b"\0\1" + subscription("orders")[2:]),))
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
     response = h.delete_offsets({"orders": [0], "audit": [0]})
     assert [topic.partitions[0].error_code for topic in response.topics] == [
@@ -270,7 +270,7 @@ def test_subscription_without_optional_fields_is_parsed() -> None:
 
 def test_invalid_subscription_counts_as_any_topic() -> None:
     h = Harness()
-    (member,) = h.stable(1, protocols=(("range", b"\x00"),))
+    (member,) = h.make_stable(1, protocols=(("range", b"\x00"),))
     assert h.commit({("audit", 0): 1}, member, 1) == [0]
     response = h.delete_offsets({"audit": [0]})
     assert response.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -465,7 +465,7 @@ def test_offsets_of_simple_group_expire_by_commit_time() -> None:
 
 def test_offsets_of_group_expire_after_last_member_left() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.commit({ORDERS: 1}, member, 1)
     h.sleep(SESSION_MS)  # the session has expired
     h.sleep(7 * DAY_MS - 1)
@@ -482,7 +482,7 @@ def test_offsets_of_group_expire_after_last_member_left() -> None:
 
 def test_offsets_of_active_group_expire_unless_topic_is_subscribed() -> None:
     h = Harness()
-    (member,) = h.stable(1, session_ms=1_800_000)
+    (member,) = h.make_stable(1, session_ms=1_800_000)
     h.commit({ORDERS: 1, ("audit", 0): 1}, member, 1)
     for _ in range(7 * 96 + 1):
         h.sleep(DAY_MS // 96)
@@ -518,7 +518,7 @@ def test_expiration_that_cannot_be_stored_is_retried() -> None:
 
 def test_empty_group_without_offsets_expires_unless_member_is_pending() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     expire(h)
     assert h.describe().group_state == "Stable"
     h.leave((member, None))

@@ -22,7 +22,7 @@ from .stored import StoredRecord, load
 
 def test_members_continue_after_restart() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     restarted = h.restarted()
     assert restarted.events[-1].cause == "loaded with 2 members"
     assert restarted.describe() == h.describe()
@@ -35,7 +35,7 @@ def test_members_continue_after_restart() -> None:
 
 def test_members_that_do_not_return_after_restart_time_out() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     restarted = h.restarted()
     restarted.sleep(SESSION_MS - 1)
     restarted.heartbeat(leader, 2)
@@ -46,7 +46,7 @@ def test_members_that_do_not_return_after_restart_time_out() -> None:
 
 def test_interrupted_rebalance_restarts_from_previous_generation() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     h.join(leader)
     h.join(follower)
     assert h.generation == 3
@@ -58,7 +58,7 @@ def test_interrupted_rebalance_restarts_from_previous_generation() -> None:
 
 def test_group_record_has_format_of_kafka() -> None:
     h = Harness()
-    h.stable(1)
+    h.make_stable(1)
     (record,) = h.log
     assert record.key == encode_key(GroupMetadataKey(group="g"))
     assert record.value is not None
@@ -75,7 +75,7 @@ def test_group_record_has_format_of_kafka() -> None:
 
 def test_empty_group_record_has_no_members() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.sleep(1)
     h.leave((member, None))
     assert h.log[-1].value is not None
@@ -113,7 +113,7 @@ def test_group_records_of_older_kafka_versions_are_read(version: int) -> None:
 def test_member_metadata_is_read_from_last_record() -> None:
     h = Harness()
     protocols = (("sticky", b"s"),)
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.leave((member, None))
     first = h.join(instance="i", protocols=(("range", b"1"),)).response.member_id
     h.sync(first, 3, {first: b"x"}, instance="i")
@@ -129,7 +129,7 @@ def test_member_metadata_is_read_from_last_record() -> None:
 def test_running_member_keeps_all_supported_protocols() -> None:
     h = Harness()
     protocols = (("range", b"r"), ("sticky", b"s"))
-    (member,) = h.stable(1, protocols=protocols)
+    (member,) = h.make_stable(1, protocols=protocols)
     rejoin = h.join(member, protocols=(("sticky", b"s"),)).response
     assert (rejoin.error_code, rejoin.protocol_name) == (0, "sticky")
 
@@ -182,7 +182,7 @@ def test_invalid_record_raises_decode_error(key: bytes, value: bytes) -> None:
 
 def test_memoryview_records_may_be_replayed() -> None:
     h = Harness()
-    _, follower = h.stable(2)
+    _, follower = h.make_stable(2)
     restarted = Harness()
     for key, value in h.log:
         assert value is not None

@@ -46,7 +46,7 @@ def strings_of(message: Any, version: int) -> Iterator[tuple[Any, str, int | Non
                     yield from strings_of(each, version)
 
 
-def stretched(message: Any, version: int) -> Iterator[tuple[str, Any]]:
+def lengthen_strings(message: Any, version: int) -> Iterator[tuple[str, Any]]:
     """Yield the message with one string at a time at maximum length."""
     for at in range(len(list(strings_of(message, version)))):
         for text in LONG_STRINGS:
@@ -73,7 +73,7 @@ async def test_request_with_longest_strings_gets_response(key: ApiKey) -> None:
                 valid = VALID[key](world, random.Random(version))
                 if key == ApiKey.PRODUCE:
                     valid.acks = 1
-                for field, message in [("client id", valid), *stretched(valid, version)]:
+                for field, message in [("client id", valid), *lengthen_strings(valid, version)]:
                     client_id = LONG_STRINGS[0] if field == "client id" else "c"
                     head = struct.pack(">hhih", key, version, 1, len(client_id))
                     head += client_id.encode()

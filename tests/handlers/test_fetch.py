@@ -586,7 +586,7 @@ async def test_incremental_fetch_waits_for_max_wait(wire: Wire) -> None:
 # -- leader epochs
 
 
-async def two_epochs(directory: Path) -> Topic:
+async def create_log_with_epochs(directory: Path) -> Topic:
     """Create a log: epoch 0 has offsets 0 to 2, epoch 1 offsets 3 and 4, and epoch 2 is empty."""
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
@@ -598,7 +598,7 @@ async def two_epochs(directory: Path) -> Topic:
 
 @pytest.mark.parametrize("version", range(9, 19))
 async def test_fetch_checks_current_leader_epoch(tmp_path: Path, version: int) -> None:
-    topic = await two_epochs(tmp_path)
+    topic = await create_log_with_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for epoch, code in (
             (-1, 0),
@@ -635,7 +635,7 @@ async def test_fetch_after_divergence_returns_diverging_epoch(
     code: int,
     diverging: tuple[int, int] | None,
 ) -> None:
-    topic = await two_epochs(tmp_path)
+    topic = await create_log_with_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         row = await fetch(wire, topic, offset, version, last_fetched_epoch=last_epoch)
         assert row.error_code == code
@@ -646,7 +646,7 @@ async def test_fetch_after_divergence_returns_diverging_epoch(
 
 
 async def test_diverging_epoch_is_returned_immediately(tmp_path: Path) -> None:
-    topic = await two_epochs(tmp_path)
+    topic = await create_log_with_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         row = await fetch(wire, topic, 4, last_fetched_epoch=0, max_wait_ms=NEVER)
         assert row.diverging_epoch.end_offset == 3

@@ -31,7 +31,7 @@ from tests.wire import (
     values_of,
 )
 
-from ..replication.playing import PlayedFollower, played, replicated
+from ..replication.playing import PlayedFollower, fake_node, replicated
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def wire(broker: Broker) -> AsyncIterator[Wire]:
 
 @pytest.fixture
 async def follower(broker: Broker) -> AsyncIterator[PlayedFollower]:
-    async with played(broker, 2) as follower:
+    async with fake_node(broker, 2) as follower:
         yield follower
 
 
@@ -98,7 +98,7 @@ async def test_acks_1_does_not_wait_for_follower(
 
 
 async def test_acks_all_ignores_follower_outside_isr(broker: Broker, wire: Wire) -> None:
-    async with played(broker, 2, ready=False) as follower:
+    async with fake_node(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
         assert isr_of(broker, topic) == [1]
         assert (await produce(wire, topic, batch())).error_code == 0
@@ -202,7 +202,7 @@ async def test_follower_fetch_of_earlier_registration_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     topic = await replicated(broker, 1, 2)
-    async with played(broker, 2) as restarted:
+    async with fake_node(broker, 2) as restarted:
         assert (await follower.fetch(topic, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert (await restarted.fetch(topic, 0)).error_code == 0
 
@@ -224,7 +224,7 @@ async def test_session_completes_if_only_high_watermark_advances(
     broker: Broker, wire: Wire
 ) -> None:
     """Another follower advances the high watermark; there are no new records."""
-    async with played(broker, 2) as second, played(broker, 3) as third:
+    async with fake_node(broker, 2) as second, fake_node(broker, 3) as third:
         topic = await replicated(broker, 1, 2, 3)
         await produce(wire, topic, batch(), acks=1)
         first = await second.fetch(topic, 1, session_epoch=0, max_wait_ms=NEVER)
@@ -265,7 +265,7 @@ async def test_empty_session_fetches_keep_follower_caught_up(
 # -- epochs
 
 
-async def two_epochs(broker: Broker, wire: Wire, follower: PlayedFollower) -> Topic:
+async def create_log_with_epochs(broker: Broker, wire: Wire, follower: PlayedFollower) -> Topic:
     """Create a log: epoch 0 has records 0 and 1, epoch 1 has record 2."""
     topic = await replicated(broker, 1, 2)
     await produce(wire, topic, batch([b"a", b"b"]), acks=1)
@@ -278,7 +278,7 @@ async def test_diverged_follower_gets_diverging_epoch(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
     """The records of the follower after the divergence do not advance the high watermark."""
-    topic = await two_epochs(broker, wire, follower)
+    topic = await create_log_with_epochs(broker, wire, follower)
     row = await follower.fetch(topic, 3, last_fetched_epoch=0, current_leader_epoch=1)
     assert (row.error_code, row.records) == (0, b"")
     assert (row.diverging_epoch.epoch, row.diverging_epoch.end_offset) == (0, 2)
@@ -294,7 +294,7 @@ async def test_diverged_follower_gets_diverging_epoch(
 async def test_follower_fetch_with_wrong_leader_epoch_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower, epoch: int, code: int
 ) -> None:
-    topic = await two_epochs(broker, wire, follower)
+    topic = await create_log_with_epochs(broker, wire, follower)
     assert (await follower.fetch(topic, 3, current_leader_epoch=epoch)).error_code == code
     assert replica_of(broker, topic).log.high_watermark == 0
 
@@ -302,7 +302,7 @@ async def test_follower_fetch_with_wrong_leader_epoch_is_rejected(
 async def test_follower_offset_beyond_log_end_is_rejected(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
-    topic = await two_epochs(broker, wire, follower)
+    topic = await create_log_with_epochs(broker, wire, follower)
     assert (await follower.fetch(topic, 4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert replica_of(broker, topic).log.high_watermark == 0
 
@@ -310,7 +310,7 @@ async def test_follower_offset_beyond_log_end_is_rejected(
 async def test_offset_for_leader_epoch_serves_replicas(
     broker: Broker, wire: Wire, follower: PlayedFollower
 ) -> None:
-    topic = await two_epochs(broker, wire, follower)
+    topic = await create_log_with_epochs(broker, wire, follower)
     for epoch, expected in ((0, (0, 2)), (1, (1, 3)), (2, (-1, -1))):
         row = OffsetForLeaderEpochRequest.Partition(
             partition=0, current_leader_epoch=1, leader_epoch=epoch
@@ -408,7 +408,7 @@ async def test_consumers_are_redirected_to_follower_in_their_rack() -> None:
     async with (
         started(broker_rack="a", replica_selector_class=SELECTOR) as broker,
         connected(broker.endpoint) as wire,
-        played(broker, 2, rack="b") as follower,
+        fake_node(broker, 2, rack="b") as follower,
     ):
         topic = await replicated(broker, 1, 2)
         await produce(wire, topic, batch([b"a"]), acks=1)
@@ -424,7 +424,7 @@ async def test_consumers_read_from_leader_without_replica_selector() -> None:
     async with (
         started(broker_rack="a") as broker,
         connected(broker.endpoint) as wire,
-        played(broker, 2, rack="b") as follower,
+        fake_node(broker, 2, rack="b") as follower,
     ):
         topic = await replicated(broker, 1, 2)
         await produce(wire, topic, batch([b"a"]), acks=1)
@@ -437,7 +437,7 @@ async def test_follower_serves_consumers_up_to_its_high_watermark(
     broker: Broker, wire: Wire
 ) -> None:
     """The consumer needs version 11. The error for later offsets does not reset the consumer."""
-    async with played(broker, 2):
+    async with fake_node(broker, 2):
         topic = await replicated(broker, 2, 1)
         node = broker.node
         replica = node.partitions.named_hosted(topic.name, 0)

@@ -19,7 +19,7 @@ from kbroker.protocol.records import Record
 
 from ..brokers import Start, started
 from ..wire import Topic, Wire, batch, connected, create_topic, list_offset, produce
-from .test_fetch import delete_records, two_epochs
+from .test_fetch import create_log_with_epochs, delete_records
 from .test_transactions import SECOND, begin_writer
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
@@ -206,7 +206,7 @@ async def offsets_before(wire: Wire, topic: Topic, timestamp: int, count: int = 
 
 @pytest.mark.parametrize("version", range(4, 12))
 async def test_list_offsets_checks_and_returns_leader_epochs(tmp_path: Path, version: int) -> None:
-    topic = await two_epochs(tmp_path)
+    topic = await create_log_with_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for epoch, code in ((-1, 0), (2, 0), (1, 74), (0, 74), (3, 75)):
             row = await list_offset(wire, topic, LATEST, version, current_leader_epoch=epoch)
@@ -239,7 +239,7 @@ async def epoch_end(
 async def test_end_offset_of_leader_epoch_is_returned(
     tmp_path: Path, version: int, requested: int, epoch: int, end: int
 ) -> None:
-    await two_epochs(tmp_path)
+    await create_log_with_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         row = await epoch_end(wire, "t", requested, version)
         assert (row.error_code, row.end_offset) == (0, end)
@@ -262,7 +262,7 @@ async def test_empty_epoch_returns_largest_lower_epoch(tmp_path: Path, version: 
 
 @pytest.mark.parametrize("version", range(2, 5))
 async def test_offset_for_leader_epoch_checks_current_epoch(tmp_path: Path, version: int) -> None:
-    await two_epochs(tmp_path)
+    await create_log_with_epochs(tmp_path)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         for current, code in ((-1, 0), (2, 0), (1, 74), (3, 75)):
             row = await epoch_end(wire, "t", 0, version, current=current)

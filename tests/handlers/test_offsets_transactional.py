@@ -99,7 +99,7 @@ def append_marker(broker: Broker, *, commit: bool, group: str = "g", epoch: int 
     assert broker.node.transactions.append_marker(partition, marker, PRODUCER, epoch) is replica
 
 
-async def plain_commit(wire: Wire, offset: int) -> None:
+async def commit_without_transaction(wire: Wire, offset: int) -> None:
     cls = OffsetCommitRequest
     row = cls.Partition(partition_index=0, committed_offset=offset)
     ask = cls(group_id="g", topics=[cls.Topic(name="t", partitions=[row])])
@@ -130,7 +130,7 @@ async def test_offsets_are_pending_until_transaction_ends_in_every_version(
 ) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
-        await plain_commit(wire, 1)
+        await commit_without_transaction(wire, 1)
         assert await txn_commit(wire, 42, version=version) == 0
         assert await fetch(wire) == (1, 0)
         for fetch_version in (7, 8, 9):
@@ -174,7 +174,7 @@ async def test_pending_offsets_survive_restart(
 ) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
-        await plain_commit(wire, 1)
+        await commit_without_transaction(wire, 1)
         assert await txn_commit(wire, 42) == 0
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)

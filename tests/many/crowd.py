@@ -174,7 +174,9 @@ async def ping(wire: Wire) -> float:
     return time.perf_counter() - began
 
 
-async def side_by_side(first: Wire, second: Wire, count: int) -> tuple[list[float], list[float]]:
+async def ping_alternately(
+    first: Wire, second: Wire, count: int
+) -> tuple[list[float], list[float]]:
     """Ping two servers alternately, so that other load affects both equally."""
     took: tuple[list[float], list[float]] = ([], [])
     for _ in range(count):

@@ -19,7 +19,7 @@ import trio
 from kbroker.runtime.descriptors import RESERVE, divide
 
 from ..wire import Topic, batch, connected, create_topic, fetch, produce, values_of
-from .crowd import HOT, VALUE, Crowd, all_metadata, idle_connections, p99_ms, side_by_side
+from .crowd import HOT, VALUE, Crowd, all_metadata, idle_connections, p99_ms, ping_alternately
 from .server import Server
 
 pytestmark = pytest.mark.long
@@ -92,7 +92,7 @@ class Run:
     async def ping(self, label: str) -> None:
         """Measure the p99 of a hot partition on both servers."""
         async with connected(self.empty.endpoint) as one, connected(self.full.endpoint) as other:
-            alone, among_many = await side_by_side(one, other, self.pings)
+            alone, among_many = await ping_alternately(one, other, self.pings)
         ratio = p99_ms(among_many) / p99_ms(alone)
         self.add(
             f"hot p99 {label} {p99_ms(among_many):.2f} ms, alone {p99_ms(alone):.2f} ms, "

@@ -106,7 +106,7 @@ async def receive_sizes(wire: Wire, count: int) -> list[int]:
 @pytest.mark.parametrize("count", [500, 2000])
 async def test_unread_responses_stop_reading_requests(count: int) -> None:
     async with broker_of_many() as (broker, other), connected(broker.endpoint) as stalled:
-        response_bytes = len(await _one_response(other))
+        response_bytes = len(await receive_one_response(other))
         data = b"".join(stalled.frame(ApiKey.METADATA, 9, ALL) for _ in range(count))
         with longest_step() as step:
             await stalled.send_bytes(data)
@@ -123,7 +123,7 @@ async def test_unread_responses_stop_reading_requests(count: int) -> None:
         assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
-async def _one_response(wire: Wire) -> bytes:
+async def receive_one_response(wire: Wire) -> bytes:
     await wire.send(ApiKey.METADATA, 9, ALL)
     wire.pending.clear()
     return await wire.receive_frame()
@@ -157,7 +157,7 @@ async def test_pending_response_limit_of_one_byte_works() -> None:
 async def test_responses_queued_after_long_poll_are_bounded() -> None:
     async with broker_of_many() as (broker, other), connected(broker.endpoint) as wire:
         topic = Topic("many")
-        response_bytes = len(await _one_response(other))
+        response_bytes = len(await receive_one_response(other))
         data = wire.frame(ApiKey.FETCH, 12, fetch_request(topic, max_wait_ms=NEVER))
         data += b"".join(wire.frame(ApiKey.METADATA, 9, ALL) for _ in range(100))
         await wire.send_bytes(data)

@@ -9,7 +9,7 @@ import trio.testing
 from kbroker.partitions.epoch_renewal import RETRY_BACKOFF_SECONDS, EpochRenewal
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from ..cluster.members import TOPIC, make_topic, members, settled
+from ..cluster.members import TOPIC, make_topic, members, wait_until_settled
 
 PARTITIONS = 20
 
@@ -36,7 +36,7 @@ async def test_failed_renewals_share_one_pause(
             renewal.request(cluster.topics[TOPIC], index, 7)
         nursery.start_soon(renewal.run)
         await trio.sleep(1.5 * RETRY_BACKOFF_SECONDS)
-        await settled()
+        await wait_until_settled()
         nursery.cancel_scope.cancel()
     epochs = {each.leader_epoch for each in cluster.topics[TOPIC].partitions}
     assert len(failed) == PARTITIONS

@@ -54,7 +54,7 @@ def isr_of(broker: Broker, name: str) -> list[int]:
     return sorted(broker.node.cluster.topics[name].partitions[0].isr)
 
 
-async def until_healed(broker: Broker, *names: str) -> None:
+async def wait_until_healed(broker: Broker, *names: str) -> None:
     for name in names:
         await until(lambda name=name: isr_of(broker, name) == [1, 2, 3])  # type: ignore[misc]
         await until_equal(broker, name, 1, 2, 3)
@@ -83,7 +83,7 @@ async def test_leader_resigns_all_partitions_after_a_rejected_append(
     assert "read-only because cannot write /data/node-2/used-0/" in past
     assert "node 2 cannot append to its log" in past
     files.heal()
-    await until_healed(broker, "used", "idle")
+    await wait_until_healed(broker, "used", "idle")
     assert values_in(log_on(broker, 2, "used")) == [b"before", b"after"]
     assert f"{SICK} is writable again" in caplog.text
 
@@ -109,7 +109,7 @@ async def test_follower_with_read_only_directory_leaves_the_isr(
         await send(broker, 1, idle, b"y")
     assert isr_of(broker, "idle") == [1, 3]
     files.heal()
-    await until_healed(broker, "used", "idle")
+    await wait_until_healed(broker, "used", "idle")
 
 
 async def test_batches_before_a_rejected_batch_are_kept(
@@ -127,7 +127,7 @@ async def test_batches_before_a_rejected_batch_are_kept(
     await until(lambda: isr_of(broker, "t") == [1, 3])
     assert values_in(log_on(broker, 2, "t")) == [b"a", b"b"]
     files.heal()
-    await until_healed(broker, "t")
+    await wait_until_healed(broker, "t")
 
 
 async def test_unreplicated_partition_is_readable_and_writable_again_later(
@@ -168,7 +168,7 @@ async def test_last_isr_member_resigns_once_another_replica_caught_up(
         await until_leader(broker, "t", {1, 3})
         await until(lambda: isr_of(broker, "t") == [1, 3])
         files.heal()
-        await until_healed(broker, "t")
+        await wait_until_healed(broker, "t")
         assert values_in(log_on(broker, 1, "t")) == [b"a"]
 
 
@@ -181,7 +181,7 @@ async def test_new_topic_is_led_by_another_node(broker: Broker, files: RefusingF
     with trio.fail_after(FREEZES_SECONDS):
         await send(broker, leader, topic, b"a")
     files.heal()
-    await until_healed(broker, "t")
+    await wait_until_healed(broker, "t")
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ class Fault(NamedTuple):
     seconds: float
 
 
-def drawn(draw: random.Random) -> Fault:
+def draw_fault(draw: random.Random) -> Fault:
     """Return a random fault: a full, broken or unreliable disk."""
     name = draw.choice(["full", "broken", "flaky", "flaky", "flaky"])
     seconds = draw.uniform(0.1, 1.0)

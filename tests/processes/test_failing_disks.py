@@ -28,11 +28,11 @@ from ..replication.cluster import NODES, PLACES, State
 from ..replication.test_crashes import LEADER, crash_nodes
 from ..replication.test_crashes import Run as CrashRun
 from ..transactions import bank as bank_of
-from ..transactions.bank import Bank, opened
+from ..transactions.bank import Bank, running_bank
 from ..transactions.checker import Minimum, judge, report
 from .commands import ailments, wait_until, wait_until_healthy
 from .etcd_cluster import EtcdCluster
-from .failing_disk import FailingDisk, Fault, compiled, drawn
+from .failing_disk import FailingDisk, Fault, compiled, draw_fault
 
 pytestmark = pytest.mark.long
 
@@ -154,7 +154,7 @@ def running(directory: Path, seed: int) -> Iterator[tuple[FailingRun, Bank]]:
         for _ in range(2):
             run.load.add_producer()
             run.load.add_member()
-        yield run, stack.enter_context(opened(run.server, directory / "history", seed))
+        yield run, stack.enter_context(running_bank(run.server, directory / "history", seed))
 
 
 def test_failing_disk_loses_no_acknowledged_records(
@@ -166,7 +166,7 @@ def test_failing_disk_loses_no_acknowledged_records(
     began = time.monotonic()
     with running(tmp_path / "one", seed) as (run, bank):
         for _ in range(rounds):
-            run.fail(bank, drawn(draw))
+            run.fail(bank, draw_fault(draw))
         bank.finish()
         run.close()
     history = bank.history()
@@ -200,7 +200,7 @@ class DiskRun(CrashRun):
     def _crash(self, kind: str, victims: list[int], before: dict[Place, State]) -> list[float]:
         """Fail a disk until all partitions have accepted records without it."""
         (node,) = victims
-        fault = drawn(self.random)
+        fault = draw_fault(self.random)
         self.load.watch(PLACES)
         self._disks[node].fail(fault.error, fault.rates)
         time.sleep(fault.seconds)

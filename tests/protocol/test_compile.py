@@ -450,7 +450,7 @@ def test_every_truncated_message_is_rejected() -> None:
 MUTATIONS = Counter[str]()
 
 
-def survives(pair: Pair, data: bytes) -> None:
+def check_decoding(pair: Pair, data: bytes) -> None:
     """Decode arbitrary bytes. The result can be encoded again, or DecodeError is raised."""
     cls = declared(pair)
     try:
@@ -490,7 +490,7 @@ def mutate_and_decode(
         behind = at if action == "insert" else at + len(new)
         middle = data[at : at + 40] * 3 if action == "repeat" else new * (action != "drop")
         data = data[:at] + middle + data[behind:]
-    survives(pair, data)
+    check_decoding(pair, data)
 
 
 @pytest.mark.slow
@@ -508,7 +508,7 @@ def test_mutated_bytes_raise_only_decode_errors(
 @settings(max_examples=500)
 @given(pair=st.sampled_from(PAIRS), data=st.binary(max_size=200))
 def test_random_bytes_raise_only_decode_errors(pair: Pair, data: bytes) -> None:
-    survives(pair, data)
+    check_decoding(pair, data)
 
 
 def test_mutations_find_a_planted_bug() -> None:
@@ -525,9 +525,9 @@ def test_mutations_find_a_planted_bug() -> None:
 
     request.DECODERS[3] = fail_at_length_13
     try:
-        survives(pair, bytes(12))
+        check_decoding(pair, bytes(12))
         with pytest.raises(KeyError, match="careless"):
-            survives(pair, bytes(13))
+            check_decoding(pair, bytes(13))
     finally:
         request.DECODERS[3] = good
 

@@ -90,7 +90,7 @@ class PlayedFollower:
 
 
 @asynccontextmanager
-async def played(
+async def fake_node(
     broker: Broker, node_id: int, *, rack: str | None = None, ready: bool = True
 ) -> AsyncIterator[PlayedFollower]:
     """Register a node that does not exist in the cluster of `broker`."""

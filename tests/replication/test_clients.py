@@ -152,12 +152,12 @@ class Positions:
         self.committed = dict.fromkeys(range(PARTITIONS), -1)
         self._lock = threading.Lock()
 
-    def was_committed(self, partition: int, offset: int) -> None:
+    def record_commit(self, partition: int, offset: int) -> None:
         """Record an acknowledged commit."""
         with self._lock:
             self.committed[partition] = max(self.committed[partition], offset)
 
-    def was_read(self, partition: int, offset: int, known: int) -> None:
+    def check_read(self, partition: int, offset: int, known: int) -> None:
         """Check that a fetched offset is not lower than `known`, the offset committed before it."""
         assert offset >= known, f"{INPUT}-{partition}: {offset} after {known} was committed"
 
@@ -303,9 +303,9 @@ def member(cluster: Cluster, library: str, group: str, positions: Positions) -> 
         if found:
             client.commit(found)
             for partition, offset in found.items():
-                positions.was_committed(partition, offset)
+                positions.record_commit(partition, offset)
         for partition, known in list(positions.committed.items()):
-            positions.was_read(partition, client.committed(partition), known)
+            positions.check_read(partition, client.committed(partition), known)
 
     return Application(step, client.close)
 

@@ -17,7 +17,7 @@ from kbroker.replication.isr_manager import BATCH_MAX, TRANSACTIONS_AT_ONCE
 from tests.brokers import started
 from tests.wire import NEVER, Topic, Wire, batch, connected, fetch, produce, produce_request, until
 
-from .playing import PlayedFollower, played, replicated
+from .playing import PlayedFollower, fake_node, replicated
 
 LAG_MS = 200
 
@@ -36,7 +36,7 @@ async def wire(broker: Broker) -> AsyncIterator[Wire]:
 
 @pytest.fixture
 async def follower(broker: Broker) -> AsyncIterator[PlayedFollower]:
-    async with played(broker, 2) as follower:
+    async with fake_node(broker, 2) as follower:
         yield follower
 
 
@@ -83,7 +83,7 @@ async def test_caught_up_follower_joins_the_isr(
 
 
 async def test_fenced_follower_joins_the_isr_once_it_is_ready(broker: Broker, wire: Wire) -> None:
-    async with played(broker, 2, ready=False) as follower:
+    async with fake_node(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
         await produce(wire, topic, batch())
         await follower.fetch(topic, 1)
@@ -97,7 +97,7 @@ async def test_restarted_follower_does_not_join_by_an_earlier_fetch(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The follower restarts between its fetch and the ISR change and may lose records (KIP-903)."""
-    async with played(broker, 2, ready=False) as follower:
+    async with fake_node(broker, 2, ready=False) as follower:
         topic = await replicated(broker, 1, 2)
         requested: list[dict[int, int]] = []
         cluster = broker.node.cluster
@@ -106,7 +106,7 @@ async def test_restarted_follower_does_not_join_by_an_earlier_fetch(
         async def change_isr_after_restart(*args: Any, **kwargs: Any) -> int | None:
             requested.append(args[0][0].registrations)
             if len(requested) == 1:
-                async with played(broker, 2):
+                async with fake_node(broker, 2):
                     pass
             return await change_isr(*args, **kwargs)
 

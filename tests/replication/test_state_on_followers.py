@@ -124,11 +124,11 @@ async def test_each_replica_compacts_its_own_log() -> None:
         assert await broker.local_node(2).node.maintenance.cleaner.clean_all() > 0
         assert log_on(broker, 2, "t").segments.size < size
         assert log_on(broker, 1, "t").segments.size == size
-        await one_more(broker, topic)
+        await write_one_more(broker, topic)
         assert last_values(broker, 2) == last_values(broker, 1)
 
 
-async def one_more(broker: Broker, topic: Topic) -> None:
+async def write_one_more(broker: Broker, topic: Topic) -> None:
     """Write one more record, which reaches both nodes."""
     await keyed(broker, topic, 1)
     await until(
@@ -146,7 +146,7 @@ async def test_follower_replicates_a_compacted_log(links: Links, tmp_path: Path)
         await until_equal(broker, "t", 1, 2)
         await broker.local_node(2).stop()
         await broker.local_node(2).start()
-        await one_more(broker, topic)
+        await write_one_more(broker, topic)
         assert last_values(broker, 2) == last_values(broker, 1)
 
 

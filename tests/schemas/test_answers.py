@@ -19,7 +19,7 @@ from kbroker.schemas.answers import (
 from kbroker.schemas.core.errors import CONTENT_TYPE, NO_SUCH_SCHEMA, RegistryError
 
 
-async def sent_by(app: Any, method: str = "GET", path: str = "/") -> list[Message]:
+async def messages_sent_by(app: Any, method: str = "GET", path: str = "/") -> list[Message]:
     """Return the messages that an application sends for a request."""
     sent: list[Message] = []
 
@@ -38,7 +38,7 @@ async def test_result_of_a_call_is_sent_as_compact_json() -> None:
     async def call(_: Request) -> object:
         return {"a": [1, 2]}
 
-    start, body = await sent_by(route("/", GET=call).app)
+    start, body = await messages_sent_by(route("/", GET=call).app)
     assert body["body"] == b'{"a":[1,2]}'
     assert (b"content-type", CONTENT_TYPE.encode()) in start["headers"]
 
@@ -50,7 +50,7 @@ async def test_awaitable_result_of_a_call_is_awaited() -> None:
     async def call(_: Request) -> object:
         return text_response()
 
-    _, body = await sent_by(route("/", GET=call).app)
+    _, body = await messages_sent_by(route("/", GET=call).app)
     assert body["body"] == b"int"
 
 
@@ -58,7 +58,7 @@ async def test_long_chunks_are_sent_in_slices() -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"x" * (SLICE_BYTES + 1)
 
-    start, *bodies = await sent_by(ChunkedResponse(pieces()))
+    start, *bodies = await messages_sent_by(ChunkedResponse(pieces()))
     assert [len(each["body"]) for each in bodies] == [SLICE_BYTES, 1, 0]
     assert b"content-length" not in dict(start["headers"])
 

@@ -97,7 +97,7 @@ def command(directory: Path, name: str, *arguments: str, given: str = "", status
     return done.stdout
 
 
-def forms(secret: bytes) -> list[bytes]:
+def encodings_of(secret: bytes) -> list[bytes]:
     """Return encodings of a secret: plain, and base64 at each of three alignments."""
     found = [secret, secret.hex().encode()]
     for before in range(3):
@@ -108,7 +108,11 @@ def forms(secret: bytes) -> list[bytes]:
 
 
 def secrets_in(data: bytes, secrets: Mapping[str, bytes]) -> list[str]:
-    return [name for name, secret in secrets.items() if any(each in data for each in forms(secret))]
+    return [
+        name
+        for name, secret in secrets.items()
+        if any(each in data for each in encodings_of(secret))
+    ]
 
 
 def settings_of(authority: Authority, directory: Path) -> dict[str, str]:

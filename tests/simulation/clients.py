@@ -98,7 +98,7 @@ class History:
     # Names of topics that the nemesis deletes.
     passing: set[str] = field(default_factory=set)
 
-    def saw(self, place: TopicIdPartition, offset: int, value: int) -> None:
+    def record_read(self, place: TopicIdPartition, offset: int, value: int) -> None:
         """Record a read value, and check that its offset never has another value."""
         known = self.read.setdefault(place, {}).setdefault(offset, value)
         must(known == value, f"{place}: offset {offset} was {known} and is {value}")
@@ -415,5 +415,5 @@ class Consumer:
             return  # a batch may begin before the fetch offset
         must(offset == expected, f"{self.client.name}: {place} skips from {expected} to {offset}")
         assert record.value is not None
-        self._history.saw(place, offset, int(record.value))
+        self._history.record_read(place, offset, int(record.value))
         self.positions[place] = offset + 1

@@ -118,7 +118,7 @@ class SharedTruth:
                 await self._wake.wait()
             self._wake = trio.Event()
 
-    def after(self, seconds: float, action: Action[None]) -> None:
+    def schedule(self, seconds: float, action: Action[None]) -> None:
         """Schedule an action that `run` performs in `seconds`."""
         due = trio.current_time() + seconds
         heapq.heappush(self._agenda, (due, next(self._numbers), action))
@@ -183,7 +183,7 @@ class SharedTruth:
             except StorageError as error:
                 result = error
             if not self.draws("lost_responses"):
-                self.after(
+                self.schedule(
                     self.random.uniform(0, self.faults.delay_seconds), respond_if_connected(result)
                 )
 
@@ -196,7 +196,7 @@ class SharedTruth:
 
         if not self.draws("lost_requests"):
             given_up = self.faults.timeout_seconds
-            self.after(self.delay("late_requests", at_least=given_up), arrive)
+            self.schedule(self.delay("late_requests", at_least=given_up), arrive)
 
     # -- state of the store
 
@@ -275,7 +275,7 @@ class SharedTruth:
             if self.store.has(lease.inner):
                 self._expire_later(lease)
 
-        self.after(due - trio.current_time(), expire)
+        self.schedule(due - trio.current_time(), expire)
 
     async def _end_if_over(self, lease: TrueLease) -> None:
         is_over = lease.renewed + lease.ttl_seconds <= trio.current_time()

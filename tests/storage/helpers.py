@@ -196,7 +196,7 @@ def open_manager(files: Files, data_dir: str = "data") -> LogManager:
     return LogManager(files, data_dir, META)
 
 
-def stopped(manager: LogManager) -> LogManager:
+def reopen_after_shutdown(manager: LogManager) -> LogManager:
     """Return a new manager of the directory after a clean shutdown."""
     manager.close(now_ms=NOW)
     manager = open_manager(manager.files, manager.data_dir)

@@ -97,7 +97,7 @@ class Model:
         """Restart after a kill or a power failure, which may also interrupt the recovery."""
         self._crash()
         if self.random.random() < 0.3:
-            self._with_cut(self._open, self.random.randrange(30))
+            self._run_with_power_cut(self._open, self.random.randrange(30))
         else:
             self._open()
 
@@ -109,7 +109,7 @@ class Model:
             mode = self.random.choice(MODES)
             self.files = self.files.crashed(mode, self.random.randrange(1 << 30))
 
-    def _with_cut(self, do: Callable[[], object], operations: int | None) -> None:
+    def _run_with_power_cut(self, do: Callable[[], object], operations: int | None) -> None:
         """Run a function, and restart if the power fails before one of its operations."""
         left = operations
 
@@ -174,7 +174,7 @@ class Model:
         self.truth.end(step)
 
     def _clean(self, step: Clean) -> None:
-        self._with_cut(lambda: self._pass(step.keys), step.cut_after)
+        self._run_with_power_cut(lambda: self._pass(step.keys), step.cut_after)
         self._check("a pass")
 
     def _pass(self, keys: int) -> None:

@@ -19,27 +19,27 @@ def files() -> CrashFiles:
     return files
 
 
-def left(files: CrashFiles, mode: Mode) -> list[dict[str, bytes]]:
+def crashed_disks(files: CrashFiles, mode: Mode) -> list[dict[str, bytes]]:
     """Return the disks after crashes with many seeds."""
     return [files.crashed(mode, seed).image() for seed in range(60)]
 
 
 @pytest.mark.parametrize("mode", ["drop", "torn", "lost-name", "mixed"])
 def test_synced_bytes_survive_a_crash(files: CrashFiles, mode: Mode) -> None:
-    assert all(image == {"d/": b"", "d/a": b"stable"} for image in left(files, mode))
+    assert all(image == {"d/": b"", "d/a": b"stable"} for image in crashed_disks(files, mode))
 
 
 def test_drop_mode_loses_bytes_but_no_names(files: CrashFiles) -> None:
     files.open("d/a").append([b"more"])
     files.open("d/b", create=True).append([b"x"])
     files.rename("d/a", "d/c")
-    for image in left(files, "drop"):
+    for image in crashed_disks(files, "drop"):
         assert image == {"d/": b"", "d/b": b"", "d/c": b"stable"}
 
 
 def test_torn_mode_keeps_any_subset_of_the_sectors(files: CrashFiles) -> None:
     files.open("d/a").append([b"x" * (3 * SECTOR)])
-    found = {image["d/a"] for image in left(files, "torn")}
+    found = {image["d/a"] for image in crashed_disks(files, "torn")}
     assert len(found) > 10
     assert {len(data) for data in found} >= {6, 6 + 3 * SECTOR}
     assert all(data.startswith(b"stable") for data in found)
@@ -49,7 +49,7 @@ def test_torn_mode_keeps_any_subset_of_the_sectors(files: CrashFiles) -> None:
 
 def test_torn_mode_may_undo_a_truncation(files: CrashFiles) -> None:
     files.open("d/a").truncate(2)
-    assert {image["d/a"] for image in left(files, "torn")} == {b"st", b"stable"}
+    assert {image["d/a"] for image in crashed_disks(files, "torn")} == {b"st", b"stable"}
 
 
 def test_lost_name_mode_restores_unsynced_names(files: CrashFiles) -> None:
@@ -57,11 +57,11 @@ def test_lost_name_mode_restores_unsynced_names(files: CrashFiles) -> None:
     file.append([b"x"])
     file.sync()
     files.remove("d/a")
-    assert left(files, "lost-name")[0] == {"d/": b"", "d/a": b"stable"}
+    assert crashed_disks(files, "lost-name")[0] == {"d/": b"", "d/a": b"stable"}
     files.sync_dir("d")
-    assert left(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
+    assert crashed_disks(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
     files.rename("d/b", "d/c")
-    assert left(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
+    assert crashed_disks(files, "lost-name")[0] == {"d/": b"", "d/b": b"x"}
 
 
 def test_unsynced_directory_can_be_lost_with_its_content(files: CrashFiles) -> None:
@@ -69,14 +69,17 @@ def test_unsynced_directory_can_be_lost_with_its_content(files: CrashFiles) -> N
     file = files.open("d/sub/b", create=True)
     file.sync()
     files.sync_dir("d/sub")
-    assert "d/sub/" not in left(files, "lost-name")[0]
+    assert "d/sub/" not in crashed_disks(files, "lost-name")[0]
     files.sync_dir("d")
-    assert "d/sub/b" in left(files, "lost-name")[0]
+    assert "d/sub/b" in crashed_disks(files, "lost-name")[0]
 
 
 def test_mixed_mode_applies_renames_atomically(files: CrashFiles) -> None:
     files.rename("d/a", "d/b")
-    assert {tuple(image) for image in left(files, "mixed")} == {("d/", "d/a"), ("d/", "d/b")}
+    assert {tuple(image) for image in crashed_disks(files, "mixed")} == {
+        ("d/", "d/a"),
+        ("d/", "d/b"),
+    }
 
 
 def test_crash_image_does_not_change_the_running_disk(files: CrashFiles) -> None:

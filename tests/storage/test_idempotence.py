@@ -16,7 +16,17 @@ from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager
 from kbroker.storage.producer_state import ProducerStates
 
-from .helpers import NOW, TOPIC_ID, append, batch, commit, content, open_log, open_manager, stopped
+from .helpers import (
+    NOW,
+    TOPIC_ID,
+    append,
+    batch,
+    commit,
+    content,
+    open_log,
+    open_manager,
+    reopen_after_shutdown,
+)
 from .test_compaction import KEYED, compact
 from .test_directories import TWO, move, open_directories
 
@@ -65,9 +75,9 @@ def test_batches_are_known_after_clean_shutdowns(manager: LogManager, snapshots:
     if snapshots:
         log.save()
     for sequence in (14, 16):
-        manager = stopped(stopped(manager))
+        manager = reopen_after_shutdown(reopen_after_shutdown(manager))
         sent |= send(open_log(manager), sequence, 1)
-    check(open_log(stopped(manager)), sent)
+    check(open_log(reopen_after_shutdown(manager)), sent)
 
 
 @pytest.mark.parametrize("mode", [None, *MODES])
@@ -103,14 +113,14 @@ def test_batches_are_known_after_a_truncation_and_a_shutdown(manager: LogManager
     end = log.log_end_offset
     send(log, 14)
     log.truncate_to(end, now_ms=NOW)
-    check(open_log(stopped(manager)), sent)
+    check(open_log(reopen_after_shutdown(manager)), sent)
 
 
 def test_batches_are_known_after_retention(manager: LogManager) -> None:
     log = open_log(manager)
     sent = send(log)
     log.delete_records_before(log.log_end_offset)
-    check(open_log(stopped(manager)), sent)
+    check(open_log(reopen_after_shutdown(manager)), sent)
 
 
 def test_batches_are_known_after_compaction(manager: LogManager) -> None:
@@ -119,7 +129,7 @@ def test_batches_are_known_after_compaction(manager: LogManager) -> None:
     before = log.segments.size
     assert compact(manager.files, manager, log)
     assert log.segments.size < before
-    check(open_log(stopped(manager), config=KEYED), sent)
+    check(open_log(reopen_after_shutdown(manager), config=KEYED), sent)
 
 
 @pytest.mark.parametrize("next_step", ["goes on", "stops", "crashes"])
@@ -154,7 +164,7 @@ def test_batches_are_known_on_a_follower(manager: LogManager) -> None:
             follower.append_replicated(memoryview(part), now_ms=NOW)
         commit(follower)
     check(open_log(manager, names[0]), sent)
-    check(open_log(stopped(manager), names[1]), sent)
+    check(open_log(reopen_after_shutdown(manager), names[1]), sent)
 
 
 def parts_of(log: Log) -> Iterator[bytes]:
@@ -196,7 +206,7 @@ def test_batches_missing_in_a_snapshot_are_read_from_the_log(
         manager.close(clean=False)
         manager = open_manager(files, manager.data_dir)
     else:
-        manager = stopped(manager)
+        manager = reopen_after_shutdown(manager)
     name_one_batch(files, log.directory)
     check(open_log(manager, config=config), sent)
 
@@ -206,10 +216,10 @@ def test_recalled_batches_are_saved(manager: LogManager, monkeypatch: pytest.Mon
     log = open_log(manager)
     sent = send(log)
     log.save()
-    manager = stopped(manager)
+    manager = reopen_after_shutdown(manager)
     name_one_batch(manager.files, log.directory)
     open_log(manager)
-    manager = stopped(manager)
+    manager = reopen_after_shutdown(manager)
     monkeypatch.setattr(ProducerStates, "recall", None)
     check(open_log(manager), sent)
 
@@ -221,7 +231,7 @@ def test_recall_reads_only_the_end_of_a_long_log(
     log = open_log(manager)
     send(log)
     log.save()
-    manager = stopped(manager)
+    manager = reopen_after_shutdown(manager)
     name_one_batch(manager.files, log.directory)
     producer = open_log(manager).producers.get(PRODUCER)
     assert producer is not None
@@ -235,7 +245,7 @@ def test_recall_ignores_batches_of_an_earlier_epoch(manager: LogManager) -> None
     new = batch(b"x", producer_id=PRODUCER, epoch=1, sequence=0)
     log.append(*new, leader_epoch=0, now_ms=NOW)
     log.save()
-    manager = stopped(manager)
+    manager = reopen_after_shutdown(manager)
     name_one_batch(manager.files, log.directory)
     log = open_log(manager)
     assert log.append(*new, leader_epoch=0, now_ms=NOW).duplicate

@@ -39,7 +39,7 @@ from .helpers import (
     open_log,
     open_manager,
     records,
-    stopped,
+    reopen_after_shutdown,
     values,
 )
 from .time_lookups import latest_record, offset_for_timestamp
@@ -889,7 +889,7 @@ def test_segment_without_timestamps_rolls_by_time_after_restart(place: tuple[Fil
     manager = open_manager(*place)
     config = LogConfig(segment_ms=100)
     append(open_log(manager, config=config), b"1", timestamp=-1)
-    log = open_log(stopped(manager), config=config)
+    log = open_log(reopen_after_shutdown(manager), config=config)
     for later in (0, 100, 101):
         data, header = batch(b"v", timestamp=-1)
         log.append(data, header, leader_epoch=0, now_ms=NOW + later)

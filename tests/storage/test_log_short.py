@@ -20,7 +20,7 @@ from .helpers import (
     end_transaction,
     open_log,
     open_manager,
-    stopped,
+    reopen_after_shutdown,
     transaction_faults,
     values,
 )
@@ -54,7 +54,7 @@ def test_short_log_without_producers_has_only_a_log_file(manager: LogManager) ->
         log = open_log(manager)
         append(log, b"value %d" % number, timestamp=NOW + number)
         commit(log)
-        manager = stopped(manager)
+        manager = reopen_after_shutdown(manager)
         log = open_log(manager)
         assert names(log) == BARE
         assert values(log) == [b"value %d" % each for each in range(number + 1)]
@@ -71,7 +71,7 @@ def test_short_log_keeps_producers_and_transactions(manager: LogManager) -> None
     append(log, b"c", producer_id=5, epoch=3, sequence=1)
     commit(log)
     for _ in range(3):
-        manager = stopped(manager)
+        manager = reopen_after_shutdown(manager)
         log = open_log(manager)
         assert names(log) == BARE
         assert aborted_transactions(log, 0, 4) == [(6, 1)]
@@ -87,10 +87,10 @@ def test_short_log_keeps_fenced_producers(manager: LogManager, opened_anew: bool
     commit(log)
     for producer_id in (5, 7):
         if opened_anew:
-            manager = stopped(manager)
+            manager = reopen_after_shutdown(manager)
             log = open_log(manager)
         log.fence(producer_id)
-    log = open_log(stopped(manager))
+    log = open_log(reopen_after_shutdown(manager))
     for producer_id in (5, 7):
         with pytest.raises(KafkaError):
             append(log, b"b", producer_id=producer_id, epoch=3, sequence=1)
@@ -100,7 +100,7 @@ def test_longer_log_has_indexes_and_snapshots(manager: LogManager) -> None:
     log = open_log(manager, config=LogConfig())
     append(log, b"x" * SHORT_LOG_BYTES)
     commit(log)
-    log = open_log(stopped(manager))
+    log = open_log(reopen_after_shutdown(manager))
     assert names(log) == BARE | {
         "00000000000000000000.index",
         "00000000000000000000.timeindex",
@@ -121,12 +121,12 @@ def test_producer_state_of_deleted_records_is_kept(
     append(log, b"c", leader_epoch=leader_epoch)
     append(log, b"d", leader_epoch=leader_epoch)
     commit(log)
-    manager = stopped(manager)
+    manager = reopen_after_shutdown(manager)
     log = open_log(manager)
     commit(log)
     log.delete_records_before(2)
     manager.checkpoint(NOW).run()
-    manager = stopped(manager) if next_step == "stops" else killed(manager)
+    manager = reopen_after_shutdown(manager) if next_step == "stops" else killed(manager)
     log = open_log(manager)
     assert append(log, b"a", producer_id=5, epoch=3, sequence=0).duplicate
     assert log.producers.has_open_transaction(6, 0)
@@ -141,11 +141,11 @@ def test_aborted_transactions_of_expired_producers_are_kept(manager: LogManager)
     end_transaction(log, 6, commit=False)
     commit(log)
     log.producers.expire(NOW + 10**9, 1)
-    manager = stopped(manager)
+    manager = reopen_after_shutdown(manager)
     log = open_log(manager)
     commit(log)
     log.delete_records_before(1)
-    log = open_log(stopped(manager))
+    log = open_log(reopen_after_shutdown(manager))
     assert aborted_transactions(log, 1, 3) == [(6, 0)]
 
 
@@ -158,7 +158,7 @@ def test_high_watermark_of_a_short_log_is_kept(manager: LogManager) -> None:
     manager.checkpoint(NOW).run()
     for mark in (1, 2):
         log.advance_high_watermark(mark)
-        manager = stopped(manager)
+        manager = reopen_after_shutdown(manager)
         log = open_log(manager)
         assert log.high_watermark == mark
 
@@ -172,7 +172,7 @@ def test_recovered_records_count_as_durable(manager: LogManager, lost: str) -> N
     log = open_log(manager)
     manager.checkpoint(NOW).run()
     assert manager._checkpoints.get(("orders", 0)).recovery_point == 1
-    manager = stopped(manager)
+    manager = reopen_after_shutdown(manager)
     path = f"{log.directory}/00000000000000000000.log"
     if lost == "the file":
         manager.files.remove(path)

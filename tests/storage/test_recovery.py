@@ -44,7 +44,7 @@ def fill_epochs(log: Log, epochs: int, count: int) -> None:
         fill(log, count, epoch * count, leader_epoch=epoch)
 
 
-def stopped(count: int = 60, *, config: LogConfig = CONFIG) -> CrashFiles:
+def disk_after_shutdown(count: int = 60, *, config: LogConfig = CONFIG) -> CrashFiles:
     """Return a disk after a clean shutdown with `count` records."""
     files = CrashFiles()
     manager = open_manager(files)
@@ -318,7 +318,7 @@ class TestBitRot:
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_sealed_segment_that_ends_early_is_an_error(self, clean: bool) -> None:
-        files = stopped()
+        files = disk_after_shutdown()
         if not clean:
             files.remove("data/.kafka_cleanshutdown")
         bases = [int(name[:20]) for name in files.listdir(DIRECTORY) if name.endswith(".log")]
@@ -329,15 +329,19 @@ class TestBitRot:
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_missing_synced_file_is_an_error(self, clean: bool) -> None:
-        bases = [int(name[:20]) for name in stopped().listdir(DIRECTORY) if name.endswith(".log")]
+        bases = [
+            int(name[:20])
+            for name in disk_after_shutdown().listdir(DIRECTORY)
+            if name.endswith(".log")
+        ]
         for base in bases[1:]:
-            files = stopped()
+            files = disk_after_shutdown()
             if not clean:
                 files.remove("data/.kafka_cleanshutdown")
             files.remove(f"{DIRECTORY}/{base:020d}.log")
             with pytest.raises(CorruptLogError):
                 open_log(open_manager(files), config=CONFIG)
-        files = stopped()
+        files = disk_after_shutdown()
         if not clean:
             files.remove("data/.kafka_cleanshutdown")
         files.rmtree(DIRECTORY)
@@ -345,7 +349,7 @@ class TestBitRot:
             open_log(open_manager(files), config=CONFIG)
 
     def test_end_after_a_clean_shutdown_is_checked(self) -> None:
-        files = stopped(20, config=ONE_SEGMENT)
+        files = disk_after_shutdown(20, config=ONE_SEGMENT)
         end = position_of(files, 19)
         damage(files, "00000000000000000000.log", lambda data: data.__delitem__(slice(end, None)))
         self.check_refused(files, "00000000000000000000.log")
@@ -400,7 +404,7 @@ class TestDamageAnywhere:
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize("name", NAMES)
     def test_damage_is_detected_or_harmless(self, name: str, clean: bool) -> None:
-        pristine = stopped()
+        pristine = disk_after_shutdown()
         if not clean:
             pristine.remove("data/.kafka_cleanshutdown")
         last = max(
@@ -450,14 +454,14 @@ class TestDamageAnywhere:
 
 
 def test_damaged_meta_properties_is_an_error() -> None:
-    files = stopped()
+    files = disk_after_shutdown()
     files.damage("data/meta.properties", b"")
     with pytest.raises(StorageError, match=r"meta\.properties is damaged"):
         open_manager(files)
 
 
 def test_leftovers_of_a_crash_are_removed() -> None:
-    files = stopped()
+    files = disk_after_shutdown()
     for name in ("00000000000000000099.index", "leader-epoch-checkpoint.tmp", "x.deleted"):
         files.open(f"{DIRECTORY}/{name}", create=True).append([b"x"])
     before = set(files.listdir(DIRECTORY))
@@ -483,7 +487,7 @@ def test_snapshot_after_the_log_end_is_removed_durably() -> None:
 
 
 def test_unopened_logs_prevent_the_clean_shutdown_marker() -> None:
-    files = stopped()
+    files = disk_after_shutdown()
     files.remove("data/.kafka_cleanshutdown")
     manager = LogManager(files, "data", open_manager(files).meta)
     manager.close(now_ms=NOW)

@@ -412,7 +412,7 @@ async def finalize_protocol(bootstrap: str, level: int) -> None:
 
 
 @contextmanager
-def opened(server: Server, directory: Path, seed: int) -> Iterator[Bank]:
+def running_bank(server: Server, directory: Path, seed: int) -> Iterator[Bank]:
     """Run a bank; close all its clients at the end."""
     directory.mkdir(parents=True, exist_ok=True)
     bank = Bank(server, directory, seed)

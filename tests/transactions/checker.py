@@ -117,12 +117,12 @@ def _missing_at_last(story: Story, send: Send, isolation: str) -> Iterator[Findi
     read = story.final.get((send.place, isolation))
     if send.failed or read is None:
         return
-    if all(value != send.value for _, value in _near(read, send)):
+    if all(value != send.value for _, value in _records_near(read, send)):
         text = f"{_name(send)} is missing for {isolation}"
         yield Finding(Kind.LOST, text, (send.transaction,), (read,))
 
 
-def _near(read: Event, send: Send) -> Iterable[tuple[int, int]]:
+def _records_near(read: Event, send: Send) -> Iterable[tuple[int, int]]:
     """Return the records of a read that may contain a sent value."""
     if send.offset < 0:
         return read.records
@@ -540,7 +540,7 @@ def smallest(history: Iterable[Event], finding: Finding) -> list[Event]:
     sent = {event.value for event in events if event.operation is Operation.SEND}
     values = {send.value for each in finding.transactions for send in each.sends}
     kept = [
-        _only(event, values, sent)
+        _drop_other_transactions(event, values, sent)
         for event in events
         if event.transaction in names
         or (event.process in rivals and event.operation in _LIVES)
@@ -555,7 +555,7 @@ def smallest(history: Iterable[Event], finding: Finding) -> list[Event]:
 _LIVES = (Operation.INIT, Operation.PAUSE, Operation.RESUME, Operation.KILL)
 
 
-def _only(event: Event, values: set[int], sent: set[int]) -> Event:
+def _drop_other_transactions(event: Event, values: set[int], sent: set[int]) -> Event:
     """Drop the records of other transactions; keep values never sent, they may be the anomaly."""
     records = [row for row in event.records if row[1] in values or row[1] not in sent]
     return event._replace(records=tuple(records))

@@ -87,7 +87,7 @@ class SecondProtocolProducer:
             producer_epoch=-1,
         )
         self._adopt_producer(
-            self._until_done(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, ask, _own_code)
+            self._retry_until_done(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, ask, _own_code)
         )
 
     def begin_transaction(self) -> None:
@@ -107,7 +107,7 @@ class SecondProtocolProducer:
         ask = produce_request(
             Topic(topic), records, partition=partition, transactional_id=self._transactional_id
         )
-        response = self._until_done(ApiKey.PRODUCE, PRODUCE_VERSION, ask, _produce_code)
+        response = self._retry_until_done(ApiKey.PRODUCE, PRODUCE_VERSION, ask, _produce_code)
         self._sequences[topic, partition] += 1
         on_delivery(None, Delivered(response.responses[0].partition_responses[0].base_offset))
 
@@ -135,7 +135,7 @@ class SecondProtocolProducer:
                 for name, each in rows.items()
             ],
         )
-        self._until_done(ApiKey.TXN_OFFSET_COMMIT, OFFSETS_VERSION, ask, _worst_code)
+        self._retry_until_done(ApiKey.TXN_OFFSET_COMMIT, OFFSETS_VERSION, ask, _worst_code)
 
     def commit_transaction(self, _: float) -> None:
         self._end(commit=True)
@@ -152,7 +152,7 @@ class SecondProtocolProducer:
             producer_epoch=epoch,
             committed=commit,
         )
-        self._adopt_producer(self._until_done(ApiKey.END_TXN, END_VERSION, ask, _own_code))
+        self._adopt_producer(self._retry_until_done(ApiKey.END_TXN, END_VERSION, ask, _own_code))
 
     def _adopt_producer(self, response: Any) -> None:
         """Adopt the producer ID and epoch of a response and reset all sequences."""
@@ -161,7 +161,7 @@ class SecondProtocolProducer:
 
     # -- requests
 
-    def _until_done(
+    def _retry_until_done(
         self, key: ApiKey, version: int, ask: Any, code_of: Callable[[Any], int]
     ) -> Any:
         """Send a request until it succeeds. Raises KafkaException for non-retriable errors."""

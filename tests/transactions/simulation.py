@@ -208,7 +208,7 @@ class Simulation:
         while True:
             life = self._broker_life
             try:
-                yield from self._while_alive(life, self._broker.end(client.name, epoch, commit))
+                yield from self._run_until_crash(life, self._broker.end(client.name, epoch, commit))
             except RequestRejected as error:
                 self._write(client.process, operation, Phase.FAIL, error=str(error), **fields)
                 raise
@@ -217,7 +217,7 @@ class Simulation:
                 self._write(client.process, operation, **fields)
                 return
 
-    def _while_alive(self, life: int, steps: Steps) -> Steps:
+    def _run_until_crash(self, life: int, steps: Steps) -> Steps:
         """Run the broker's steps until it crashes."""
         yield
         while life == self._broker_life:

@@ -17,7 +17,7 @@ import pytest
 
 from ..kill.server import Server
 from . import defects
-from .bank import FAULTS, SETTINGS, TOPICS, Bank, opened
+from .bank import FAULTS, SETTINGS, TOPICS, Bank, running_bank
 from .checker import Kind, Minimum, check, judge, report
 
 MISSES_PER_ROUND_MAX = 3
@@ -99,7 +99,7 @@ def running(directory: Path, seed: int, module: Sequence[str] = ("kbroker",)) ->
     server = Server(directory / "broker", SETTINGS, TOPICS, module)
     try:
         server.start()
-        with opened(server, directory / "history", seed) as bank:
+        with running_bank(server, directory / "history", seed) as bank:
             yield bank
     finally:
         server.close()

@@ -30,7 +30,7 @@ def report_begin() -> None:
     print("begun", flush=True)
 
 
-def _until_the_end() -> Iterator[None]:
+def _ticks_until_end() -> Iterator[None]:
     """Yield repeatedly until the input has data or has ended."""
     report_begin()
     while not select.select([0], [], [], 0)[0]:
@@ -41,7 +41,7 @@ def feed(port: int) -> None:
     """Produce records at a steady rate, and catch up after delays."""
     wire, wanted = BlockingWire(HOST, port, "feed"), batch([VALUE] * FED_AT_ONCE)
     due = time.monotonic()
-    for _ in _until_the_end():
+    for _ in _ticks_until_end():
         response = wire.ask(ApiKey.PRODUCE, 9, produce_request(FED, wanted))
         assert not response.responses[0].partition_responses[0].error_code
         due += FED_AT_ONCE / FED_PER_SECOND
@@ -52,7 +52,7 @@ def acks(port: int) -> None:
     """Measure the acknowledgement times of single small records, in seconds."""
     wire, waits = BlockingWire(HOST, port, "polite"), []
     wire.ask(ApiKey.PRODUCE, 9, produce_request(POLITE, batch()))
-    for _ in _until_the_end():
+    for _ in _ticks_until_end():
         began = time.perf_counter()
         wire.ask(ApiKey.PRODUCE, 9, produce_request(POLITE, batch()))
         waits.append(time.perf_counter() - began)

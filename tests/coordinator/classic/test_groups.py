@@ -55,7 +55,7 @@ def test_unused_member_id_expires_after_session_timeout() -> None:
 
 def test_pending_member_id_delays_rebalance_but_does_not_start_one() -> None:
     h = Harness()
-    (leader,) = h.stable(1)
+    (leader,) = h.make_stable(1)
     newcomer = h.new_id()
     assert h.heartbeat(leader, 1) == ErrorCode.NONE
     rejoin = h.join(leader)
@@ -66,7 +66,7 @@ def test_pending_member_id_delays_rebalance_but_does_not_start_one() -> None:
 
 def test_expired_member_id_completes_join_phase() -> None:
     h = Harness()
-    (leader,) = h.stable(1)
+    (leader,) = h.make_stable(1)
     h.new_id(session_ms=7_000)
     rejoin = h.join(leader)
     h.sleep(6_999)
@@ -78,7 +78,7 @@ def test_expired_member_id_completes_join_phase() -> None:
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
 def test_join_waits_for_all_known_members(version: int) -> None:
     h = Harness()
-    first, second = h.stable(2, version)
+    first, second = h.make_stable(2, version)
     third = h.enter(version)
     assert third.is_pending
     assert h.join(first, version=version).is_pending
@@ -88,7 +88,7 @@ def test_join_waits_for_all_known_members(version: int) -> None:
 
 def test_member_that_does_not_rejoin_within_rebalance_timeout_is_removed() -> None:
     h = Harness()
-    first, second = h.stable(2)
+    first, second = h.make_stable(2)
     h.sleep(1)
     rejoin = h.join(first)
     for _ in range(3):  # heartbeats extend the session, not the join phase
@@ -107,7 +107,7 @@ def test_missing_rebalance_timeout_defaults_to_session_timeout(
     version: int, rebalance_ms: int
 ) -> None:
     h = Harness()
-    first, second = h.stable(2, version, rebalance_ms=rebalance_ms)
+    first, second = h.make_stable(2, version, rebalance_ms=rebalance_ms)
     rejoin = h.join(first, version=version, rebalance_ms=rebalance_ms)
     h.sleep(5_000)
     h.heartbeat(second, 2)
@@ -168,7 +168,7 @@ def test_only_leader_receives_member_list(version: int) -> None:
 
 def test_generation_rises_when_last_member_leaves_and_is_kept() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.leave((member, None))
     assert h.generation == 2
     assert h.describe().group_state == "Empty"
@@ -178,7 +178,7 @@ def test_generation_rises_when_last_member_leaves_and_is_kept() -> None:
 
 def test_leader_rejoining_stable_group_starts_rebalance() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     call = h.join(leader)
     assert call.is_pending
     assert h.heartbeat(follower, 2) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -187,7 +187,7 @@ def test_leader_rejoining_stable_group_starts_rebalance() -> None:
 @pytest.mark.parametrize("version", JOIN_VERSIONS)
 def test_unchanged_follower_rejoining_receives_current_generation(version: int) -> None:
     h = Harness()
-    leader, follower = h.stable(2, version)
+    leader, follower = h.make_stable(2, version)
     response = h.join(follower, version=version).response
     assert (response.generation_id, response.leader, response.members) == (2, leader, [])
     assert response.protocol_name == "range"
@@ -196,7 +196,7 @@ def test_unchanged_follower_rejoining_receives_current_generation(version: int) 
 
 def test_new_metadata_starts_rebalance_of_stable_group() -> None:
     h = Harness()
-    _, follower = h.stable(2)
+    _, follower = h.make_stable(2)
     assert h.join(follower, protocols=OTHER).is_pending
     assert h.describe().group_state == "PreparingRebalance"
 
@@ -235,7 +235,7 @@ def test_join_without_common_protocol_is_rejected(
     protocol_type: str, protocols: tuple[tuple[str, bytes], ...]
 ) -> None:
     h = Harness()
-    members = h.stable(2)
+    members = h.make_stable(2)
     refused = h.join(protocol_type=protocol_type, protocols=protocols).response
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     known = h.join(members[1], protocol_type=protocol_type, protocols=protocols).response
@@ -255,7 +255,7 @@ def test_join_of_empty_group_requires_protocol_type_and_protocol(
 
 def test_empty_group_may_change_protocol_type() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.leave((member, None))
     assert h.enter(protocol_type="connect").response.error_code == ErrorCode.NONE
     assert h.describe().protocol_type == "connect"
@@ -284,7 +284,7 @@ def test_join_with_unknown_member_id_is_rejected(version: int) -> None:
     h = Harness()
     nobody = h.join("nobody", version=version).response
     assert (nobody.error_code, nobody.member_id) == (ErrorCode.UNKNOWN_MEMBER_ID, "nobody")
-    h.stable(1)
+    h.make_stable(1)
     assert h.join("nobody", version=version).response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -311,7 +311,7 @@ def test_cooperative_rebalance_uses_two_ordinary_rebalances() -> None:
 
 def test_group_max_size_rejects_new_members() -> None:
     h = Harness(GroupSettings(group_size_max=2))
-    first, _ = h.stable(2)
+    first, _ = h.make_stable(2)
     for version in (3, 9):
         refused = h.join(version=version).response
         assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -322,7 +322,7 @@ def test_group_max_size_rejects_new_members() -> None:
 
 def test_lowered_group_max_size_keeps_members_that_rejoin_first() -> None:
     big = Harness()
-    members = big.stable(3)
+    members = big.make_stable(3)
     h = Harness(GroupSettings(group_size_max=2), log=list(big.log))
     assert h.describe().group_state == "PreparingRebalance"
     assert "group.max.size" in h.events[-1].cause
@@ -335,7 +335,7 @@ def test_lowered_group_max_size_keeps_members_that_rejoin_first() -> None:
 
 def test_second_join_of_member_fails_first_one() -> None:
     h = Harness()
-    leader, _ = h.stable(2)
+    leader, _ = h.make_stable(2)
     first = h.join(leader)
     second = h.join(leader)
     assert first.response.error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -378,7 +378,7 @@ def test_member_without_assignment_gets_empty_one() -> None:
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
 def test_sync_result_depends_on_group_state(version: int) -> None:
     h = Harness()
-    leader, follower = h.stable(2, 3)
+    leader, follower = h.make_stable(2, 3)
     assert h.sync(follower, 2, version=version).response.assignment == b"a1"
     # A late SyncGroup of the leader does not change the stored assignment.
     assert h.sync(leader, 2, {leader: b"new"}, version=version).response.assignment == b"a0"
@@ -391,7 +391,7 @@ def test_sync_result_depends_on_group_state(version: int) -> None:
 @pytest.mark.parametrize("version", SYNC_VERSIONS)
 def test_invalid_sync_is_rejected(version: int) -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
 
     def code(member_id: str, generation: int, group: str = "g") -> int:
         return h.sync(member_id, generation, version=version, group=group).response.error_code
@@ -413,7 +413,7 @@ def test_sync_checks_protocol_from_version_5(
     protocol_type: str | None, protocol: str | None
 ) -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     refused = h.sync(member, 1, protocol_type=protocol_type, protocol=protocol).response
     assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     old = h.sync(member, 1, protocol_type=protocol_type, protocol=protocol, version=4).response
@@ -449,7 +449,7 @@ def test_rebalance_fails_pending_syncs() -> None:
 @pytest.mark.parametrize("version", HEARTBEAT_VERSIONS)
 def test_heartbeat_result_depends_on_sender_and_group_state(version: int) -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     assert h.heartbeat(follower, 2, version=version) == ErrorCode.NONE
     assert h.heartbeat(follower, 0, version=version) == ErrorCode.ILLEGAL_GENERATION
     assert h.heartbeat(follower, 3, version=version) == ErrorCode.ILLEGAL_GENERATION
@@ -467,7 +467,7 @@ def test_heartbeat_result_depends_on_sender_and_group_state(version: int) -> Non
 
 def test_heartbeat_extends_session_until_member_is_silent() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     for _ in range(5):
         h.sleep(SESSION_MS - 1)
         assert h.heartbeat(leader, 2) == ErrorCode.NONE
@@ -660,7 +660,7 @@ def test_static_member_may_return_to_full_group() -> None:
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)
 def test_leave_starts_rebalance_of_remaining_members(version: int) -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     response = h.leave((leader, None), version=version)
     assert response.error_code == ErrorCode.NONE
     if version >= 3:
@@ -673,7 +673,7 @@ def test_leave_starts_rebalance_of_remaining_members(version: int) -> None:
 @pytest.mark.parametrize("version", LEAVE_VERSIONS)
 def test_leave_error_is_top_level_up_to_version_2(version: int) -> None:
     h = Harness()
-    h.stable(1)
+    h.make_stable(1)
     for group in ("g", "unknown"):
         response = h.leave(("nobody", None), version=version, group=group)
         if version >= 3:
@@ -707,7 +707,7 @@ def test_several_members_leave_with_individual_errors(version: int) -> None:
 
 def test_leaving_fails_pending_requests_of_member() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     pending = h.join(leader)
     h.leave((leader, None))
     assert pending.response.error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -721,7 +721,7 @@ def test_leaving_fails_pending_requests_of_member() -> None:
 
 def test_several_members_leave_before_rebalance_completes() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     third, pending = h.new_id(), h.new_id()
     staying, leaving = h.join(leader), h.join(third)
     h.leave((pending, None), (follower, None), (third, None))
@@ -731,7 +731,7 @@ def test_several_members_leave_before_rebalance_completes() -> None:
 
 def test_pending_member_id_leaves_without_rebalance() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     newcomer = h.new_id()
     assert h.leave((newcomer, None)).members[0].error_code == ErrorCode.NONE
     assert h.heartbeat(member, 1) == ErrorCode.NONE
@@ -746,7 +746,7 @@ def test_pending_member_id_leaves_without_rebalance() -> None:
 
 def test_new_member_that_disconnects_before_response_is_removed() -> None:
     h = Harness()
-    (leader,) = h.stable(1, 3)
+    (leader,) = h.make_stable(1, 3)
     newcomer = h.join(version=3)
     h.abandon(newcomer)
     assert newcomer.is_pending
@@ -766,7 +766,7 @@ def test_last_member_that_disconnects_leaves_empty_group() -> None:
 
 def test_known_member_that_disconnects_may_return_within_session() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     pending = h.join(leader)
     h.sleep(4_000)
     h.abandon(pending)
@@ -801,7 +801,7 @@ def test_member_that_disconnects_during_sync_may_return_within_session() -> None
 
 def test_disconnect_after_response_changes_nothing() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     pending = h.join(leader)
     h.join(follower)
     assert pending.response.generation_id == 3

@@ -10,7 +10,7 @@ from kbroker.protocol.errors import ErrorCode
 from ..harness import REBALANCE_MS, SESSION_MS, Harness
 
 
-def two_joined(h: Harness) -> tuple[str, str]:
+def join_two_members(h: Harness) -> tuple[str, str]:
     """Return the leader and a follower of generation 2, before any SyncGroup."""
     leader = h.enter().response.member_id
     newcomer = h.enter()
@@ -20,7 +20,7 @@ def two_joined(h: Harness) -> tuple[str, str]:
 
 def test_leader_that_never_syncs_is_removed_after_rebalance_timeout() -> None:
     h = Harness()
-    leader, follower = two_joined(h)
+    leader, follower = join_two_members(h)
     waiting = h.sync(follower, 2)
     for _ in range(3):
         h.sleep(9_000)
@@ -35,7 +35,7 @@ def test_leader_that_never_syncs_is_removed_after_rebalance_timeout() -> None:
 
 def test_silent_leader_is_removed_after_session_timeout() -> None:
     h = Harness()
-    leader, follower = two_joined(h)
+    leader, follower = join_two_members(h)
     waiting = h.sync(follower, 2)
     h.sleep(SESSION_MS - 1)
     assert waiting.is_pending
@@ -48,7 +48,7 @@ def test_silent_leader_is_removed_after_session_timeout() -> None:
 
 def test_follower_that_never_syncs_is_removed_even_from_stable_group() -> None:
     h = Harness()
-    leader, follower = two_joined(h)
+    leader, follower = join_two_members(h)
     h.sync(leader, 2, {leader: b"x"})
     assert h.describe().group_state == "Stable"
     for _ in range(4):
@@ -61,7 +61,7 @@ def test_follower_that_never_syncs_is_removed_even_from_stable_group() -> None:
 
 def test_sync_timer_stops_when_all_members_have_synced() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     for _ in range(10):
         h.sleep(9_000)
         assert h.heartbeat(leader, 2) == h.heartbeat(follower, 2) == ErrorCode.NONE
@@ -69,7 +69,7 @@ def test_sync_timer_stops_when_all_members_have_synced() -> None:
 
 def test_members_with_pending_joins_do_not_time_out() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     pending = h.join(leader)
     for _ in range(3):
         h.sleep(SESSION_MS - 1)
@@ -82,7 +82,7 @@ def test_members_with_pending_joins_do_not_time_out() -> None:
 
 def test_pending_join_of_new_member_times_out() -> None:
     h = Harness(GroupSettings(new_member_join_timeout_ms=60_000))
-    h.stable(1, rebalance_ms=3_600_000, session_ms=1_800_000)
+    h.make_stable(1, rebalance_ms=3_600_000, session_ms=1_800_000)
     newcomer = h.enter(3)
     h.sleep(59_999)
     assert newcomer.is_pending
@@ -92,7 +92,7 @@ def test_pending_join_of_new_member_times_out() -> None:
 
 def test_group_of_silent_members_becomes_empty() -> None:
     h = Harness()
-    members = h.stable(3)
+    members = h.make_stable(3)
     written = len(h.log)
     h.sleep(REBALANCE_MS + SESSION_MS)
     assert h.describe().group_state == "Empty"
@@ -104,7 +104,7 @@ def test_group_of_silent_members_becomes_empty() -> None:
 
 def test_absent_leader_is_replaced_by_joined_member() -> None:
     h = Harness()
-    leader, second, third = h.stable(3)
+    leader, second, third = h.make_stable(3)
     calls = [h.join(third, protocols=(("range", b"new"),)), h.join(second)]
     for _ in range(3):
         h.sleep(9_000)
@@ -133,7 +133,7 @@ def test_rebalance_timeout_of_zero_does_not_busy_loop() -> None:
 
 def test_sync_response_waits_for_high_watermark() -> None:
     h = Harness()
-    leader, follower = two_joined(h)
+    leader, follower = join_two_members(h)
     waiting = h.sync(follower, 2)
     h.hold = True
     led = h.sync(leader, 2, {follower: b"x"})
@@ -159,7 +159,7 @@ def test_assignment_that_cannot_be_stored_restarts_rebalance(
     cause: ErrorCode, expected: ErrorCode
 ) -> None:
     h = Harness()
-    leader, follower = two_joined(h)
+    leader, follower = join_two_members(h)
     waiting = h.sync(follower, 2)
     h.append_fails = cause
     led = h.sync(leader, 2, {leader: b"x", follower: b"y"})
@@ -174,7 +174,7 @@ def test_assignment_that_cannot_be_stored_restarts_rebalance(
 
 def test_leave_that_cannot_be_stored_fails_but_empties_group() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.append_fails = ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert h.leave((member, None)).error_code == ErrorCode.NOT_COORDINATOR
     assert h.describe().group_state == "Empty"
@@ -208,7 +208,7 @@ def test_causes_are_printable_and_short() -> None:
 
 def test_causes_list_first_members() -> None:
     h = Harness()
-    members = h.stable(12)
+    members = h.make_stable(12)
     h.leave(*((member, None) for member in members[:11]))
     cause = h.history("g")[-1].cause
     assert cause.startswith(f"member {members[0]}, member {members[1]}, ")
@@ -218,7 +218,7 @@ def test_causes_list_first_members() -> None:
 
 def test_history_contains_causes() -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     for generation in range(3, 33):
         h.join(leader)
         h.join(follower)

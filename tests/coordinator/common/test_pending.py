@@ -199,7 +199,7 @@ def test_transactional_commit_to_missing_group_is_accepted_without_generation(ve
 def test_commit_of_old_client_without_member_id_is_accepted(version: int) -> None:
     """The group may be in any state."""
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
     assert h.commit_in_transaction({ORDERS: 1}, version=version) == [0]
     h.join(leader)
     assert h.commit_in_transaction({ORDERS: 1}, version=version) == [0]
@@ -210,7 +210,7 @@ def test_commit_of_old_client_without_member_id_is_accepted(version: int) -> Non
 @pytest.mark.parametrize("version", WITH_MEMBER)
 def test_transactional_commit_checks_member_and_generation(version: int) -> None:
     h = Harness()
-    leader, follower = h.stable(2)
+    leader, follower = h.make_stable(2)
 
     def commit(member_id: str, generation: int, instance: str | None = None) -> int:
         (code,) = h.commit_in_transaction(
@@ -263,7 +263,7 @@ def test_replaced_static_member_is_fenced(version: int) -> None:
 
 def test_commit_to_empty_group_does_not_check_member_id() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     h.leave((member, None))
     assert h.commit_in_transaction({ORDERS: 1}, member_id="who", generation=-1) == [0]
     code = h.commit_in_transaction({ORDERS: 1}, member_id=member, generation=2)
@@ -272,7 +272,7 @@ def test_commit_to_empty_group_does_not_check_member_id() -> None:
 
 def test_transactional_commit_does_not_extend_session() -> None:
     h = Harness()
-    (member,) = h.stable(1)
+    (member,) = h.make_stable(1)
     for _ in range(3):
         h.sleep(4_000)
         h.commit_in_transaction({ORDERS: 1}, member_id=member, generation=1)

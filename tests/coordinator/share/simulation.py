@@ -195,14 +195,14 @@ class ShareSimulation:
             result = coordinator.share_offsets.alter("g", topics, self.h.now)
             self.h.settle(result)
             if self.rng.random() < 0.8:
-                partitions = begun(result).partitions
+                partitions = state_requests_of(result).partitions
                 self.h.settle(coordinator.share_states.made("g", partitions, well=True))
         else:
             result = coordinator.share_offsets.delete("g", {known[0]: name})
             self.h.settle(result)
             if self.rng.random() < 0.8:
                 self.h.settle(coordinator.share_offsets.deleted("g", [known[0]]))
-        self.work["refused" if begun(result).error_code else "operated"] += 1
+        self.work["refused" if state_requests_of(result).error_code else "operated"] += 1
 
     def restart(self) -> None:
         self.h = self.h.restarted()
@@ -305,7 +305,7 @@ class ShareSimulation:
             must(max(counts) - min(counts) <= 1, f"out of balance: {counts}")
 
 
-def begun(result: Result[ShareStateRequests]) -> ShareStateRequests:
+def state_requests_of(result: Result[ShareStateRequests]) -> ShareStateRequests:
     """Return the requests for the share coordinators."""
     assert isinstance(result.response, ShareStateRequests)
     return result.response

@@ -132,7 +132,7 @@ class Log:
     def state(self) -> str:
         return self.transaction.state.label
 
-    def at_epoch(self, epoch: int) -> None:
+    def skip_to_epoch(self, epoch: int) -> None:
         """Continue as if `epoch` epochs had been used."""
         value = to_value(replace(self.transaction, epoch=epoch))
         record = CoordinatorRecord(TransactionLogKey(transactional_id="t"), value)
@@ -200,13 +200,13 @@ def test_exhausted_epochs_require_new_producer_id() -> None:
     log = Log()
     log.init()
     assert not log.coordinator.wants_producer_id("t")
-    log.at_epoch(LAST_EPOCH_GIVEN)
+    log.skip_to_epoch(LAST_EPOCH_GIVEN)
     assert log.coordinator.wants_producer_id("t")
     log.new_id = 500
     assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
     assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
     assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN - 1)) == (FENCED, -1, -1)
-    log.at_epoch(LAST_EPOCH_GIVEN)
+    log.skip_to_epoch(LAST_EPOCH_GIVEN)
     log.new_id = 600
     assert producer_in(log.init()) == (0, 601, 0)
 
@@ -252,7 +252,7 @@ def test_coordinator_aborts_transaction_in_last_epoch() -> None:
     for goes_on in ("init", "end"):
         log = Log()
         log.init()
-        log.at_epoch(LAST_EPOCH_GIVEN)
+        log.skip_to_epoch(LAST_EPOCH_GIVEN)
         log.add(A, epoch=LAST_EPOCH_GIVEN)
         log.advance_clock(60_000)
         assert log.due() == 1
@@ -415,7 +415,7 @@ def test_second_protocol_with_exhausted_epochs_returns_new_producer_id() -> None
     """The producer continues with a new ID; markers still contain the old one."""
     log = Log()
     log.init()
-    log.at_epoch(LAST_EPOCH_GIVEN)
+    log.skip_to_epoch(LAST_EPOCH_GIVEN)
     log.add(A, epoch=LAST_EPOCH_GIVEN)
     log.new_id = 500
     assert producer_in(log.end(epoch=LAST_EPOCH_GIVEN, complete=False)) == (0, 501, 0)

@@ -127,9 +127,9 @@ async def test_concurrently_opened_live_views_are_limited() -> None:
         assert Counter(statuses) == {200: LIVE_MAX, 429: 15}
         # slots of ended streams are free again
         async with asking(endpoint) as client:
-            await until_open(client)
+            await wait_until_live_view_opens(client)
 
 
-async def until_open(client: HttpClient) -> None:
+async def wait_until_live_view_opens(client: HttpClient) -> None:
     while (await client.head_of(f"{API}/topics/t/live")).status != 200:  # noqa: ASYNC110
         await trio.sleep(0.01)

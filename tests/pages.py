@@ -31,7 +31,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @dataclass(frozen=True)
 class Command:
-    """One command and its expected output; None if it only has to succeed."""
+    """One command and its expected output, or None if any output is accepted."""
 
     text: str
     expected: str | None

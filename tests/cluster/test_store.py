@@ -110,7 +110,7 @@ def test_store_fulfils_contract(name: str, store: str) -> None:
 
 
 class ComparesValues(LocalStore):
-    """Compares values instead of revisions."""
+    """Broken store that compares values instead of revisions."""
 
     def __init__(self, files: MemFiles, path: str) -> None:
         super().__init__(files, path)
@@ -127,7 +127,7 @@ class ComparesValues(LocalStore):
 
 
 class SkipsHistory(LocalStore):
-    """Delivers only future changes to a new watcher, not those since the read."""
+    """Broken store that delivers only future changes to a new watcher, not those since the read."""
 
     def watch(self, watcher: Watcher, *, after: int) -> None:
         super().watch(watcher, after=self.revision)
@@ -144,7 +144,7 @@ class ClientThatSkipsHistory(SimulatedStore):
 
 
 class WritesKeyByKey(LocalStore):
-    """Writes key by key instead of atomically."""
+    """Broken store that writes key by key instead of atomically."""
 
     async def transact(self, puts, *, compares, cause, lease=None):  # type: ignore[no-untyped-def]
         revision = None
@@ -156,7 +156,7 @@ class WritesKeyByKey(LocalStore):
 
 
 class DerivesRevisions(LocalStore):
-    """Derives revisions from the existing entries."""
+    """Broken store that derives revisions from the existing entries."""
 
     def _commit(self, *arguments):  # type: ignore[no-untyped-def]
         self._revision = len(self._entries)
@@ -169,7 +169,7 @@ class KeepsLeasedEntries(LocalStore):
 
 
 class DeletesRewrittenEntries(LocalStore):
-    """Deletes, with a lease, entries that were rewritten without it."""
+    """Broken store that deletes, with a lease, entries that were rewritten without the lease."""
 
     def _attach(self, entries, lease):  # type: ignore[no-untyped-def]
         if lease is not None:
@@ -177,7 +177,7 @@ class DeletesRewrittenEntries(LocalStore):
 
 
 class SharesCallerObjects(LocalStore):
-    """Stores the objects of the caller without copying them."""
+    """Broken store that keeps the objects of the caller without copying them."""
 
     async def _commit(self, puts, cause, lease):  # type: ignore[no-untyped-def]
         revision = await super()._commit(puts, cause, lease)

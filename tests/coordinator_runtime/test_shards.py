@@ -80,7 +80,7 @@ def replica_of(broker: Broker) -> Replica:
 
 
 class Lagging:
-    """Make the replica wait for a follower that does not replicate new records."""
+    """Patch that makes the replica wait for a follower that does not replicate new records."""
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         self._replica = lagging = replica_of(broker)

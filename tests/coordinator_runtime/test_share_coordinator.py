@@ -56,12 +56,12 @@ class World(NamedTuple):
     def share(self, index: int = 0) -> SharePartitionKey:
         return SharePartitionKey("g", self.topic.id, index)
 
-    def initialize(self, index: int = 0, start: int = 7, epoch: int = 1) -> Asked:
+    def initialize(self, index: int = 0, start: int = 7, epoch: int = 1) -> PendingOperation:
         request = InitializeShareGroupStateRequest.Partition(
             partition=index, state_epoch=epoch, start_offset=start
         )
         operation = ShareCoordinator.initialize
-        return Asked(self.service.perform(operation, self.share(index), request))
+        return PendingOperation(self.service.perform(operation, self.share(index), request))
 
     def start_offset(self, index: int = 0) -> int:
         request = ReadShareGroupStateSummaryRequest.Partition(partition=index)
@@ -71,7 +71,7 @@ class World(NamedTuple):
         return int(rows[0].start_offset)
 
 
-class Asked(NamedTuple):
+class PendingOperation(NamedTuple):
     """An operation with its response row or pending response."""
 
     outcome: object

@@ -106,7 +106,7 @@ async def test_pending_share_fetch_fails_if_leadership_moves(broker: Broker) -> 
         assert not len(local.node.share.partitions)
 
 
-class Done:
+class AcceptedRecords:
     """Accepted records with their counts; `unsure` contains records without a response."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Done:
 class Worker:
     """A member that follows the leader and accepts all records."""
 
-    def __init__(self, broker: Broker, topic: Topic, name: str, done: Done) -> None:
+    def __init__(self, broker: Broker, topic: Topic, name: str, done: AcceptedRecords) -> None:
         self.broker = broker
         self.topic = topic
         self.name = name
@@ -172,19 +172,19 @@ def starts(broker: Broker) -> set[int]:
     return {share.delivery.start_offset for share in shares if share.delivery is not None}
 
 
-async def has_so_many(done: Done, goal: int) -> None:
+async def wait_until_accepted(done: AcceptedRecords, goal: int) -> None:
     await until(lambda: len(done) >= goal, 3 * ANSWER_SECONDS)
 
 
 @pytest.mark.slow
 async def test_every_record_is_accepted_once_while_leaders_crash(broker: Broker) -> None:
     topic = await filled(broker)
-    done = Done()
+    done = AcceptedRecords()
     async with trio.open_nursery() as nursery:
         for name in ("a", "b", "c"):
             nursery.start_soon(Worker(broker, topic, name, done).run)
         for goal in (RECORDS // 4, RECORDS // 2):
-            await has_so_many(done, goal)
+            await wait_until_accepted(done, goal)
             local = broker.local_node(await leader(broker, "t", 0))
             await local.crash()
             await local.start()

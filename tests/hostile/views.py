@@ -16,7 +16,7 @@ from kbroker.protocol.compression import Codec, compress
 from kbroker.protocol.primitives import write_uvarint
 from kbroker.web.console.api import LIVE_MAX
 
-from ..web.client import HttpClient, asking, get
+from ..web.client import HttpClient, get, open_http_client
 from ..wire import connected, request
 from .planted import BOMBS, bombs
 
@@ -42,7 +42,7 @@ async def _view(http: Endpoint, query: str, hold_seconds: float, statuses: Count
     """Open a view that starts at the first planted batches."""
     path = f"/api/v1/topics/{BOMBS.name}/live?{query}"
     places = json.dumps({str(index): 0 for index in range(len(bombs()))})
-    async with asking(http) as client:
+    async with open_http_client(http) as client:
         response = await client.head_of(path, {"last-event-id": places})
         statuses[response.status] += 1
         if response.status == HTTPStatus.OK:

@@ -48,7 +48,7 @@ class Client(Protocol):
 
 
 class Librdkafka:
-    """confluent-kafka."""
+    """Producer of confluent-kafka."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acked: Counter[bytes] = Counter()
@@ -79,7 +79,7 @@ class Librdkafka:
 
 
 class KafkaPython:
-    """kafka-python."""
+    """Producer of kafka-python."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acked: Counter[bytes] = Counter()

@@ -17,12 +17,12 @@ from kbroker.config import BrokerConfig
 from kbroker.schemas.service import RegistryService
 from kbroker.schemas.workers import SchemaWorkers
 
-from ..web.client import asking, broker_with
+from ..web.client import broker_with, open_http_client
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
-class Said(NamedTuple):
+class RegistryResponse(NamedTuple):
     """A response of a registry."""
 
     status: int
@@ -36,12 +36,12 @@ class RegistryClient:
         self.endpoint = endpoint
         self._headers = {"Content-Type": CONTENT_TYPE, **(headers or {})}
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Said:
+    async def ask(self, method: str, path: str, body: Any = None) -> RegistryResponse:
         data = b"" if body is None else json.dumps(body).encode()
-        async with asking(self.endpoint) as client:
+        async with open_http_client(self.endpoint) as client:
             response = await client.ask(path, method, self._headers, data)
         assert response.headers["content-type"] == CONTENT_TYPE
-        return Said(response.status, response.json())
+        return RegistryResponse(response.status, response.json())
 
     async def get(self, path: str) -> Any:
         """Return the body; raise AssertionError unless the status is 200."""
@@ -66,7 +66,7 @@ class RegistryClient:
         found: int = response.body["id"]
         return found
 
-    async def try_to_register(self, subject: str, schema: Any, **more: Any) -> Said:
+    async def try_to_register(self, subject: str, schema: Any, **more: Any) -> RegistryResponse:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         path = f"/subjects/{quote(subject, safe='')}/versions"
         return await self.ask("POST", path, {"schema": text, **more})

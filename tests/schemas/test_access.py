@@ -27,7 +27,7 @@ from kbroker.security.acls import (
     PatternType,
 )
 
-from ..web.client import asking
+from ..web.client import open_http_client
 from ..web.secured import basic_auth, secured_broker, secured_config
 from .client import RegistryClient
 
@@ -124,7 +124,7 @@ async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> Non
             {"Authorization": "Bearer hush"},
         ):
             for path in ("/", "/subjects", "/nowhere"):
-                async with asking(service.endpoint_of(1)) as client:
+                async with open_http_client(service.endpoint_of(1)) as client:
                     response = await client.ask(path, headers=headers)
                 assert response.status == 401, path
                 assert response.json()["error_code"] == 401

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from ..web.client import asking
+from ..web.client import open_http_client
 from .client import RegistryClient, record, registry
 
 PLAIN = record("R", ("a", "int"))
@@ -195,7 +195,7 @@ async def test_protobuf_files_are_returned_as_descriptors() -> None:
         assert found.body["schema"] == schema["schema"]
         for path in (f"/schemas/ids/{plain['id']}", f"/schemas/guids/{plain['guid']}"):
             assert (await client.get(f"{path}?format=serialized"))["schema"] == schema["schema"]
-        async with asking(client.endpoint) as http:
+        async with open_http_client(client.endpoint) as http:
             for path in (f"/schemas/ids/{plain['id']}/schema", "/subjects/o/versions/1/schema"):
                 assert (await http.ask(f"{path}?format=serialized")).text == schema["schema"]
 

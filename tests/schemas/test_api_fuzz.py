@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ..web.client import asking
+from ..web.client import open_http_client
 from .client import CONTENT_TYPE, registry
 from .fuzzed import DIGITS, HEX, Fuzz
 
@@ -218,7 +218,7 @@ async def test_random_requests_get_responses_with_confluents_error_format(
     async with registry() as (_, [client]):
         for _ in range(REQUESTS_PER_SCHEMA * pytestconfig.getoption("--schemas")):
             method, path, body = requests.next()
-            async with asking(client.endpoint) as http:
+            async with open_http_client(client.endpoint) as http:
                 response = await http.ask(path, method, {"Content-Type": CONTENT_TYPE}, body)
             sent = method, path, body, response.status
             statuses[response.status] = statuses.get(response.status, 0) + 1
@@ -235,7 +235,7 @@ async def test_random_requests_get_responses_with_confluents_error_format(
 
 @pytest.mark.parametrize("headers", [{"Host": "example.com:x"}, {"Origin": "http://elsewhere"}])
 async def test_http_server_errors_have_confluents_format(headers: dict[str, str]) -> None:
-    async with registry() as (_, [client]), asking(client.endpoint) as http:
+    async with registry() as (_, [client]), open_http_client(client.endpoint) as http:
         response = await http.ask("/subjects", "GET", headers)
         assert response.status in (403, 421)
         assert response.json()["error_code"] == response.status

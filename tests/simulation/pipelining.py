@@ -68,7 +68,7 @@ class Lane:
 
 
 class Pipeline:
-    """A connection on which requests are sent before earlier ones are answered."""
+    """A connection on which requests are sent before earlier ones have a response."""
 
     def __init__(self, stream: trio.abc.Stream, client_id: str) -> None:
         self._stream = stream

@@ -21,25 +21,25 @@ Pair = tuple[bytes, bytes | None]
 
 
 class Put(NamedTuple):
-    """Write one batch. Producer 0 writes without transactions, the others within them."""
+    """Step that writes one batch. Producer 0 writes without transactions, the others within them."""
 
     producer: int
     pairs: tuple[Pair, ...]
 
 
 class End(NamedTuple):
-    """End the transaction of a producer."""
+    """Step that ends the transaction of a producer."""
 
     producer: int
     commit: bool
 
 
 class Roll(NamedTuple):
-    """Close the active segment."""
+    """Step that closes the active segment."""
 
 
 class Clean(NamedTuple):
-    """Compact once, with a map for that many keys.
+    """Step that compacts once, with a map for `keys` keys.
 
     `cut_after` is the disk operation before which the broker is killed, or None for no kill.
     """
@@ -49,13 +49,13 @@ class Clean(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Wait for a fraction of `delete.retention.ms`."""
+    """Step that waits for a fraction of `delete.retention.ms`."""
 
     share: float
 
 
 class Kill(NamedTuple):
-    """Kill the broker between two passes."""
+    """Step that kills the broker between two passes."""
 
 
 Step = Put | End | Roll | Clean | Wait | Kill

@@ -69,7 +69,7 @@ class TestOffsetIndex:
         assert OffsetIndex.from_bytes(data, 5000) is None
 
     @given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 5000)), max_size=40))
-    def test_index_round_trip(self, steps: list[tuple[int, int]]) -> None:
+    def test_index_survives_round_trip(self, steps: list[tuple[int, int]]) -> None:
         index, offset, position = OffsetIndex(), 0, BEGINNING
         for more, further in steps:
             offset, position = offset + more, position + further
@@ -120,7 +120,7 @@ class TestTimeIndex:
 
 
 class TestAborted:
-    def test_index_round_trip(self) -> None:
+    def test_index_survives_round_trip(self) -> None:
         entries = [AbortedTransaction(7, 0, 10, 11), AbortedTransaction(8, 3, 20, 15)]
         data = b"".join(entry.to_bytes() for entry in entries)
         assert len(data) == 68

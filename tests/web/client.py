@@ -22,7 +22,7 @@ from ..wire import ANSWER_SECONDS
 RECEIVE_BYTES = 65_536
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """An HTTP response."""
 
     status: int
@@ -51,7 +51,7 @@ class HttpClient:
         method: str = "GET",
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request and return the complete response."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
@@ -62,25 +62,25 @@ class HttpClient:
         events: list[h11.Event] = [request, *([h11.Data(data=body)] if body else [])]
         for event in (*events, h11.EndOfMessage()):
             await self.stream.send_all(self._http.send(event) or b"")
-        return await self.answer()
+        return await self.read_response()
 
-    async def head_of(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def head_of(self, path: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
         """Request a stream and read only the head of the response."""
         fields = {"Host": self._host, **(headers or {})}
         request = h11.Request(method="GET", target=path, headers=[*fields.items()])
         for event in (request, h11.EndOfMessage()):
             await self.stream.send_all(self._http.send(event) or b"")
         head = await self._next_event()
-        return Answer(head.status_code, _headers_of(head), b"")
+        return HttpResponse(head.status_code, _headers_of(head), b"")
 
-    async def answer(self) -> Answer:
+    async def read_response(self) -> HttpResponse:
         """Return the next complete response."""
         head = await self._next_event()
         assert isinstance(head, h11.Response), head
         parts = []
         while isinstance(event := await self._next_event(), h11.Data):
             parts.append(bytes(event.data))
-        return Answer(head.status_code, _headers_of(head), b"".join(parts))
+        return HttpResponse(head.status_code, _headers_of(head), b"".join(parts))
 
     async def _next_event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
@@ -95,15 +95,15 @@ def _headers_of(head: h11.Response) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def asking(endpoint: Endpoint) -> AsyncIterator[HttpClient]:
+async def open_http_client(endpoint: Endpoint) -> AsyncIterator[HttpClient]:
     """Open a connection to a server."""
     async with await trio.open_tcp_stream(*endpoint) as stream:
         yield HttpClient(stream, str(endpoint))
 
 
-async def get(endpoint: Endpoint, path: str, **headers: str) -> Answer:
+async def get(endpoint: Endpoint, path: str, **headers: str) -> HttpResponse:
     """Send one request; headers are keywords with `_` for `-`."""
-    async with asking(endpoint) as client:
+    async with open_http_client(endpoint) as client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await client.ask(path, headers=named)
 

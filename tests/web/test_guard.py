@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.web.guard import Guard, Message, Receive, Rules, Send
 
-from .client import asking, get, served
+from .client import get, open_http_client, served
 
 RULES = Rules(frozenset({"kafka.example.org"}), False, 10, math.inf)
 
@@ -57,7 +57,7 @@ async def test_allowed_host_name_is_served() -> None:
 
 async def test_write_on_exposed_address_is_rejected() -> None:
     async with served(http_host="0.0.0.0") as (_, http):
-        async with asking(http.endpoint_of(1)) as client:
+        async with open_http_client(http.endpoint_of(1)) as client:
             response = await client.ask("/livez", "POST")
         assert (response.status, response.json()["error"]) == (
             403,
@@ -67,7 +67,7 @@ async def test_write_on_exposed_address_is_rejected() -> None:
 
 
 async def test_unknown_path_is_not_found_and_get_changes_nothing() -> None:
-    async with served() as (_, http), asking(http.endpoint_of(1)) as client:
+    async with served() as (_, http), open_http_client(http.endpoint_of(1)) as client:
         assert (await client.ask("/nothing")).status == 404
         assert (await client.ask("/livez", "DELETE")).status == 405
         assert (await client.ask("/livez", "HEAD")).body == b""

@@ -14,7 +14,7 @@ from kbroker.web.guard import Guard, Message, Receive, Rules, Send
 from kbroker.web.http_server import HEAD_BYTES_MAX, HttpServer, Limits
 
 from ..wire import until
-from .client import asking, get
+from .client import get, open_http_client
 
 ANY = Endpoint("127.0.0.1", 0)
 # More bytes than the system buffers between two sockets.
@@ -67,7 +67,7 @@ async def test_longest_idle_connection_is_closed_at_the_limit() -> None:
 
 
 async def test_client_that_does_not_read_its_response_is_disconnected() -> None:
-    async with running(seconds=0.2) as (server, endpoint), asking(endpoint) as slow:
+    async with running(seconds=0.2) as (server, endpoint), open_http_client(endpoint) as slow:
         await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: server.connections == 1)
         await until(lambda: server.connections == 0)
@@ -76,9 +76,9 @@ async def test_client_that_does_not_read_its_response_is_disconnected() -> None:
 async def test_close_does_not_wait_for_requests() -> None:
     async with (
         running() as (server, endpoint),
-        asking(endpoint) as slow,
-        asking(endpoint) as waiting,
-        asking(endpoint) as idle,
+        open_http_client(endpoint) as slow,
+        open_http_client(endpoint) as waiting,
+        open_http_client(endpoint) as idle,
     ):
         await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await waiting.stream.send_all(b"GET /waits HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -120,7 +120,7 @@ async def test_request_head_is_limited() -> None:
 )
 async def test_malformed_request_closes_only_its_connection(nonsense: bytes) -> None:
     async with running() as (server, endpoint):
-        async with asking(endpoint) as client:
+        async with open_http_client(endpoint) as client:
             await client.stream.send_all(nonsense)
             while await client.stream.receive_some():
                 pass

@@ -13,7 +13,7 @@ from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
 from kbroker.web.service import HttpService
 
-from .client import Answer, asking
+from .client import HttpResponse, open_http_client
 from .secured import basic_auth, secured_broker, secured_config
 
 API = "/api/v1"
@@ -29,8 +29,10 @@ async def secured(mechanism: str, **more: str) -> AsyncIterator[tuple[Broker, En
         yield broker, http.endpoint_of(1)
 
 
-async def ask(endpoint: Endpoint, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-    async with asking(endpoint) as client:
+async def ask(
+    endpoint: Endpoint, path: str, headers: Mapping[str, str] | None = None
+) -> HttpResponse:
+    async with open_http_client(endpoint) as client:
         return await client.ask(path, headers=headers)
 
 
@@ -54,7 +56,7 @@ async def test_only_users_of_the_broker_are_authenticated(mechanism: str) -> Non
 
 
 async def test_authenticated_users_are_limited_by_acls() -> None:
-    async with secured("PLAIN") as (_, endpoint), asking(endpoint) as client:
+    async with secured("PLAIN") as (_, endpoint), open_http_client(endpoint) as client:
         admin, alice = basic_auth("admin", "hush"), basic_auth("alice", "secret")
         token = (await client.ask(f"{API}/session", headers=admin)).json()["token"]
         line = b'{"value": "x"}\n'

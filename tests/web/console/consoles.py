@@ -15,7 +15,7 @@ from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.records import Record
 from kbroker.web.service import HttpService
 
-from ..client import Answer, HttpClient, asking, served
+from ..client import HttpClient, HttpResponse, open_http_client, served
 
 API = "/api/v1"
 
@@ -43,11 +43,11 @@ class Console:
         assert response.status == 200, response.text
         return response.json()
 
-    async def ask(self, path: str, **query: object) -> Answer:
+    async def ask(self, path: str, **query: object) -> HttpResponse:
         named = {name.rstrip("_"): value for name, value in query.items()}
         return await self.http.ask(f"{API}{path}?{urlencode(named)}")
 
-    async def post(self, path: str, body: object = None, **headers: str) -> Answer:
+    async def post(self, path: str, body: object = None, **headers: str) -> HttpResponse:
         token = (await self.get("/session"))["token"]
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.http.ask(API + path, "POST", {"X-Kbroker-Token": token, **headers}, data)
@@ -68,7 +68,7 @@ class Console:
 async def console(**properties: object) -> AsyncIterator[Console]:
     async with (
         served(**properties) as (broker, http),  # type: ignore[arg-type]
-        asking(http.endpoint_of(1)) as client,
+        open_http_client(http.endpoint_of(1)) as client,
         open_cluster([broker.nodes[0].endpoint]) as cluster,
     ):
         yield Console(broker, http, client, cluster)

@@ -30,7 +30,7 @@ from kbroker.security.acls import (
 
 from ...schemas.client import RegistryClient
 from ...schemas.client import record as avro_record
-from ..client import Answer, HttpClient
+from ..client import HttpClient, HttpResponse
 from ..secured import basic_auth, secured_broker, secured_config
 from .consoles import API, record
 from .test_schemas import framed
@@ -144,7 +144,7 @@ class Shop(NamedTuple):
         host: str = HERE,
         *,
         body: bytes | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request from a local address. For a stream, read only the head of the response."""
         endpoint = self.console
         async with await trio.open_tcp_stream(*endpoint, local_address=host) as stream:

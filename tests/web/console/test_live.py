@@ -20,7 +20,7 @@ from kbroker.web.console import scan
 from kbroker.web.console.api import LIVE_MAX
 
 from ...wire import until
-from ..client import HttpClient, asking
+from ..client import HttpClient, open_http_client
 from .consoles import API, Console, console, record
 
 
@@ -115,7 +115,7 @@ async def test_concurrently_opened_live_views_are_limited() -> None:
         done = trio.Event()
 
         async def open_one() -> None:
-            async with asking(endpoint) as client:
+            async with open_http_client(endpoint) as client:
                 statuses.append((await client.head_of(f"{API}/topics/t/live")).status)
                 await done.wait()
 
@@ -126,7 +126,7 @@ async def test_concurrently_opened_live_views_are_limited() -> None:
             done.set()
         assert Counter(statuses) == {200: LIVE_MAX, 429: 15}
         # slots of ended streams are free again
-        async with asking(endpoint) as client:
+        async with open_http_client(endpoint) as client:
             await wait_until_live_view_opens(client)
 
 

@@ -26,7 +26,7 @@ from ...brokers import LOOPBACK
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from ...schemas.client import RegistryClient, schema_workers
 from ...schemas.client import record as avro_record
-from ..client import asking, broker_with
+from ..client import broker_with, open_http_client
 from .consoles import API, Console, record
 
 ORDER = avro_record("Order", ("country", "string"), ("lines", {"type": "array", "items": "long"}))
@@ -56,7 +56,7 @@ async def shop(*, nodes: int | None = None) -> AsyncIterator[Shop]:
     assert service.registry is not None
     async with (
         broker_with(service, config, None, nodes) as broker,
-        asking(service.http.endpoint_of(1)) as client,
+        open_http_client(service.http.endpoint_of(1)) as client,
         open_cluster([broker.nodes[0].endpoint]) as cluster,
     ):
         registry = RegistryClient(service.registry.endpoint_of(broker.nodes[-1].id))

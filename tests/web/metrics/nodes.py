@@ -17,7 +17,7 @@ from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.offsets import OffsetCommitRequest
 
 from ...wire import Topic, Wire
-from ..client import Answer, get
+from ..client import HttpResponse, get
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -37,7 +37,7 @@ async def create(broker: Broker, name: str, partitions: int = 1, replicas: int =
     return Topic(topic.name, topic.id)
 
 
-def samples_of(response: Answer) -> Samples:
+def samples_of(response: HttpResponse) -> Samples:
     """Return all samples by name and labels, and check that each is unique."""
     assert response.status == 200
     is_open = response.headers["content-type"].startswith("application/openmetrics-text")

@@ -16,7 +16,7 @@ from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
 
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from ...wire import batch, connected, fetch, metadata, produce, until
-from ..client import Answer, get, served
+from ..client import HttpResponse, get, served
 from .nodes import Scrape, commit, create, samples_of, scrape
 
 OPEN = "application/openmetrics-text; version=1.0.0"
@@ -268,7 +268,7 @@ async def test_scrape_of_ten_thousand_partitions_does_not_block_event_loop() -> 
 async def test_concurrent_scrapes_share_one_result() -> None:
     async with served() as (broker, http):
         await create(broker, "orders", 100)
-        responses: list[Answer] = []
+        responses: list[HttpResponse] = []
 
         async def ask() -> None:
             responses.append(await get(http.endpoint_of(1), "/metrics"))

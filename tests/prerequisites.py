@@ -199,23 +199,21 @@ def turn_links(root: Path) -> None:
         for name in (*names, *files):
             link = Path(directory, name)
             if link.is_symlink() and (target := os.readlink(link)).startswith("/"):
-                place = root / target[1:]
-                if os.path.lexists(place):
+                path = root / target[1:]
+                if os.path.lexists(path):
                     link.unlink()
-                    link.symlink_to(place)
+                    link.symlink_to(path)
 
 
 def write_programs(need: Prerequisite, root: Path, tools: Path) -> None:
     """Write scripts into `bin` that start the programs below `root` with their libraries."""
     for name, patterns in need.programs.items():
-        found = [place for pattern in patterns for place in sorted(root.glob(pattern))]
+        found = [path for pattern in patterns for path in sorted(root.glob(pattern))]
         if not found:
             continue
         lines = ["#!/bin/sh"]
         if root != Path("/"):
-            directories = [
-                str(one) for place in LIBRARIES for one in root.glob(f"{place}/*-linux-*")
-            ]
+            directories = [str(one) for path in LIBRARIES for one in root.glob(f"{path}/*-linux-*")]
             more = "${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
             lines.append(f'export LD_LIBRARY_PATH="{":".join(directories)}{more}"')
         lines.append(f'exec "{found[0]}" "$@"')

@@ -15,12 +15,12 @@ from kbroker.protocol.messages.metadata import MetadataResponse
 
 
 def test_metadata_response_is_parsed() -> None:
-    places = [(1, [1, 2, 3], [1, 2]), (-1, [3], [3])]
+    partitions = [(1, [1, 2, 3], [1, 2]), (-1, [3], [3])]
     rows = [
         MetadataResponse.Partition(
             partition_index=index, leader_id=leader, replica_nodes=replicas, isr_nodes=isr
         )
-        for index, (leader, replicas, isr) in enumerate(places)
+        for index, (leader, replicas, isr) in enumerate(partitions)
     ]
     brokers = [
         MetadataResponse.Broker(node_id=1, host="one", port=9092, rack="a"),

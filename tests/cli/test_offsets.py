@@ -12,7 +12,7 @@ async def test_consume_accepts_all_offset_ranges(cli: Cli) -> None:
         await cli(
             "topic", "produce", "t", str(number), "-t", f"{1_700_000_000_000 + number * 1000}"
         )
-    for places, wanted in {
+    for offset_range, wanted in {
         ":end": "01234",
         ":3": "012",
         "1:3": "12",
@@ -24,8 +24,8 @@ async def test_consume_accepts_all_offset_ranges(cli: Cli) -> None:
         "@:1700000001": "0",
         "3:2": "",
     }.items():
-        read = await cli("topic", "consume", "t", "-o", places, "-f", "%v")
-        assert read.stdout == wanted, places
+        read = await cli("topic", "consume", "t", "-o", offset_range, "-f", "%v")
+        assert read.stdout == wanted, offset_range
     assert await values_in(cli, "t", "-n", "2") == ["0", "1"]
     first = await cli("topic", "consume", "t", "--from-beginning", "-n", "1", "-f", "%v")
     assert first.stdout == "0"

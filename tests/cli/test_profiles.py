@@ -53,21 +53,21 @@ def test_profiles_can_be_created_listed_and_selected() -> None:
     assert "*" not in invoke("profile", "list").stdout
 
 
-@pytest.mark.parametrize("place", ["file/profiles.toml", "directory"])
+@pytest.mark.parametrize("location", ["file/profiles.toml", "directory"])
 def test_profile_create_reports_unwritable_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
 ) -> None:
     """The test uses paths that even root cannot write."""
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / location))
     monkeypatch.setattr("kbroker.cli.profile.read_profiles", lambda: ("", {}))
     output = invoke("profile", "create", "p", "-X", "brokers=h:1", status=1).stderr
-    assert f"{tmp_path / place}: cannot write it" in output
+    assert f"{tmp_path / location}: cannot write it" in output
     assert f"name another file with {FILE_VARIABLE}" in output
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["directory", "file"]
     monkeypatch.undo()
-    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / place))
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / location))
     assert "cannot read it" in invoke("profile", "list", status=2).stderr
 
 

@@ -182,10 +182,10 @@ async def test_unclean_election_happens_only_on_request(
         await one.crash()
         await lease_ends()
         assert three.partition().leader == -1
-        places = [("orders", 0)]
-        (error,) = await three.cluster.elect_leaders(places, unclean=False, cause="test")
+        partitions = [("orders", 0)]
+        (error,) = await three.cluster.elect_leaders(partitions, unclean=False, cause="test")
         assert error is not None
-        assert await three.cluster.elect_leaders(places, unclean=True, cause="test") == [None]
+        assert await three.cluster.elect_leaders(partitions, unclean=True, cause="test") == [None]
         assert (two.partition().leader, two.partition().isr) == (2, [2])
         assert "are lost" in caplog.text
 

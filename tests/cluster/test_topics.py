@@ -168,14 +168,14 @@ async def test_many_leaders_are_elected_in_batches() -> None:
     member = await started(store, 1)
     await member.cluster.create_topic("a", [[2, 1]] * BATCH_MAX, {}, cause="test")
     await started(store, 2)
-    places = [("a", index) for index in range(BATCH_MAX)]
+    partitions = [("a", index) for index in range(BATCH_MAX)]
     for index in range(BATCH_MAX):
         await report_in_sync(member, "a", index)
     store.operations.clear()
-    found = await member.cluster.elect_leaders(places, unclean=False, cause="test")
+    found = await member.cluster.elect_leaders(partitions, unclean=False, cause="test")
     assert found == [None] * BATCH_MAX
     assert store.operations == [BATCH_MAX]
-    found = await member.cluster.elect_leaders([*places, ("b", 0)], unclean=False, cause="test")
+    found = await member.cluster.elect_leaders([*partitions, ("b", 0)], unclean=False, cause="test")
     codes = [each.code for each in found if each is not None]
     assert codes[:-1] == [ErrorCode.ELECTION_NOT_NEEDED] * BATCH_MAX
     assert codes[-1] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -132,8 +132,8 @@ async def test_transaction_commits_offsets_of_groups_on_all_nodes(
 ) -> None:
     writer = await begin_writer(wire, version)
     groups = [f"group {number}" for number in range(8)]
-    places = {await coordinator(broker, "groups", group) for group in groups}
-    assert places == {1, 2, 3}
+    coordinators = {await coordinator(broker, "groups", group) for group in groups}
+    assert coordinators == {1, 2, 3}
     await writer.write(topic, b"x")
     for number, group in enumerate(groups):
         await send_offset(writer, group, number)

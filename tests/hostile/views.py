@@ -41,9 +41,9 @@ async def live_views(http: tuple[str, int], hold_seconds: float) -> Counter[int]
 async def _view(http: Endpoint, query: str, hold_seconds: float, statuses: Counter[int]) -> None:
     """Open a view that starts at the first planted batches."""
     path = f"/api/v1/topics/{BOMBS.name}/live?{query}"
-    places = json.dumps({str(index): 0 for index in range(len(bombs()))})
+    positions = json.dumps({str(index): 0 for index in range(len(bombs()))})
     async with open_http_client(http) as client:
-        response = await client.head_of(path, {"last-event-id": places})
+        response = await client.head_of(path, {"last-event-id": positions})
         statuses[response.status] += 1
         if response.status == HTTPStatus.OK:
             await _read(client, hold_seconds)

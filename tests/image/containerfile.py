@@ -95,11 +95,15 @@ class ContainerEngine:
     def _layer(self) -> Path:
         """Create the directories of a new layer."""
         self._count += 1
-        place = self._directory / str(self._count)
+        layer_path = self._directory / str(self._count)
         self._run_in_namespace(
-            "mkdir", str(place), f"{place}/files", f"{place}/work", f"{place}/root"
+            "mkdir",
+            str(layer_path),
+            f"{layer_path}/files",
+            f"{layer_path}/work",
+            f"{layer_path}/root",
         )
-        return place
+        return layer_path
 
     # -- building
 
@@ -164,7 +168,7 @@ class ContainerEngine:
 
     def _copy(self, image: Image, stages: Mapping[str, Image], arguments: Sequence[str]) -> None:
         *options, source, target = arguments
-        place = f"{image.layer}/files{target}"
+        layer_path = f"{image.layer}/files{target}"
         names = ["."]
         if options:
             (option,) = options
@@ -174,14 +178,16 @@ class ContainerEngine:
             if source == ".":
                 names = _not_ignored(self._context)
         packed = f"tar -C {origin} --exclude=__pycache__ -c {shlex.join(names)}"
-        script = f"mkdir -p {place} && {packed} | tar -C {place} -x"
+        script = f"mkdir -p {layer_path} && {packed} | tar -C {layer_path} -x"
         done = self._run_in_namespace("sh", "-c", script)
         assert done.returncode == 0, done.stderr
 
     def write(self, image: Image, path: str, text: str, *, mode: str = "644") -> None:
         """Write a file into an image or a container layer."""
-        place = shlex.quote(f"{image.layer}/files{path}")
-        script = f"mkdir -p $(dirname {place}) && cat > {place} && chmod {mode} {place}"
+        layer_path = shlex.quote(f"{image.layer}/files{path}")
+        script = (
+            f"mkdir -p $(dirname {layer_path}) && cat > {layer_path} && chmod {mode} {layer_path}"
+        )
         done = self._run_in_namespace("sh", "-c", script, stdin=text)
         assert done.returncode == 0, done.stderr
 

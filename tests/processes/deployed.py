@@ -87,11 +87,11 @@ class Members:
             each.wait()
 
 
-def replace_locations(values: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
+def replace_locations(values: Mapping[str, str], replacements: Mapping[str, str]) -> dict[str, str]:
     """Return settings with addresses and directories replaced by local ones."""
     result = {}
     for name, value in values.items():
-        for place, here in places.items():
-            value = value.replace(place, here)
+        for original, here in replacements.items():
+            value = value.replace(original, here)
         result[name] = value
     return result

@@ -65,9 +65,18 @@ class Cluster:
 
     def serve_command(self, node_id: int) -> list[str]:
         port, data = self._places[node_id]
-        place = ["--node-id", str(node_id), "--port", str(port), "--data-dir", str(data)]
+        node_options = ["--node-id", str(node_id), "--port", str(port), "--data-dir", str(data)]
         settings = ["default.replication.factor=3", "min.insync.replicas=2"]
-        return ["serve", "--cluster", self._cluster, *place, "-o", settings[0], "-o", settings[1]]
+        return [
+            "serve",
+            "--cluster",
+            self._cluster,
+            *node_options,
+            "-o",
+            settings[0],
+            "-o",
+            settings[1],
+        ]
 
     def environment(self, is_newer: bool) -> dict[str, str]:
         return {"PYTHONPATH": self._newer, "PYTHONSAFEPATH": "1"} if is_newer else {}

@@ -46,9 +46,9 @@ def test_a_large_frame_is_received_into_one_buffer_of_its_size() -> None:
     reader.feed(stream[:1000])
     assert [bytes(frame) for frame in reader] == [b"first"]
     remaining = stream[1000:]
-    while (place := reader.next_buffer()) is not None:
-        size = min(10_000, len(place))
-        place[:size] = remaining[:size]
+    while (buffer := reader.next_buffer()) is not None:
+        size = min(10_000, len(buffer))
+        buffer[:size] = remaining[:size]
         remaining = remaining[size:]
         reader.received(size)
         if remaining:
@@ -68,8 +68,8 @@ def test_announced_frame_uses_no_memory_before_it_arrives() -> None:
     for reader in readers:
         reader.feed(struct.pack(">i", size) + b"first")
         assert list(reader) == []
-    places = [reader.next_buffer() for reader in readers]
-    assert all(place is not None and len(place) == size - 5 for place in places)
+    buffers = [reader.next_buffer() for reader in readers]
+    assert all(buffer is not None and len(buffer) == size - 5 for buffer in buffers)
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     assert resident_pages * 4096 < 2**30
 
@@ -93,10 +93,10 @@ def test_a_very_large_frame_arrives_whole() -> None:
     stream = framed(payload)
     reader.feed(stream[:100])
     assert list(reader) == []
-    place = reader.next_buffer()
-    assert place is not None
-    place[:] = stream[100:]
-    reader.received(len(place))
+    buffer = reader.next_buffer()
+    assert buffer is not None
+    buffer[:] = stream[100:]
+    reader.received(len(buffer))
     assert [frame.tobytes() == payload for frame in reader] == [True]
 
 
@@ -137,13 +137,13 @@ def test_every_division_of_the_stream_returns_the_same_frames(data: st.DataObjec
     reader = FrameReader(GATHERED_SIZE * 2)
     found = []
     while stream:
-        place = reader.next_buffer()
-        if place is None:
+        buffer = reader.next_buffer()
+        if buffer is None:
             size = data.draw(st.integers(1, len(stream)))
             reader.feed(stream[:size])
         else:
-            size = data.draw(st.integers(1, len(place)))
-            place[:size] = stream[:size]
+            size = data.draw(st.integers(1, len(buffer)))
+            buffer[:size] = stream[:size]
             reader.received(size)
         stream = stream[size:]
         found += [bytes(frame) for frame in reader]

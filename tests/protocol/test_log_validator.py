@@ -46,10 +46,10 @@ PLACES = {"alone": (0, 1), "first": (0, 20), "in the middle": (11, 20), "last": 
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", PLACES)
 @pytest.mark.parametrize("name", MALFORMED_RECORDS)
-def test_malformed_record_is_rejected(name: str, place: str, codec: Codec) -> None:
-    index, count = PLACES[place]
+def test_malformed_record_is_rejected(name: str, position: str, codec: Codec) -> None:
+    index, count = PLACES[position]
     parts = [record(number) for number in range(count)]
     good = b"".join(parts)
     parts[index] = MALFORMED_RECORDS[name](index)
@@ -116,8 +116,8 @@ def test_accepted_batch_equals_what_a_reader_finds(seed: int) -> None:
         times = [NOW + draw.choice([0, 1, 63, 64, 9000, -5]) for _ in range(count)]
         batch = encode_batch([Record(b"k", bytes(size), time) for time in times])
         content = bytearray(batch[HEADER_SIZE:])
-        place = draw.randrange(len(content))
-        content[place] = draw.choice([0, 1, 2, content[place] ^ 1 << draw.randrange(8)])
+        position = draw.randrange(len(content))
+        content[position] = draw.choice([0, 1, 2, content[position] ^ 1 << draw.randrange(8)])
         bad, _ = with_payload(read_header(batch), bytes(content))
         try:
             header = validate_produced(bad, 9, NOW, ProduceRules(timestamp_after_max_ms=NO_LIMIT))
@@ -154,9 +154,17 @@ def test_changed_byte_is_judged_the_same_at_once(count: int) -> None:
     batch = encode_batch([Record(b"key", bytes(70), NOW + n) for n in range(count)])
     header, content = read_header(batch), batch[HEADER_SIZE:]
     accepted = refused = 0
-    for place in range(len(content)):
-        for byte in (0, 1, 2, 0x7F, 0x80, 0xFF, *(content[place] ^ 1 << bit for bit in range(8))):
-            changed = content[:place] + bytes([byte]) + content[place + 1 :]
+    for position in range(len(content)):
+        for byte in (
+            0,
+            1,
+            2,
+            0x7F,
+            0x80,
+            0xFF,
+            *(content[position] ^ 1 << bit for bit in range(8)),
+        ):
+            changed = content[:position] + bytes([byte]) + content[position + 1 :]
             bad = memoryview(with_payload(header, changed)[0])
             accepted += validated_at_once(bad, 9, NOW, DEFAULT_RULES) is not None
             try:

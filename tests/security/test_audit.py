@@ -315,21 +315,21 @@ async def test_server_writes_audit_file(tmp_path: Path) -> None:
 
 async def test_secured_server_creates_files_only_for_owner(tmp_path: Path) -> None:
     """All files with umask 022, except the port file."""
-    place, port_file = tmp_path / "place", tmp_path / "port"
-    place.mkdir(mode=0o700)
+    directory, port_file = tmp_path / "place", tmp_path / "port"
+    directory.mkdir(mode=0o700)
     flags = ("--tls-dev", "--data-dir", "data", "--audit-log", "audit.log")
     ports = ("--port", "0", "--http-port", "0", "--registry-port", "0", "--control-port", "0")
     with serving(
         *flags,
         *ports,
         *("--control-token-file", "token", "--topic", "orders:2", "--port-file", str(port_file)),
-        cwd=place,
+        cwd=directory,
         umask=0o022,
     ) as process:
         await eventually(port_file.exists)
         process.terminate()
         await trio.to_thread.run_sync(process.communicate)
-    found = [each for each in place.rglob("*") if not each.is_symlink()]
+    found = [each for each in directory.rglob("*") if not each.is_symlink()]
     names = {each.name for each in found}
     assert {"audit.log", "cluster.journal", "admin.password", "meta.properties"} <= names
     assert [each for each in found if each.stat().st_mode & 0o077] == []

@@ -152,11 +152,11 @@ def test_wrong_key_store_password_is_rejected(authority: Authority) -> None:
 def test_temporary_key_file_is_deleted(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "temporary"
-    place.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(place))
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
     server_context(setting(ssl_keystore_location=authority.pem("server")))
-    assert not [*place.iterdir()]
+    assert not [*directory.iterdir()]
 
 
 def test_unusable_temporary_directory_keeps_certificate(

@@ -38,17 +38,17 @@ SIZES = [1, 4000, 4096 - 70, 300_000, 1, 256 * 1024 - 100, 5, 50_000, 1]
 def test_walk_finds_every_batch() -> None:
     batches = [batch(number * 2, 2, size=size) for number, size in enumerate(SIZES)]
     file = file_of(*batches)
-    places = list(walk(file, BEGINNING, Position(file.size)))
+    batches_found = list(walk(file, BEGINNING, Position(file.size)))
     position = BEGINNING
-    for number, (place, data) in enumerate(zip(places, batches, strict=True)):
-        assert place == Place(position, len(data), number * 2, number * 2 + 1)
+    for number, (found, data) in enumerate(zip(batches_found, batches, strict=True)):
+        assert found == Place(position, len(data), number * 2, number * 2 + 1)
         position += len(data)
-    assert [place.position for place in walk(file, places[3].position, Position(file.size))] == [
-        place.position for place in places[3:]
-    ]
+    assert [
+        found.position for found in walk(file, batches_found[3].position, Position(file.size))
+    ] == [found.position for found in batches_found[3:]]
     headers = list(walk_headers(file, BEGINNING, Position(file.size)))
     assert [(at, header.base_offset, header.size) for at, header in headers] == [
-        (place.position, place.base_offset, place.size) for place in places
+        (found.position, found.base_offset, found.size) for found in batches_found
     ]
 
 

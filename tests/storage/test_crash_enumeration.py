@@ -329,26 +329,26 @@ class Enumeration(Generic[Promise]):
             self._recover(disk, mode, script.truth, operation)
 
     def _recover(self, disk: CrashFiles, mode: Mode, truth: Promise, operation: Operation) -> None:
-        place = f"{mode} before {operation.kind} {operation.path}"
+        label = f"{mode} before {operation.kind} {operation.path}"
         if self.deep and _is_new(self._disks_cut, disk.image()):
-            disk.hook = lambda inner: self._cut_recovery(disk, mode, truth, place, inner)
-        self._check(disk, truth, place)
+            disk.hook = lambda inner: self._cut_recovery(disk, mode, truth, label, inner)
+        self._check(disk, truth, label)
 
     def _cut_recovery(
-        self, disk: CrashFiles, mode: Mode, truth: Promise, place: str, operation: Operation
+        self, disk: CrashFiles, mode: Mode, truth: Promise, label: str, operation: Operation
     ) -> None:
         self.cuts_in_recovery += 1
         second_crash = disk.crashed(mode, seed=disk.operations)
-        self._check(second_crash, truth, f"{place}, then {operation.kind} {operation.path}")
+        self._check(second_crash, truth, f"{label}, then {operation.kind} {operation.path}")
 
-    def _check(self, disk: CrashFiles, truth: Promise, place: str) -> None:
+    def _check(self, disk: CrashFiles, truth: Promise, label: str) -> None:
         if not _is_new(self._checked, disk.image(), truth) and disk.hook is None:
             return
         self.recovered += 1
         try:
-            self.faults += [f"{place}: {fault}" for fault in self.find(disk, truth)]
+            self.faults += [f"{label}: {fault}" for fault in self.find(disk, truth)]
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a fault
-            self.faults.append(f"{place}: {error!r}")
+            self.faults.append(f"{label}: {error!r}")
 
     def summary(self) -> str:
         """Return each kind of fault once, with its number."""

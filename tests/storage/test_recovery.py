@@ -431,14 +431,14 @@ class TestDamageAnywhere:
         data = bytearray(files.read_bytes(path))
         before = bytes(data)
         kind = random_.choice(["flip", "zero", "cut"])
-        place = random_.randrange(len(data))
+        position = random_.randrange(len(data))
         if kind == "flip":
-            data[place] ^= 1 << random_.randrange(8)
+            data[position] ^= 1 << random_.randrange(8)
         elif kind == "zero":
-            start = place // 512 * 512
+            start = position // 512 * 512
             data[start : start + 512] = bytes(len(data[start : start + 512]))
         if kind == "cut" or bytes(data) == before:
-            del data[place:]
+            del data[position:]
         files.damage(path, bytes(data))
 
     def _outcome(self, files: CrashFiles, path: str) -> str:

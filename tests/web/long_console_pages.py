@@ -166,8 +166,8 @@ class Shown:
         if not request.url.startswith((self._base, "blob:")):
             self.foreign_requests.append(request.url)
 
-    def go(self, place: str) -> Page:
-        self.page.goto(f"{self._base}/console/{place}")
+    def go(self, fragment: str) -> Page:
+        self.page.goto(f"{self._base}/console/{fragment}")
         self.page.wait_for_selector("main h1")
         return self.page
 
@@ -187,8 +187,8 @@ def test_pages_are_not_wider_than_window(shown: Shown, theme: Any, width: int) -
     PICTURES.mkdir(parents=True, exist_ok=True)
     shown.page.set_viewport_size({"width": width, "height": dict(SIZES)[width]})
     shown.page.emulate_media(color_scheme=theme)
-    for name, place in PAGES.items():
-        page = shown.go(place)
+    for name, fragment in PAGES.items():
+        page = shown.go(fragment)
         page.screenshot(path=PICTURES / f"{name}-{theme}-{width}.png")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
 
@@ -200,8 +200,8 @@ def test_axe_finds_no_serious_violation(
     with browser.new_context(bypass_csp=True, color_scheme=theme) as context:
         shown_page = Shown(context.new_page(), server["http"])
         found = []
-        for name, place in PAGES.items():
-            page = shown_page.go(place)
+        for name, fragment in PAGES.items():
+            page = shown_page.go(fragment)
             page.evaluate(AXE.read_text())
             broken = page.evaluate("axe.run().then((it) => it.violations)")
             found += [(name, each["id"]) for each in broken if each["impact"] in SERIOUS]

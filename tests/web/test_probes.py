@@ -35,19 +35,19 @@ async def test_serving_node_is_ready() -> None:
 
 async def test_each_node_reports_its_own_readiness() -> None:
     async with served(nodes=3) as (broker, http):
-        places = [http.endpoint_of(each.id) for each in broker.nodes]
-        assert len({each.port for each in places}) == 3
+        endpoints = [http.endpoint_of(each.id) for each in broker.nodes]
+        assert len({each.port for each in endpoints}) == 3
         await broker.nodes[1].crash()
         await broker.nodes[2].stop()
-        responses = [await get(each, "/readyz") for each in places]
+        responses = [await get(each, "/readyz") for each in endpoints]
         assert [each.status for each in responses] == [200, 503, 503]
         reasons = [each.json().get("reason") for each in responses]
         assert reasons == [None, "node: crashed", "node: stopping"]
-        alive = [(await get(each, "/livez")).status for each in places]
+        alive = [(await get(each, "/livez")).status for each in endpoints]
         assert alive == [200] * 3, "the process is to be left alone"
         for each in broker.nodes[1:]:
             await each.start()
-        assert [(await get(each, "/readyz")).status for each in places] == [200] * 3
+        assert [(await get(each, "/readyz")).status for each in endpoints] == [200] * 3
 
 
 async def test_read_only_log_directory_makes_node_not_ready(tmp_path: Path) -> None:

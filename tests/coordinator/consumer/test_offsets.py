@@ -10,14 +10,14 @@ from .groups import ALL, assignment_in, harness, members
 def test_commits_are_fenced_by_member_epoch() -> None:
     h = harness()
     h.beat("a", 0)
-    place = {("orders", 0): 5}
-    assert h.commit(place, "a", 2) == [0]
-    assert h.commit(place, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
-    assert h.commit(place, "a", 1) == [ErrorCode.STALE_MEMBER_EPOCH]
-    assert h.commit(place, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert h.commit(place) == [ErrorCode.UNKNOWN_MEMBER_ID], "the group is in use"
-    assert h.commit(place, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
-    assert h.commit(place, "a", 2, version=10) == [0]
+    commit = {("orders", 0): 5}
+    assert h.commit(commit, "a", 2) == [0]
+    assert h.commit(commit, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert h.commit(commit, "a", 1) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert h.commit(commit, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert h.commit(commit) == [ErrorCode.UNKNOWN_MEMBER_ID], "the group is in use"
+    assert h.commit(commit, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
+    assert h.commit(commit, "a", 2, version=10) == [0]
 
 
 def test_commit_of_older_epoch_is_accepted_for_partitions_held_since() -> None:
@@ -52,12 +52,12 @@ def test_fetches_with_member_id_are_fenced_by_epoch() -> None:
 def test_transactional_commits_are_fenced_by_epoch() -> None:
     h = harness()
     h.beat("a", 0)
-    place = {("orders", 0): 5}
+    commit = {("orders", 0): 5}
     stale = [ErrorCode.ILLEGAL_GENERATION]
-    assert h.commit_in_transaction(place, member_id="a", generation=2) == [0]
-    assert h.commit_in_transaction(place, member_id="a", generation=1) == stale
-    assert h.commit_in_transaction(place, member_id="a", generation=3) == stale
-    assert h.commit_in_transaction(place) == [0], "the transaction fences its producer"
+    assert h.commit_in_transaction(commit, member_id="a", generation=2) == [0]
+    assert h.commit_in_transaction(commit, member_id="a", generation=1) == stale
+    assert h.commit_in_transaction(commit, member_id="a", generation=3) == stale
+    assert h.commit_in_transaction(commit) == [0], "the transaction fences its producer"
 
 
 def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:

@@ -9,37 +9,37 @@ from ..harness import Harness
 
 def test_commits_are_fenced_by_member_epoch(h: Harness) -> None:
     h.streams_beat("a", 0)
-    place = ("orders", 0)
-    assert h.commit({place: 1}, "a", 2) == [0]
-    assert h.commit({place: 1}, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
-    assert h.commit({place: 1}, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
-    assert h.commit({place: 1}, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
+    partition = ("orders", 0)
+    assert h.commit({partition: 1}, "a", 2) == [0]
+    assert h.commit({partition: 1}, "a", 2, version=8) == [ErrorCode.UNSUPPORTED_VERSION]
+    assert h.commit({partition: 1}, "x", 2) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert h.commit({partition: 1}, "a", 3) == [ErrorCode.STALE_MEMBER_EPOCH]
     h.streams_beat("b", 0)
     h.streams_beat("a", 2)
     h.streams_beat("a", 2, owned={"0": [0, 1]})
     stale = ErrorCode.STALE_MEMBER_EPOCH
     for other in (("orders", 3), ("audit", 0)):
         assert (
-            h.commit({place: 1, other: 1}, "a", 2) == [stale] * 2
+            h.commit({partition: 1, other: 1}, "a", 2) == [stale] * 2
         )  # one stale partition rejects all
-    assert h.commit({place: 1}, "a", 2) == [0]
-    assert h.commit({place: 1}, "a", 1) == [stale]
+    assert h.commit({partition: 1}, "a", 2) == [0]
+    assert h.commit({partition: 1}, "a", 1) == [stale]
     for name in "ab":
         h.streams_beat(name, -1)
-    assert h.commit({place: 1}, "", -1) == [0]
+    assert h.commit({partition: 1}, "", -1) == [0]
 
 
 def test_transactional_commits_are_fenced_by_epoch(h: Harness) -> None:
     h.streams_beat("a", 0)
-    place = {("orders", 0): 5}
+    partition = {("orders", 0): 5}
     stale = [ErrorCode.ILLEGAL_GENERATION]
-    assert h.commit_in_transaction(place, member_id="a", generation=2) == [0]
-    assert h.commit_in_transaction(place, member_id="a", generation=3) == stale
-    assert h.commit_in_transaction(place, member_id="a", generation=1) == stale
-    assert h.commit_in_transaction(place, member_id="x", generation=2) == [
+    assert h.commit_in_transaction(partition, member_id="a", generation=2) == [0]
+    assert h.commit_in_transaction(partition, member_id="a", generation=3) == stale
+    assert h.commit_in_transaction(partition, member_id="a", generation=1) == stale
+    assert h.commit_in_transaction(partition, member_id="x", generation=2) == [
         ErrorCode.UNKNOWN_MEMBER_ID
     ]
-    assert h.commit_in_transaction(place) == [0], "the transaction fences its producer"
+    assert h.commit_in_transaction(partition) == [0], "the transaction fences its producer"
     h.end(commit=True)
     assert h.coordinator.committed("g") == {("orders", 0): 5}
 

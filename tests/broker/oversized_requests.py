@@ -170,10 +170,10 @@ def arrays(apis: Mapping[int, Api]) -> list[Array]:
             version = max(versions, default=None)
             if version is not None:
                 found.append(Array(api, path, version))
-    return sorted(found, key=lambda each: _harm(each.api.key))
+    return sorted(found, key=lambda each: _rank_by_changes(each.api.key))
 
 
-def _harm(key: ApiKey) -> int:
+def _rank_by_changes(key: ApiKey) -> int:
     """Rank an API by how much it changes: 0 for read-only APIs."""
     if key.name.startswith(("LIST", "FIND", "FETCH", "DESCRIBE", "METADATA", "OFFSET_F")):
         return 0
@@ -186,8 +186,8 @@ def _harm(key: ApiKey) -> int:
 class Stretch(NamedTuple):
     """A way to fill an array.
 
-    `item` creates an item from a valid one and its index. `is_one` is True if all items are the
-    same.
+    `item` creates an item from a valid one and its index. `is_one` is True if all items are
+    equal.
     """
 
     name: str
@@ -199,7 +199,7 @@ def _keep_valid(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
     return valid
 
 
-def _unknown(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
+def _use_unknown_values(crowd: Crowd, field: Field, valid: Any, index: int) -> Any:
     return _vary(field, valid, lambda each: _new_value(each, index))
 
 
@@ -210,7 +210,7 @@ def _use_known_values(crowd: Crowd, field: Field, valid: Any, index: int) -> Any
 STRETCHES = (
     Stretch("as valid", _keep_valid, is_one=True),
     Stretch("the same", _use_known_values, is_one=True),
-    Stretch("unknown", _unknown),
+    Stretch("unknown", _use_unknown_values),
     Stretch("known", _use_known_values),
 )
 
@@ -319,10 +319,10 @@ def _known_value(crowd: Crowd, field: Field, index: int) -> Any:
     return topic.id if field.kind == "uuid" else _new_value(field, index)
 
 
-def repeated(array: Array, crowd: Crowd, count: int) -> bytes:
+def repeat_shortest_item(array: Array, crowd: Crowd, count: int) -> bytes:
     """Return a request frame with `count` copies of the shortest item in one array.
 
-    It is built from bytes, because encoding that many rows would take long.
+    The frame is assembled from bytes, because encoding so many rows would take long.
     """
     api, path, version = array
     message = _copy(valid_requests(api.key, crowd)[0])
@@ -386,6 +386,6 @@ async def exchange(node: Node, apis: Mapping[int, Api], frame: bytes) -> Outcome
     return Outcome("no response")
 
 
-def framed(array: Array, message: Any) -> bytes:
+def frame_of(array: Array, message: Any) -> bytes:
     """Return a request as bytes with its length."""
     return frame(array.api.key, array.version, message)

@@ -33,10 +33,10 @@ from .oversized_requests import (
     array_paths,
     arrays,
     exchange,
-    framed,
+    frame_of,
     make_crowd,
     name_of,
-    repeated,
+    repeat_shortest_item,
     stretch_request,
     valid_requests,
 )
@@ -59,7 +59,7 @@ def requests(array: Array, crowd: Crowd) -> Iterator[tuple[str, bytes]]:
         cycle(valid_requests(array.api.key, crowd)), STRETCHES, strict=False
     ):
         message = stretch_request(message, crowd, array.path, stretch, count)
-        yield f"{array}, {stretch.name}", framed(array, message)
+        yield f"{array}, {stretch.name}", frame_of(array, message)
 
 
 @contextmanager
@@ -116,7 +116,9 @@ async def test_request_with_million_rows_closes_connection(
             for array in arrays(apis):
                 gc.collect()
                 caplog.clear()
-                outcome = await exchange(broker.node, apis, repeated(array, crowd, ROWS))
+                outcome = await exchange(
+                    broker.node, apis, repeat_shortest_item(array, crowd, ROWS)
+                )
                 assert outcome.how == "closed", array
                 lines = [each.getMessage() for each in caplog.records]
                 closing = [line for line in lines if line.startswith("closing the connection")]

@@ -69,7 +69,7 @@ class MachineRun(Run):
         self._await_watched("recovery")
         super().await_recovery()
 
-    # -- faults; each returns the partitions that must stay available, None for those of the victims
+    # -- faults: each returns the partitions that must stay available, or None for the victims' ones
 
     def kill(self, victims: Sequence[int]) -> list[Place] | None:
         for node in victims:
@@ -101,7 +101,7 @@ class MachineRun(Run):
         self._cut([node], targets)
 
     def isolate_others(self, victims: Sequence[int]) -> list[Place]:
-        """Cut all nodes but one off from etcd and from that one; it lacks in-sync replicas."""
+        """Cut all other nodes off from etcd and from the victim, which then lacks in-sync replicas."""
         (node,) = victims
         targets = [each for each in NODES if each != node]
         self._cut(targets, [self.cluster.machine_of(node), *self.cluster.members])
@@ -186,7 +186,7 @@ class MachineRun(Run):
 
 
 class Fault(NamedTuple):
-    """A fault, its victims, and whether it always causes an election."""
+    """A fault and its victims. `elects` is True if the fault always causes an election."""
 
     victims: str
     inject: Callable[[MachineRun, Sequence[int]], list[Place] | None]

@@ -39,14 +39,14 @@ def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def ailments(bootstrap: str) -> str:
+def health_problems(bootstrap: str) -> str:
     """Return the problems of a cluster; empty if it is healthy."""
     done = run("cluster", "health", "--bootstrap", bootstrap)
     return done.stdout + done.stderr if done.returncode else ""
 
 
 def wait_until_healthy(bootstrap: str) -> None:
-    wait_until(lambda: not ailments(bootstrap), lambda: ailments(bootstrap))
+    wait_until(lambda: not health_problems(bootstrap), lambda: health_problems(bootstrap))
 
 
 def wait_until(condition: Callable[[], bool], why_not: Callable[[], str] = str) -> None:

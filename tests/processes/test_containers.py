@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ..ports import free_ports
-from .commands import ailments, consume, kbroker, produce, wait_until
+from .commands import consume, health_problems, kbroker, produce, wait_until
 from .deployed import EXAMPLES, Deployed, Members, replace_locations
 
 COMPOSE = EXAMPLES / "compose/compose.yaml"
@@ -27,11 +27,11 @@ class Container(NamedTuple):
     """A container: settings, command, and the readiness `probe` of the broker."""
 
     environment: Mapping[str, str]
-    words: Sequence[str] = ()
+    arguments: Sequence[str] = ()
     probe: Sequence[str] = ()
 
 
-def composed() -> tuple[list[Container], list[Container]]:
+def read_compose_file() -> tuple[list[Container], list[Container]]:
     """Return the etcd members and the brokers of compose.yaml."""
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     members, brokers = [], []
@@ -46,7 +46,7 @@ def composed() -> tuple[list[Container], list[Container]]:
     return members, brokers
 
 
-def pods(manifest: str) -> list[Container]:
+def read_manifest(manifest: str) -> list[Container]:
     """Return the containers of a StatefulSet with the environment that Kubernetes sets."""
     documents = yaml.safe_load_all((KUBERNETES / manifest).read_text())
     (found,) = (each for each in documents if each["kind"] == "StatefulSet")
@@ -108,7 +108,7 @@ def _broker(container: Container, here: Mapping[str, str], data: Path) -> Deploy
     advertised = settings.get("KBROKER_CFG_ADVERTISED_LISTENERS") or settings["KBROKER_ADVERTISE"]
     address = here[addresses_in(advertised)[-1]]
     port = {} if "KBROKER_CFG_LISTENERS" in settings else {"KBROKER_PORT": address.split(":")[1]}
-    arguments = [word.replace("/data", str(data)) for word in container.words]
+    arguments = [each.replace("/data", str(data)) for each in container.arguments]
     bootstrap = {"KBROKER_BOOTSTRAP": address}  # commands get no address: they use the default port
     return Deployed(address, arguments, with_local_addresses(settings, here) | port | bootstrap)
 
@@ -157,9 +157,9 @@ def _is_ready(broker: Deployed, probe: Sequence[str]) -> bool:
 def test_containers_replicate_during_rolling_restart(kind: str, tmp_path: Path) -> None:
     """Each broker restarts when the previous broker is ready, as in an upgrade."""
     if kind == "compose":
-        members, brokers = composed()
+        members, brokers = read_compose_file()
     else:
-        members, brokers = pods("etcd.yaml"), pods("kbroker.yaml")
+        members, brokers = read_manifest("etcd.yaml"), read_manifest("kbroker.yaml")
     assert (len(members), len(brokers)) == (3, BROKERS)
     with running(members, brokers, tmp_path) as deployed:
         kbroker(deployed[0].address, "topic", "create", "orders", "--partitions", "6")
@@ -169,7 +169,7 @@ def test_containers_replicate_during_rolling_restart(kind: str, tmp_path: Path) 
             other = deployed[number - 1].address
             produce(other, 100 * number, 100 * number + 50)
             broker.terminate()
-            assert ailments(other)
+            assert health_problems(other)
             produce(other, 100 * number + 50, 100 * number + 100)
             broker.start()
             wait_until(partial(_is_ready, broker, container.probe))

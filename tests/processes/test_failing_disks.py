@@ -30,7 +30,7 @@ from ..replication.test_crashes import Run as CrashRun
 from ..transactions import bank as bank_of
 from ..transactions.bank import Bank, running_bank
 from ..transactions.checker import Minimum, judge, report
-from .commands import ailments, wait_until, wait_until_healthy
+from .commands import health_problems, wait_until, wait_until_healthy
 from .etcd_cluster import EtcdCluster
 from .failing_disk import FailingDisk, Fault, compiled, draw_fault
 
@@ -52,7 +52,7 @@ def goes_on(server: Server) -> bool:
     assert server.process is not None
     ends_at = time.monotonic() + HEALTHY_SECONDS
     while server.process.poll() is None and time.monotonic() < ends_at:
-        if not ailments(server.bootstrap):
+        if not health_problems(server.bootstrap):
             return True
         time.sleep(0.2)
     server.process.terminate()

@@ -17,9 +17,9 @@ from ..kill.server import Server
 from ..ports import free_ports
 from .commands import (
     WAIT_SECONDS,
-    ailments,
     children_of,
     consume,
+    health_problems,
     kbroker,
     produce,
     serve_error,
@@ -185,7 +185,7 @@ def test_second_server_on_directory_is_rejected(tmp_path: Path) -> None:
         for arguments in (["--processes", "3"], ["--nodes", "3"]):
             output = serve_error(*arguments, "--port", "0", "--data-dir", str(server.data))
             assert "another broker uses this data directory" in output
-        assert not ailments(server.bootstrap)
+        assert not health_problems(server.bootstrap)
 
 
 def test_directory_of_single_node_must_be_resized_first(tmp_path: Path) -> None:

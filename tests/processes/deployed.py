@@ -23,7 +23,7 @@ class Deployed:
 
     Args:
         address: Address at which it must respond.
-        words: Arguments of `kbroker`.
+        arguments: Arguments of `kbroker`.
         environment: Additional environment variables.
     """
 
@@ -31,13 +31,13 @@ class Deployed:
         self, address: str, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.address = address
-        self._words = arguments
+        self._arguments = arguments
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the broker and wait until it responds."""
-        self._process = subprocess.Popen(_program(self._words), env=self._environment)
+        self._process = subprocess.Popen(_program(self._arguments), env=self._environment)
         wait_until(self._answers)
 
     def _answers(self) -> bool:

@@ -73,7 +73,7 @@ def main(arguments: Sequence[str], tools: Path = TOOLS) -> int:
     os.environ["PATH"] = os.pathsep.join([str(tools / "bin"), os.environ["PATH"]])
     missing = [need for need in wanted if not is_met(need, tools)]
     if missing and not any(map(is_chosen, problems(missing, tools))):
-        bring(missing, tools)
+        install_missing(missing, tools)
     lacking = problems(missing, tools)
     for problem, need in lacking.items():
         command = f"apt-get install {need.installed[0]} (Debian; as root) brings it"
@@ -98,7 +98,7 @@ def is_met(need: Prerequisite, tools: Path) -> bool:
     return not need.problem(tools)
 
 
-def bring(missing: Sequence[Prerequisite], tools: Path) -> None:
+def install_missing(missing: Sequence[Prerequisite], tools: Path) -> None:
     """Install or unpack packages; print the actions, and apt's output on errors."""
     if shutil.which("apt-get") is None:
         return

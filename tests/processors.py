@@ -20,7 +20,7 @@ def cpu_ticks() -> tuple[int, int]:
 
 
 def stolen_share(before: tuple[int, int]) -> float:
-    """Return the share of CPU time that was stolen since `processors` returned `before`."""
+    """Return the share of CPU time that was stolen since `cpu_ticks` returned `before`."""
     total, stolen = (now - earlier for now, earlier in zip(cpu_ticks(), before, strict=True))
     return stolen / total if total else 0.0
 

@@ -18,7 +18,7 @@ import click
 IMPORTED_UNCOLLECTED = not gc.isenabled()
 
 @click.command()
-def said():
+def state():
     click.echo(f"{IMPORTED_UNCOLLECTED} {gc.isenabled()}")
 """
 
@@ -30,8 +30,8 @@ def test_garbage_collection_is_disabled_only_during_command_import(
     (tmp_path / "one_command.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "one_command", raising=False)
-    group = LazyGroup("all", lazy={"said": ("one_command:said", "Says it.")})
-    result = CliRunner().invoke(group, ["said"])
+    group = LazyGroup("all", lazy={"state": ("one_command:state", "Print the state.")})
+    result = CliRunner().invoke(group, ["state"])
     if source is COMMAND:
         assert result.output == "True True\n"
     else:

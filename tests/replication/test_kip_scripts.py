@@ -1,7 +1,8 @@
 """Failure scenarios from Kafka's improvement proposals about replication, on real nodes.
 
 Each proposal describes a sequence of events that lost committed records or let logs diverge
-before the proposal. All nodes run in one process, on disk. Links between nodes delay messages where needed.
+before the proposal. All nodes run in one process, on disk. Links between nodes delay messages where
+needed.
 """
 
 from __future__ import annotations

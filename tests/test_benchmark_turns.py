@@ -47,8 +47,8 @@ def test_disturbed_row_is_repeated_until_patience_is_used_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processors = Processors(*parts)
-    monkeypatch.setattr(turns, "processors", processors.ticks)
-    monkeypatch.setattr("tests.processors.processors", processors.ticks)
+    monkeypatch.setattr(turns, "cpu_ticks", processors.ticks)
+    monkeypatch.setattr("tests.processors.cpu_ticks", processors.ticks)
     monkeypatch.setattr(turns, "PROBE_SECONDS", 0)
     monkeypatch.setattr("os.sync", lambda: None)  # a disk may be slow
     machine = turns.Machine(patience)

@@ -42,7 +42,7 @@ from ..handlers.test_share_state import READ as READ_SHARE_STATE
 from ..handlers.test_share_state import request_state as ask_share_state
 from ..net.test_server import commit
 from ..sharing import GROUP, ShareMember, initialize
-from ..web.client import Answer, open_http_client, served
+from ..web.client import HttpResponse, open_http_client, served
 from ..wire import (
     Topic,
     Wire,
@@ -83,7 +83,7 @@ class World:
     topic: Topic
     directories: list[Path]
 
-    async def ask(self, path: str) -> Answer:
+    async def ask(self, path: str) -> HttpResponse:
         """Send a request to the console."""
         async with open_http_client(self.http.endpoint_of(1)) as client:
             return await client.ask(f"/api/v1/topics/t/{path}")

@@ -53,9 +53,9 @@ def reject_once(monkeypatch: pytest.MonkeyPatch, code: ErrorCode, sequences: Seq
     """Make the first attempt to append each of these batches fail."""
     append, left = Replica.append_produced, set(sequences)
 
-    def append_or_reject(
+    def append_or_reject(  # type: ignore[no-untyped-def]
         replica: Replica, batch: memoryview, header: object, *rest: object, **more: bool
-    ):  # type: ignore[no-untyped-def]
+    ):
         sequence = read_header(batch).base_sequence
         if sequence in left:
             left.remove(sequence)

@@ -18,9 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "dev" / "soak.md"
 HEAD = """# Long tests
 
-`make soak PART=name` runs one and writes its row. Each row is the last run of its part.
+`make soak PART=NAME` runs one long test and writes its row. A row shows the last run of its part.
+The last column quotes the lines that the test printed after `figures:`.
 
-| part | what | date | commit | minutes | result | figures |
+| part | test | date | commit | minutes | result | output |
 |---|---|---|---|--:|---|---|
 """
 

@@ -291,8 +291,8 @@ class _Serving:
         self, port: int, config: BrokerConfig, http: Served | None, settings: _Settings
     ) -> AsyncIterator[Broker]:
         """Open a broker with a control port."""
+        from kbroker.testing.console_broker import ConsoleBroker
         from kbroker.testing.control import run_controlled_broker
-        from kbroker.testing.shown import ConsoleBroker
 
         try:
             async with run_controlled_broker(

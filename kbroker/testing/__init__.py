@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .async_broker import RunningBroker, open_test_broker
+    from .broker_thread import BrokerThread
     from .external import ExternalKafka
     from .fault import Fault, UnfiredFault
-    from .host import BrokerThread
     from .kit import KafkaRecord, WaitTimeout
     from .local import LocalBroker
     from .snapshot import Snapshot
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BrokerThread": "host",
+    "BrokerThread": "broker_thread",
     "ExternalKafka": "external",
     "Fault": "fault",
     "KafkaRecord": "kit",

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
-from .given import check_number
+from .arguments import check_number
 from .rules import Faults
 from .schedule import AnyRule, Effect
 

@@ -30,19 +30,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acls import Acl
 from kbroker.storage.naming import META_PROPERTIES
 
-from .clock import MovableClock
-from .explaining import Explain, Subject
-from .fault import Arming, check_faults
-from .fault_injector import FaultInjector
-from .given import Config, Topics, kit_properties, topics_of
-from .idleness import pending_work
-from .kit import CLIENT_ID, WAIT_SECONDS, Kit
-from .log_tail import LogTail
-from .node_operations import NodeOperations
-from .releases import limits_of
-from .rules import Faults, RequestInfo
-from .schedule import AnyRule
-from .secured import (
+from .arguments import Config, Topics, kit_properties, topics_of
+from .broker_security import (
     OPEN,
     BrokerSecurity,
     ClientAccess,
@@ -50,6 +39,18 @@ from .secured import (
     merged,
     new_broker_security,
 )
+from .clock import MovableClock
+from .explaining import Explain, Subject
+from .fault import Arming, check_faults
+from .fault_injector import FaultInjector
+from .idleness import pending_work
+from .kit import CLIENT_ID, WAIT_SECONDS, Kit
+from .log_tail import LogTail
+from .node_lookup import any_node, leader_of
+from .node_operations import NodeOperations
+from .releases import limits_of
+from .rules import Faults, RequestInfo
+from .schedule import AnyRule
 from .snapshot import (
     NO_PROGRESS,
     Snapshot,
@@ -60,7 +61,6 @@ from .snapshot import (
 from .state_operations import StateOperations
 from .stores import MemoryStore, Store, has_crashed
 from .transactions import finish_prepared_transactions, known_transactions
-from .whereabouts import any_node, leader_of
 
 T = TypeVar("T")
 

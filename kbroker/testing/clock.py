@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .given import check_number
+from .arguments import check_number
 from .real_time import RealClock
 
 

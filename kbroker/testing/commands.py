@@ -21,9 +21,9 @@ from kbroker.net.server import CannotListen
 from kbroker.protocol.errors import KafkaError
 from kbroker.text.documents import read_json
 
+from .broker_thread import BrokerThread
 from .fault import NO_REGISTRY
-from .fault_words import parse_call_rule, parse_rule
-from .host import BrokerThread
+from .fault_arguments import parse_call_rule, parse_rule
 from .kit import WAIT_SECONDS, KafkaRecord, Value
 from .local import LocalBroker
 from .schedule import AnyRule

@@ -24,9 +24,9 @@ import trio
 from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
 
+from .broker_thread import BrokerThread
 from .commands import Answer, Command, CommandExecutor, InvalidCommand, parse_command
 from .control_token import ControlToken, control_token
-from .host import BrokerThread
 from .local import LocalBroker
 
 logger = logging.getLogger(__name__)

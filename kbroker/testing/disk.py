@@ -18,7 +18,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Buffer
 from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, directory_name
 
-from .given import check_number, one_of
+from .arguments import check_number, one_of
 from .transaction_steps import COMPLETED, MARKER, PREPARED, Step, parse_steps
 
 # Name of the data directory on the disk.

@@ -18,13 +18,13 @@ from kbroker.node.explain_shares import explain_share
 from kbroker.partitions.history import Line
 from kbroker.protocol.api_keys import ApiKey
 
-from .rules import Faults, Hit, RequestInfo
-from .whereabouts import (
+from .node_lookup import (
     any_node,
     coordinator_of_group,
     coordinator_of_transactions,
     leader_of,
 )
+from .rules import Faults, Hit, RequestInfo
 
 ACTIONS_KEPT = 100
 PARTITIONS_SHOWN = 5

@@ -10,10 +10,10 @@ from unittest import SkipTest
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
 
-from .host import BrokerThread, OpenResource
+from .broker_thread import BrokerThread, OpenResource
+from .external_kit import SETTLE_SECONDS, ExternalKit
 from .kit import CLIENT_ID, WAIT_SECONDS
 from .local import KafkaHandle, LocalBroker
-from .outside import SETTLE_SECONDS, OutsideKit
 from .real_time import RealClock
 
 
@@ -43,10 +43,10 @@ class ExternalKafka(KafkaHandle):
         self._settle_seconds = settle_seconds
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
-        self._held: OpenResource[OutsideKit] = self._thread.open_resource(self._open)
+        self._held: OpenResource[ExternalKit] = self._thread.open_resource(self._open)
 
     @property
-    def _kit(self) -> OutsideKit:
+    def _kit(self) -> ExternalKit:
         return self._held.value
 
     @property
@@ -61,10 +61,10 @@ class ExternalKafka(KafkaHandle):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[OutsideKit]:
+    async def _open(self) -> AsyncIterator[ExternalKit]:
         endpoints = [Endpoint.parse(text) for text in self._bootstrap.split(",")]
         async with open_cluster(endpoints, CLIENT_ID) as cluster:
-            yield OutsideKit(cluster, RealClock().log_ms, self._settle_seconds)
+            yield ExternalKit(cluster, RealClock().log_ms, self._settle_seconds)
 
     def begin_test(self) -> None:
         """Begin a test: existing topics, groups and records do not belong to it.
@@ -79,7 +79,7 @@ class ExternalKafka(KafkaHandle):
 
     @contextlib.contextmanager
     def one_test(self) -> Iterator[None]:
-        """Run a test in the block, and clean up after it; see `OutsideKit.end_test`."""
+        """Run a test in the block, and clean up after it; see `ExternalKit.end_test`."""
         self.begin_test()
         try:
             yield
@@ -102,7 +102,7 @@ class ExternalKafka(KafkaHandle):
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
         """Wait until the cluster is idle, then check that a topic has no unexpected record.
 
-        See `KafkaHandle.expect_nothing`, and `OutsideKit.wait_until_idle` for what idle means.
+        See `KafkaHandle.expect_nothing`, and `ExternalKit.wait_until_idle` for what idle means.
         """
         self._kit.track_topic(topic)
         super().expect_nothing(topic, timeout)

@@ -12,8 +12,8 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.storage.log import Log
 
-from .given import AT_REST
-from .whereabouts import leader_of
+from .arguments import AT_REST
+from .node_lookup import leader_of
 
 
 def pending_work(broker: Broker, group: str | None = None) -> str | None:

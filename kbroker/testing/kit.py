@@ -31,8 +31,16 @@ from kbroker.client.topics import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
+from .arguments import (
+    AT_REST,
+    Config,
+    Partitions,
+    check_number,
+    group_state,
+    partitions_of,
+    properties,
+)
 from .availability import BrokerAvailability
-from .given import AT_REST, Config, Partitions, check_number, group_state, partitions_of, properties
 
 T = TypeVar("T")
 

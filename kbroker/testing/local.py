@@ -23,6 +23,7 @@ from kbroker.net.server import Listener
 from kbroker.security.acls import Acl
 from kbroker.storage.crash_files import Mode
 
+from .arguments import Config, Partitions, Topics, kit_properties, topics_of
 from .async_broker import (
     CRASHED,
     RunningBroker,
@@ -30,12 +31,20 @@ from .async_broker import (
     recent_activity,
     run_broker,
 )
+from .broker_security import (
+    HOST,
+    BrokerSecurity,
+    ClientAccess,
+    Passwords,
+    Permissions,
+    merged,
+    new_broker_security,
+)
+from .broker_thread import BrokerThread
 from .clock import MovableClock, milliseconds
 from .disk import Disk, DiskFaults, PowerCut
 from .expectation import Expectation
 from .fault import NO_REGISTRY, Arming, check_faults
-from .given import Config, Partitions, Topics, kit_properties, topics_of
-from .host import BrokerThread
 from .kit import (
     WAIT_SECONDS,
     Headers,
@@ -51,15 +60,6 @@ from .registry_fault import FaultInjectingApp
 from .restartable import RestartableBroker
 from .rules import Faults
 from .schedule import AnyRule
-from .secured import (
-    HOST,
-    BrokerSecurity,
-    ClientAccess,
-    Passwords,
-    Permissions,
-    merged,
-    new_broker_security,
-)
 from .snapshot import Snapshot, prepare_restored_store, read_progress
 from .stores import BreakableStore, Store, has_crashed, new_store
 
@@ -351,7 +351,7 @@ class KafkaHandle:
         """Wait until the cluster, or one group, is idle.
 
         See `RunningBroker.wait_until_idle` for what idle means. For an external cluster, see
-        `OutsideKit.wait_until_idle`.
+        `ExternalKit.wait_until_idle`.
 
         Args:
             group: Group to check; None for the whole cluster.

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
+    from .broker_thread import BrokerThread
     from .external import ExternalKafka
-    from .host import BrokerThread
     from .local import KafkaHandle, LocalBroker
     from .session_broker import SessionBroker
 
@@ -123,7 +123,7 @@ def kbroker_thread() -> Iterator[BrokerThread]:
     from .patched_threads import check_threads
 
     check_threads()
-    from .host import BrokerThread
+    from .broker_thread import BrokerThread
 
     thread = BrokerThread()
     yield thread
@@ -193,7 +193,7 @@ def kbroker_session(
         with _session_kafka(request, kafka):
             yield kafka
     elif request.config.getoption("kbroker_shared"):
-        from .shared import shared_broker
+        from .shared_broker import shared_broker
 
         with shared_broker(_directory_of_run(request)) as bootstrap:
             kafka = _external(request, bootstrap, kbroker_thread)
@@ -286,7 +286,7 @@ def _marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
     For each topic, property and option the innermost marker wins.
     """
-    from .given import topics_of
+    from .arguments import topics_of
 
     wanted: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("kbroker"))):

@@ -11,9 +11,9 @@ from kbroker.schemas.core.errors import CONTENT_TYPE, RegistryError
 from kbroker.web.guard import END_CONNECTION, App, Message, Receive, Send
 
 from .any_fault import AnyFault, Waited
-from .calls import CallRule, CallTarget, parse_call
-from .given import one_of
+from .arguments import one_of
 from .names import is_after
+from .registry_calls import CallRule, CallTarget, parse_call
 from .rules import Faults
 from .schedule import Effect
 

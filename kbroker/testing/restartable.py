@@ -10,8 +10,8 @@ from kbroker.net.server import Listener
 from kbroker.storage.crash_files import Mode
 
 from .async_broker import CRASHED, STOPPED, RunningBroker
+from .broker_thread import BrokerThread, OpenResource
 from .disk import PowerCut
-from .host import BrokerThread, OpenResource
 from .kit import POLL_SECONDS, WaitTimeout
 from .real_time import steady_seconds
 from .stores import BreakableStore, Store, has_crashed

@@ -17,8 +17,8 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import Struct, fields
 
-from .calls import Call, CallRule
 from .names import format_versions
+from .registry_calls import Call, CallRule
 from .releases import Limits, apply_limits
 from .rows import (
     GROUP_LISTS,

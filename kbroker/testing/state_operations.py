@@ -11,6 +11,12 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
+from .node_lookup import (
+    any_node,
+    coordinator_of_group,
+    coordinator_of_transactions,
+    leader_of,
+)
 from .rules import Faults, Rule, Target
 from .schedule import Effect
 from .transactions import (
@@ -18,12 +24,6 @@ from .transactions import (
     known_transactions,
     open_transaction,
     transaction_of,
-)
-from .whereabouts import (
-    any_node,
-    coordinator_of_group,
-    coordinator_of_transactions,
-    leader_of,
 )
 
 # APIs whose requests go to partition leaders.

@@ -6,11 +6,11 @@ import os
 import unittest
 from typing import Any, ClassVar
 
+from .arguments import topics_of
+from .broker_thread import BrokerThread
 from .external import ExternalKafka
-from .given import topics_of
-from .host import BrokerThread
+from .external_kit import SETTLE_SECONDS
 from .local import LocalBroker
-from .outside import SETTLE_SECONDS
 
 
 class KafkaTestCase(unittest.TestCase):

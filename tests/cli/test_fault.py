@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbroker.cli.fault import arm
-from kbroker.testing.fault_words import EFFECTS, WORDS
+from kbroker.testing.fault_arguments import EFFECTS, WORDS
 
 
 def test_fault_arm_has_option_for_every_fault_argument() -> None:

@@ -35,7 +35,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
 from kbroker.testing.control import CONNECTIONS_MAX, LOGIN_SECONDS, ControlConnections
 from kbroker.testing.control_token import ControlToken
-from kbroker.testing.fault_words import CALL_WORDS, EFFECTS, WORDS
+from kbroker.testing.fault_arguments import CALL_WORDS, EFFECTS, WORDS
 
 from ..commands import KBROKER
 from ..limits import PROCESS_SECONDS

@@ -16,8 +16,8 @@ import pytest
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.testing import BrokerThread, LocalBroker, UnfiredFault, WaitTimeout
-from kbroker.testing.calls import Call, CallRule, CallTarget, parse_call
-from kbroker.testing.fault_words import parse_call_rule
+from kbroker.testing.fault_arguments import parse_call_rule
+from kbroker.testing.registry_calls import Call, CallRule, CallTarget, parse_call
 from kbroker.testing.schedule import Effect
 
 SECONDS = 30

@@ -9,12 +9,12 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.testing.async_broker import RunningBroker, run_broker
+from kbroker.testing.broker_security import OPEN
+from kbroker.testing.broker_thread import BrokerThread
 from kbroker.testing.clock import MovableClock
-from kbroker.testing.host import BrokerThread
 from kbroker.testing.log_tail import LogTail
 from kbroker.testing.restartable import RestartableBroker
 from kbroker.testing.rules import Faults
-from kbroker.testing.secured import OPEN
 from kbroker.testing.stores import BreakableStore, MemoryStore, Store
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.testing import LocalBroker
-from kbroker.testing.shown import ConsoleBroker
+from kbroker.testing.console_broker import ConsoleBroker
 from kbroker.web.service import HttpService
 
 from .consoles import API, console

@@ -32,7 +32,7 @@ from kbroker.client.transactions import (
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .given import AT_REST, Config
+from .arguments import AT_REST, Config
 from .kit import WAIT_SECONDS, Headers, KafkaRecord, Kit, Pauses, Value
 
 # Seconds without a change after which an external Kafka counts as idle.
@@ -105,7 +105,7 @@ class ObservedState:
         return None
 
 
-class OutsideKit(Kit):
+class ExternalKit(Kit):
     """Operations on an external cluster.
 
     The kit records the topics and groups that a test names, and those that existed before the test.

@@ -8,10 +8,10 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .calls import CallRule
+from .arguments import check_number
 from .fault import BIT_MAX, check_effect, new_rule
-from .given import check_number
 from .names import api_key
+from .registry_calls import CallRule
 from .registry_fault import CALL_EFFECTS, new_call_rule
 from .rules import Rule
 from .schedule import AnyRule, Effect

@@ -21,8 +21,8 @@ from kbroker.client.security import security_of
 from kbroker.net.server import Listener
 from kbroker.security.jaas import jaas_text, parse_jaas
 from kbroker.testing import BrokerThread, ExternalKafka, LocalBroker, open_test_broker
+from kbroker.testing.broker_security import MECHANISMS, parse_acl
 from kbroker.testing.client_settings import TokenLogin
-from kbroker.testing.secured import MECHANISMS, parse_acl
 
 USERS = {"alice": "pencil", "bob": "pen"}
 AWKWARD = {'a b"=;': "1\\2\n3 'x' \"y\"", "größe": "ключ"}

@@ -26,9 +26,9 @@ from kbroker.security.protocols import SecurityProtocol
 from kbroker.security.scram import ScramMechanism
 from kbroker.security.users import OAUTHBEARER, PLAIN
 
+from .arguments import one_of
 from .client_settings import AnyLogin, ClientSettings, Login, TokenLogin, protocol_of
 from .credentials import BY_COMMON_NAME, Certificates, Issuer, check_names
-from .given import one_of
 from .names import close
 
 # Passwords by user name.

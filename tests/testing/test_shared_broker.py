@@ -10,14 +10,14 @@ import pytest
 
 from kbroker.client.errors import ClientError
 from kbroker.testing import ExternalKafka
-from kbroker.testing.shared import shared_broker
+from kbroker.testing.shared_broker import shared_broker
 
 from ..limits import PROCESS_SECONDS
 
 USER = """
 import sys
 from pathlib import Path
-from kbroker.testing.shared import shared_broker
+from kbroker.testing.shared_broker import shared_broker
 
 with shared_broker(Path(sys.argv[1])) as bootstrap:
     print(bootstrap, flush=True)

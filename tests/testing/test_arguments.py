@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kbroker.testing import BrokerThread, LocalBroker, open_test_broker
+from kbroker.testing.arguments import broker_properties, group_state, partitions_of, topics_of
 from kbroker.testing.expectation import seconds
-from kbroker.testing.given import broker_properties, group_state, partitions_of, topics_of
 
 
 @pytest.fixture

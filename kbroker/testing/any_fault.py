@@ -1,4 +1,4 @@
-"""Schedule and effects that faults of the Kafka API and of the schema registry have in common."""
+"""Base class of faults: schedule and effects for both the Kafka API and the schema registry."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AnyFault(Generic[R, Waited]):
         Raises:
             ValueError: `number` is less than 1. The fault is disarmed.
         """
-        self._check("on_call", number, 1)
+        self._check_number("on_call", number, 1)
         self._rule.first = number
         return self
 
@@ -69,7 +69,7 @@ class AnyFault(Generic[R, Waited]):
         Raises:
             ValueError: `count` is less than 1. The fault is disarmed.
         """
-        self._check("times", count, 1)
+        self._check_number("times", count, 1)
         self._rule.count = count
         return self
 
@@ -95,7 +95,7 @@ class AnyFault(Generic[R, Waited]):
         Raises:
             ValueError: `probability` is not from 0 to 1. The fault is disarmed.
         """
-        self._check("probability", probability, 0, 1)
+        self._check_number("probability", probability, 0, 1)
         self._rule.probability = probability
         self._rule.random = random.Random(seed)
         return self.always().optional()
@@ -120,7 +120,7 @@ class AnyFault(Generic[R, Waited]):
         Raises:
             ValueError: The fault already has an effect. The fault is disarmed.
         """
-        return self._does(Effect.DISCONNECT)
+        return self._set_effect(Effect.DISCONNECT)
 
     def delay(self, milliseconds: float) -> Self:
         """Delay the request. Later requests of the same connection wait for it.
@@ -135,11 +135,11 @@ class AnyFault(Generic[R, Waited]):
             ValueError: `milliseconds` is negative, or the fault already has an effect. The fault is
                 disarmed.
         """
-        self._check("milliseconds", milliseconds, 0)
-        return self._does(Effect.DELAY, milliseconds=milliseconds)
+        self._check_number("milliseconds", milliseconds, 0)
+        return self._set_effect(Effect.DELAY, milliseconds=milliseconds)
 
     def blackhole(self) -> Self:
-        """Never answer, and keep the connection open.
+        """Never send a response, and keep the connection open.
 
         Returns:
             This fault.
@@ -147,9 +147,9 @@ class AnyFault(Generic[R, Waited]):
         Raises:
             ValueError: The fault already has an effect. The fault is disarmed.
         """
-        return self._does(Effect.BLACKHOLE)
+        return self._set_effect(Effect.BLACKHOLE)
 
-    def _does(self, effect: Effect, **settings: object) -> Self:
+    def _set_effect(self, effect: Effect, **settings: object) -> Self:
         try:
             if self._rule.effect is not Effect.PASS:
                 raise ValueError(
@@ -169,14 +169,14 @@ class AnyFault(Generic[R, Waited]):
     def _check_effect(self) -> None:
         """Raise ValueError if no matching request can have the effect."""
 
-    def _check(self, name: str, value: float, least: float, most: float = math.inf) -> None:
+    def _check_number(self, name: str, value: float, least: float, most: float = math.inf) -> None:
         try:
             check_number(name, value, least, most)
         except ValueError:
             self.disarm()
             raise
 
-    # -- afterwards
+    # -- hits
 
     @property
     def hits(self) -> int:

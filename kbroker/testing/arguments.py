@@ -14,9 +14,9 @@ from kbroker.config import ConfigError, Scope, effect_of, property_text, unknown
 
 Text = TypeVar("Text", bound=str)
 
-# Properties of Kafka: strings, numbers, booleans, or lists of them.
+# Kafka properties by name. A value is a string, a number, a boolean, or a list of these.
 Config = Mapping[str, object]
-# Number of partitions by topic, or names of topics with one partition.
+# Topics to create: the number of partitions by topic name, or names of topics with one partition.
 Topics = Mapping[str, int] | Iterable[str]
 # Pairs of topic and partition, or partition numbers by topic.
 Partitions = Mapping[str, Iterable[int]] | Iterable[Sequence[str | int]]
@@ -31,18 +31,18 @@ GROUP_STATES = (
     "Stable",
     "Dead",
 )
-# Broker properties of the test kit that differ from Kafka's defaults: records may have timestamps
-# in the future.
+# Defaults of the test kit that differ from Kafka's. With this one, records may have timestamps in
+# the future.
 KIT_DEFAULTS = {"log.message.timestamp.after.max.ms": str((1 << 63) - 1)}
-# States of groups that do not rebalance.
-AT_REST = {"Stable", "Empty", "Dead"}
+# States of groups that do not rebalance, so that a wait for idleness can end.
+IDLE_GROUP_STATES = {"Stable", "Empty", "Dead"}
 
 
 def check_number(name: str, value: float, least: float, most: float = math.inf) -> None:
     """Check that a value is a number within limits.
 
     Raises:
-        ValueError: It is not a number (booleans and strings are not), or is out of range.
+        ValueError: The value is not a number, or is out of range. Booleans are not numbers here.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number:
@@ -52,11 +52,11 @@ def check_number(name: str, value: float, least: float, most: float = math.inf) 
         raise ValueError(f"{name} must be {limits}, not {value}")
 
 
-def one_of(name: str, given: str, known: Sequence[Text]) -> Text:
+def parse_choice(name: str, given: str, known: Sequence[Text]) -> Text:
     """Return the item of `known` that equals `given`, ignoring case.
 
     Raises:
-        ValueError: There is none.
+        ValueError: No item equals `given`; the message lists the items.
     """
     for each in known:
         if each.lower() == given.lower():
@@ -64,13 +64,13 @@ def one_of(name: str, given: str, known: Sequence[Text]) -> Text:
     raise ValueError(f"invalid {name} {given!r} (valid: {', '.join(known)})")
 
 
-def group_state(given: str | None) -> str | None:
-    """Return a group state as Kafka writes it; None stands for any state.
+def parse_group_state(given: str | None) -> str | None:
+    """Return a group state with Kafka's capitalization; None stands for any state.
 
     Raises:
-        ValueError: There is no such state.
+        ValueError: The state does not exist; the message lists the states.
     """
-    return None if given is None else one_of("state", given, GROUP_STATES)
+    return None if given is None else parse_choice("state", given, GROUP_STATES)
 
 
 def properties(given: Config) -> dict[str, str]:
@@ -95,11 +95,12 @@ def broker_properties(given: Config) -> dict[str, str]:
     return properties(given)
 
 
-def kit_properties(given: Config) -> dict[str, str]:
-    """Convert the broker properties of a test to text, on top of the defaults of the test kit.
+def broker_properties_with_defaults(given: Config) -> dict[str, str]:
+    """Convert broker properties to strings, and add the defaults of the test kit.
 
     Raises:
-        ConfigError: A name is a property of neither Kafka nor kbroker, or a value has no text.
+        ConfigError: A name is a property of neither Kafka nor kbroker, or a value has no string
+            form.
     """
     return KIT_DEFAULTS | broker_properties(given)
 
@@ -108,15 +109,15 @@ def topics_of(given: Topics) -> dict[str, int]:
     """Return the number of partitions of each topic.
 
     Raises:
-        ValueError: `given` has another form, or a number is less than 1.
+        ValueError: `given` is neither a mapping nor a list of names, or a number is less than 1.
     """
-    topics = given if isinstance(given, Mapping) else _named(given)
+    topics = given if isinstance(given, Mapping) else _with_one_partition(given)
     for name, partitions in topics.items():
         check_number(f"topics[{name!r}]", partitions, 1)
     return dict(topics)
 
 
-def _named(names: Iterable[str]) -> Mapping[str, int]:
+def _with_one_partition(names: Iterable[str]) -> Mapping[str, int]:
     listed = [names] if isinstance(names, str) else list(names)
     if isinstance(names, str) or not all(isinstance(name, str) for name in listed):
         raise ValueError(f'invalid topics {names!r}: pass {{"orders": 3}} or a list of names')
@@ -124,13 +125,13 @@ def _named(names: Iterable[str]) -> Mapping[str, int]:
 
 
 def partitions_of(given: Partitions) -> list[Partition]:
-    """Return partitions in sorted order.
+    """Return pairs of topic and partition number, sorted.
 
     Raises:
-        ValueError: `given` has another form.
+        ValueError: `given` is neither pairs nor a mapping of partition numbers by topic.
     """
     found: list[Partition] = []
-    for each in _pairs(given):
+    for each in _topic_partition_pairs(given):
         match each:
             case [str(topic), int(index)]:
                 found.append((topic, index))
@@ -142,7 +143,7 @@ def partitions_of(given: Partitions) -> list[Partition]:
     return sorted(found)
 
 
-def _pairs(given: Partitions) -> Iterable[object]:
+def _topic_partition_pairs(given: Partitions) -> Iterable[object]:
     if not isinstance(given, Mapping):
         return given
     return [

@@ -30,13 +30,13 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acls import Acl
 from kbroker.storage.naming import META_PROPERTIES
 
-from .arguments import Config, Topics, kit_properties, topics_of
+from .arguments import Config, Topics, broker_properties_with_defaults, topics_of
 from .broker_security import (
-    OPEN,
+    UNSECURED,
     BrokerSecurity,
     ClientAccess,
     SecurityOptions,
-    merged,
+    merge_properties,
     new_broker_security,
 )
 from .clock import MovableClock
@@ -65,14 +65,14 @@ from .transactions import finish_prepared_transactions, known_transactions
 T = TypeVar("T")
 
 ANY_PORT = Listener("PLAINTEXT", "127.0.0.1", 0)
-# Requests that a report shows of each client.
+# Maximum number of recent requests per client in a report.
 REQUESTS_SHOWN = 5
-# Clients that a report shows.
+# Maximum number of clients in a report.
 CLIENTS_SHOWN = 10
 CRASHED = "the broker has crashed; wait_for_crash() starts it again"
 STOPPED = "the broker is stopped; call start() first"
-# Maximum number of steps in which `advance` moves the log clock. Retention and compaction run after
-# each step.
+# Maximum number of steps of one `advance` of the log clock. Retention and compaction run after each
+# step.
 ADVANCE_STEPS_MAX = 32
 
 
@@ -99,11 +99,11 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
         self.clock = clock
         self._log = log
         self._store = store
-        self.started(broker, cluster)
+        self.attach(broker, cluster)
 
-    def started(self, broker: Broker, cluster: ClusterClient) -> None:
-        """Use a broker that has been started or restarted."""
-        changes = broker.node.context.changes  # one object for all nodes
+    def attach(self, broker: Broker, cluster: ClusterClient) -> None:
+        """Attach to a broker that was started or restarted."""
+        changes = broker.node.context.changes  # all nodes share one object
         self.broker = broker
         self.explain = Explain(broker, self.faults)
         self.faults.changed = changes.happened
@@ -127,13 +127,13 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
             ValueError: A permission is malformed, the user does not exist, or the broker was
                 created without ACLs.
         """
-        await self.add_rules(self._secured.more_rules({user: rights}))
+        await self.add_acls(self._secured.additional_acls_of({user: rights}))
 
-    async def add_rules(self, rules: Iterable[Acl]) -> None:
+    async def add_acls(self, acls: Iterable[Acl]) -> None:
         """Add ACLs."""
-        await add_acls(self.broker.running().cluster, rules, cause="the test")
+        await add_acls(self.broker.running().cluster, acls, cause="the test")
 
-    # -- rest
+    # -- idleness
 
     async def wait_until_idle(
         self, group: str | None = None, timeout: float = WAIT_SECONDS
@@ -152,11 +152,11 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
             WaitTimeout: Work is still in progress; the message describes it.
         """
 
-        async def look() -> tuple[bool, str | None]:
+        async def observe() -> tuple[bool, str | None]:
             reason = pending_work(self.broker, group)
             return reason is None, reason
 
-        await self.wait_until(look, "the broker to become idle", timeout, group=group)
+        await self.wait_until(observe, "the broker to become idle", timeout, group=group)
 
     async def wait_for_request(
         self, api: ApiKey, client_id: str | None, count: int, timeout: float
@@ -173,7 +173,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
             WaitTimeout: There are fewer requests; the message has their number.
         """
 
-        async def look() -> tuple[bool, str]:
+        async def observe() -> tuple[bool, str]:
             seen = sum(
                 number
                 for (key, client), number in self.faults.counts.items()
@@ -181,7 +181,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
             )
             return seen >= count, f"{seen} requests"
 
-        await self.wait_until(look, f"{count} {api.api_name} requests", timeout)
+        await self.wait_until(observe, f"{count} {api.api_name} requests", timeout)
 
     async def wait_for_hits(self, rule: AnyRule, hits: int, timeout: float) -> None:
         """Wait until a fault has hit a number of requests.
@@ -195,16 +195,16 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
             WaitTimeout: The fault has fewer hits; the message lists the most similar requests.
         """
 
-        async def look() -> tuple[bool, str]:
+        async def observe() -> tuple[bool, str]:
             return rule.hits >= hits, self.faults.report(rule)
 
-        await self.wait_until(look, f"{hits} hits of {rule}", timeout)
+        await self.wait_until(observe, f"{hits} hits of {rule}", timeout)
 
     async def cap_versions(self, versions: str | Mapping[str, int | None] | None) -> None:
         """Serve only the API versions of an older broker.
 
-        Connections are closed, so that clients negotiate versions again. Only the versions change;
-        the broker handles requests as before.
+        Connections are closed, so that clients negotiate versions again. The broker handles the
+        remaining requests as before.
 
         Args:
             versions: A release of Apache Kafka ("3.9"), or the newest version by API (`{"Fetch":
@@ -227,8 +227,8 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
     async def advance(self, span_ms: int) -> None:
         """Move the log clock ahead; return when all due work is done.
 
-        Retention, expiration and compaction run after each of several steps, as they would while
-        time passes: the result of one run may depend on an earlier one.
+        The clock moves in several steps. Retention, expiration and compaction run after each step,
+        because the result of one run may depend on an earlier run.
 
         Args:
             span_ms: Time to add, in ms.
@@ -252,8 +252,8 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
     async def advance_coordinator(self, span_ms: int, *, keep_members: bool) -> None:
         """Move the coordinator clock ahead; return when all due timeouts are handled.
 
-        Timeouts are handled in the order in which they are due, including those that earlier ones
-        cause.
+        Timeouts are handled in the order in which they are due. This includes new timeouts that
+        earlier timeouts cause.
 
         Args:
             span_ms: Time to add, in ms.
@@ -289,7 +289,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
     # -- snapshots
 
     async def snapshot(self) -> Snapshot:
-        """Return a snapshot of the current data; see `LocalBroker.snapshot`.
+        """Take a snapshot of the current data; see `LocalBroker.snapshot`.
 
         Raises:
             ValueError: The broker has several nodes.
@@ -301,16 +301,16 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
             )
         return await take_snapshot(self.broker.node, self._store, self.clock.states())
 
-    async def _call_while_available(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Call `look` as `Kit` does, and once more if a node went down while it was called."""
+    async def _call_while_available(self, observe: Callable[[], Awaitable[T]]) -> T:
+        """Call `observe` as `Kit` does, and once more if a node went down while it was called."""
 
         async def call_twice() -> T:
             try:
-                return await look()
+                return await observe()
             except OSError:
                 if len(self.broker.nodes) == 1:
                     raise
-                return await look()
+                return await observe()
 
         return await super()._call_while_available(lambda: self.call_with_retries(call_twice))
 
@@ -320,8 +320,8 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
 
     # -- reports
 
-    def armed(self) -> str:
-        """Return a line for each armed fault, and for each exception of a hook."""
+    def describe_armed_faults(self) -> str:
+        """Return a line for each armed fault, and a line for each exception of a hook."""
         lines = [f"armed: {rule}, {rule.hits} hits" for rule in self.faults.rules]
         return "\n".join(lines + [f"a hook raised {error!r}" for error in self.faults.failures])
 
@@ -335,7 +335,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
     ) -> None:
         self.explain.record_action(action, Subject(group, topic, transactional_id))
 
-    def why(self, *, group: str | None = None, topic: str | None = None) -> str:
+    def explain_state(self, *, group: str | None = None, topic: str | None = None) -> str:
         """Explain the state of a group or topic, and list the armed faults."""
         if self.has_crashed:
             return CRASHED
@@ -344,7 +344,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
         explanations = self.explain.topic(topic) if topic is not None else []
         if group is not None:
             explanations.append(self.explain.group(group))
-        return "\n".join(filter(None, [*map(str, explanations), self.armed()]))
+        return "\n".join(filter(None, [*map(str, explanations), self.describe_armed_faults()]))
 
     async def report(self) -> str:
         """Return the state and the recent requests of the broker, for reports of failed tests."""
@@ -355,18 +355,18 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
         for node in nodes:
             await node.partitions.open_all()
         for topic in any_node(self.broker).cluster.topics.values():
-            lines += self._topic(topic)
+            lines += self._describe_topic(topic)
         for node in nodes:
             for shard in node.groups.shards():
                 for group in shard.coordinator.list_groups():
                     lines.append(str(self.explain.group(group.group_id)))
         for _, transactional_id, _ in known_transactions(nodes):
             lines.append(str(self.explain.transaction(transactional_id)))
-        lines += filter(None, [self.armed()])
+        lines += filter(None, [self.describe_armed_faults()])
         lines += recent_activity(self.faults, self._log)
         return "\n".join(lines)
 
-    def _topic(self, topic: Topic) -> Iterator[str]:
+    def _describe_topic(self, topic: Topic) -> Iterator[str]:
         leaders = [leader_of(self.broker, topic.name, each.index) for each in topic.partitions]
         logs = [node.partitions.logs.get(topic.name, index) for index, node in enumerate(leaders)]
         ends = [str(log.high_watermark) if log else "0" for log in logs]
@@ -379,7 +379,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
 
 
 def recent_activity(faults: Faults, log: LogTail) -> Iterator[str]:
-    """Return the last requests of each client, oldest client first, and the last log lines."""
+    """Yield lines with the last requests of each client, registry calls and log lines."""
     by_client: dict[str, deque[RequestInfo]] = {}
     for info in faults.log:
         by_client.setdefault(info.client_id, deque(maxlen=REQUESTS_SHOWN)).append(info)
@@ -393,18 +393,20 @@ def recent_activity(faults: Faults, log: LogTail) -> Iterator[str]:
     yield from (f"log: {line}" for line in log.lines)
 
 
-async def fill(config: BrokerConfig, store: Store, clock: MovableClock, snapshot: Snapshot) -> None:
-    """Fill the empty store of a new broker from a snapshot; the broker gets its own cluster ID.
+async def fill_store(
+    config: BrokerConfig, store: Store, clock: MovableClock, snapshot: Snapshot
+) -> None:
+    """Fill the empty store of a new broker from a snapshot, with a new cluster ID.
 
     Raises:
-        ValueError: The store already has data.
+        ValueError: The store is not empty.
     """
     for directory in store.directories:
         if store.files.exists(f"{directory}/{META_PROPERTIES}"):
             raise ValueError(
                 f"cannot load a snapshot into {directory}: it has data; use an empty directory"
             )
-    store.take(snapshot.store)
+    store.replace_data(snapshot.store)
     clock.restore_state(snapshot.clocks)
     await assign_new_cluster_id(store)
     await prepare_restored_store(config, store, clock, NO_PROGRESS)
@@ -425,7 +427,7 @@ def run_broker(
     grace_seconds: float = 0,
     earlier: RunningBroker | None = None,
     service: Service | None = None,
-    secured: BrokerSecurity = OPEN,
+    secured: BrokerSecurity = UNSECURED,
 ) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
     """Run a broker with fault injection, by default on 127.0.0.1.
 
@@ -436,7 +438,7 @@ def run_broker(
         clock: Clocks.
         log: Gets the log lines of the broker.
         listeners: Listeners of the first node.
-        nodes: Number of nodes; None for the number that the store has, or one.
+        nodes: Number of nodes; None for the number of nodes in the store, or one if it is empty.
         racks: Rack of each node.
         listeners_of: Listeners of nodes, by node ID, from an earlier run.
         cluster_id: Cluster ID of a new cluster; None for a random one.
@@ -490,7 +492,7 @@ async def _running(
                 running = RunningBroker(broker, cluster, faults, clock, log, store, secured)
             else:
                 running = earlier
-                running.started(broker, cluster)
+                running.attach(broker, cluster)
             try:
                 yield running
             finally:
@@ -504,7 +506,7 @@ async def open_test_broker(
     config: Config | None = None,
     load: Snapshot | None = None,
     nodes: int = 1,
-    **trust: Unpack[SecurityOptions],
+    **security: Unpack[SecurityOptions],
 ) -> AsyncIterator[RunningBroker]:
     """Run an empty broker in memory, for tests that are trio programs.
 
@@ -514,7 +516,7 @@ async def open_test_broker(
         config: Broker properties of Kafka and kbroker.
         load: Snapshot to start from.
         nodes: Number of nodes.
-        trust: `tls`, `users`, `tokens`, `certificates`, `acls` and `super_users`; see
+        security: `tls`, `users`, `tokens`, `certificates`, `acls` and `super_users`; see
             `LocalBroker`.
 
     Yields:
@@ -525,12 +527,16 @@ async def open_test_broker(
         ConfigError: A property is unknown or has an invalid value.
         UnfiredFault: At the end, a fault has hit nothing.
     """
-    secured = new_broker_security(nodes=nodes, **trust)
-    rules = secured.rules(trust.get("acls") or {})
-    settings = BrokerConfig.load(options=merged(kit_properties(config or {}), secured.properties()))
+    secured = new_broker_security(nodes=nodes, **security)
+    acls = secured.acls_of(security.get("acls") or {})
+    settings = BrokerConfig.load(
+        options=merge_properties(
+            broker_properties_with_defaults(config or {}), secured.properties()
+        )
+    )
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
     if load is not None:
-        await fill(settings, store, clock, load)
+        await fill_store(settings, store, clock, load)
     opened = run_broker(
         settings,
         store,
@@ -542,7 +548,7 @@ async def open_test_broker(
         secured=secured,
     )
     async with opened as broker:
-        await broker.add_rules(rules)
+        await broker.add_acls(acls)
         for name, partitions in topics_of(topics or {}).items():
             await broker.create_topic(name, partitions)
         try:

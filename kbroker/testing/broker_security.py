@@ -26,10 +26,10 @@ from kbroker.security.protocols import SecurityProtocol
 from kbroker.security.scram import ScramMechanism
 from kbroker.security.users import OAUTHBEARER, PLAIN
 
-from .arguments import one_of
+from .arguments import parse_choice
 from .client_settings import AnyLogin, ClientSettings, Login, TokenLogin, protocol_of
 from .credentials import BY_COMMON_NAME, Certificates, Issuer, check_names
-from .names import close
+from .names import suggest_similar
 
 # Passwords by user name.
 Passwords = Mapping[str, str]
@@ -39,14 +39,18 @@ Permissions = Mapping[str, Iterable[str]]
 # SASL mechanisms with a password. Clients use the first one unless a test selects another.
 MECHANISMS: Final = (ScramMechanism.SHA_512, ScramMechanism.SHA_256, PLAIN)
 HOST = "localhost"
-# User name of the nodes towards each other, and the common name of the broker's certificate.
+# User name with which the nodes authenticate to each other. It is also the common name of the
+# broker's certificate.
 NODE_USER = "kbroker-node"
 _RESERVED_NAME = f"{NODE_USER} is the user name of the broker's nodes; choose another name"
 EVERYBODY = "*"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OPERATIONS = tuple(each.name for each in AclOperation if each > AclOperation.ANY)
 RESOURCES = ("topic", "group", "cluster", "transactional_id")
-FORM = '"READ topic orders", "WRITE topic invoices-*", "DENY READ topic orders", "CREATE cluster"'
+# Examples of permissions, for error messages.
+PERMISSION_EXAMPLES = (
+    '"READ topic orders", "WRITE topic invoices-*", "DENY READ topic orders", "CREATE cluster"'
+)
 
 
 class SecurityOptions(TypedDict, total=False):
@@ -71,8 +75,8 @@ class BrokerSecurity:
         token_users: Users that authenticate with a token.
         has_acls: True if ACLs are enforced.
         super_users: Users that ACLs do not restrict.
-        node_password: Password of the nodes towards each other.
-        is_elsewhere: True if the caller has created the listeners, so that their security is
+        node_password: Password with which the nodes authenticate to each other.
+        has_custom_listeners: True if the caller has created the listeners. Their security is then
             unknown.
     """
 
@@ -83,7 +87,7 @@ class BrokerSecurity:
     has_acls: bool
     super_users: tuple[str, ...]
     node_password: str = field(repr=False)
-    is_elsewhere: bool = False
+    has_custom_listeners: bool = False
 
     @property
     def protocol(self) -> SecurityProtocol:
@@ -95,17 +99,17 @@ class BrokerSecurity:
         return bool(self.users) or self.issuer is not None
 
     @property
-    def known(self) -> list[str]:
-        """All users; only ANONYMOUS if clients do not authenticate."""
-        shown = [] if self.certificates is None else [*self.certificates.clients]
-        found = dict.fromkeys([*self.users, *self.token_users, *shown])
+    def valid_users(self) -> list[str]:
+        """User names that permissions may name; only ANONYMOUS if clients do not authenticate."""
+        client_certificates = [] if self.certificates is None else [*self.certificates.clients]
+        found = dict.fromkeys([*self.users, *self.token_users, *client_certificates])
         return [*found] or [ANONYMOUS.name]
 
     def properties(self) -> dict[str, str]:
         """Return the broker properties that configure the security."""
-        return self._tls() | self._logins() | self._access()
+        return self._tls_properties() | self._sasl_properties() | self._acl_properties()
 
-    def _tls(self) -> dict[str, str]:
+    def _tls_properties(self) -> dict[str, str]:
         if self.certificates is None:
             return {}
         found = {
@@ -120,7 +124,7 @@ class BrokerSecurity:
             }
         return found
 
-    def _logins(self) -> dict[str, str]:
+    def _sasl_properties(self) -> dict[str, str]:
         if not self._has_login:
             return {}
         # Nodes authenticate with PLAIN, even if no user does.
@@ -144,10 +148,10 @@ class BrokerSecurity:
             found[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = text
         return found
 
-    def _access(self) -> dict[str, str]:
+    def _acl_properties(self) -> dict[str, str]:
         if not self.has_acls:
             return {}
-        supers = [*self.super_users, *([] if self.known == [ANONYMOUS.name] else [NODE_USER])]
+        supers = [*self.super_users, *([] if self.valid_users == [ANONYMOUS.name] else [NODE_USER])]
         return {
             "authorizer.class.name": AUTHORIZER,
             "super.users": ";".join(str(Principal(USER, name)) for name in supers),
@@ -179,14 +183,14 @@ class BrokerSecurity:
         Raises:
             ValueError: The user does not exist, or the caller has created the listeners.
         """
-        if self.is_elsewhere:
+        if self.has_custom_listeners:
             raise ValueError(
                 "the security of this broker's listeners is unknown, because they were passed as "
                 "an argument; configure the client yourself"
             )
         authority = None if self.certificates is None else self.certificates.authority
-        shown = {} if self.certificates is None else self.certificates.clients
-        if not (self._has_login or shown):
+        client_certificates = {} if self.certificates is None else self.certificates.clients
+        if not (self._has_login or client_certificates):
             if user is not None:
                 raise ValueError(
                     f"clients of this broker do not authenticate; create it with "
@@ -194,39 +198,39 @@ class BrokerSecurity:
                 )
             return ClientSettings(bootstrap, authority)
         if user is None:
-            user = self.known[0]
-        if shown:
-            if user not in shown:
-                raise self._unknown(user, "certificates")
-            return ClientSettings(bootstrap, authority, certificate=shown[user])
-        login = self._login(user, password, mechanism, token)
+            user = self.valid_users[0]
+        if client_certificates:
+            if user not in client_certificates:
+                raise self._unknown_user(user, "certificates")
+            return ClientSettings(bootstrap, authority, certificate=client_certificates[user])
+        login = self._new_login(user, password, mechanism, token)
         return ClientSettings(bootstrap, authority, login)
 
-    def _login(
+    def _new_login(
         self, user: str, password: str | None, mechanism: str | None, token: str | None
     ) -> AnyLogin:
         by_token = mechanism is None and password is None and user in self.token_users
         if token is not None or (by_token and user not in self.users):
             mechanism = OAUTHBEARER
-        known = [*(MECHANISMS if self.users else ()), *([OAUTHBEARER] if self.issuer else [])]
-        by = str(one_of("mechanism", mechanism or known[0], known))
-        if by == OAUTHBEARER and self.issuer is not None:
+        supported = [*(MECHANISMS if self.users else ()), *([OAUTHBEARER] if self.issuer else [])]
+        selected = str(parse_choice("mechanism", mechanism or supported[0], supported))
+        if selected == OAUTHBEARER and self.issuer is not None:
             if token is None and user not in self.token_users:
-                raise self._unknown(user, "tokens")
-            fresh = partial(self.issuer.token, user)
-            given = fresh if token is None else partial(str, token)
-            return TokenLogin(user, given, self.issuer.file_of(given()))
+                raise self._unknown_user(user, "tokens")
+            new_token = partial(self.issuer.token, user)
+            provider = new_token if token is None else partial(str, token)
+            return TokenLogin(user, provider, self.issuer.file_of(provider()))
         if password is None:
             password = self.users.get(user)
         if password is None:
-            raise self._unknown(user, "users")
-        return Login(user, password, by)
+            raise self._unknown_user(user, "users")
+        return Login(user, password, selected)
 
-    def _unknown(self, user: str, where: str) -> ValueError:
+    def _unknown_user(self, user: str, where: str) -> ValueError:
         other = {"users": "a password", "tokens": "a token"}.get(where)
-        fail = f", or pass {other} to test a failed authentication" if other else ""
+        hint = f", or pass {other} to test a failed authentication" if other else ""
         return ValueError(
-            f"there is no user {user!r}{close(user, self.known)}; add it to {where}{fail}"
+            f"there is no user {user!r}{suggest_similar(user, self.valid_users)}; add it to {where}{hint}"
         )
 
     def token(self, user: str, claims: Mapping[str, object]) -> str:
@@ -241,17 +245,17 @@ class BrokerSecurity:
             )
         return self.issuer.token(user, **claims)
 
-    def more_rules(self, rights: Permissions) -> list[Acl]:
-        """Return ACLs to add.
+    def additional_acls_of(self, rights: Permissions) -> list[Acl]:
+        """Return the ACLs of permissions that a test adds to a running broker.
 
         Raises:
             ValueError: ACLs are not enforced, or a permission is invalid.
         """
         if not self.has_acls:
             raise ValueError("ACLs are not enforced; create the broker with acls={}")
-        return self.rules(rights)
+        return self.acls_of(rights)
 
-    def rules(self, rights: Permissions) -> list[Acl]:
+    def acls_of(self, rights: Permissions) -> list[Acl]:
         """Return the ACLs of some permissions.
 
         Raises:
@@ -260,20 +264,21 @@ class BrokerSecurity:
         return [
             parse_acl(name, text)
             for name, texts in rights.items()
-            for text in self._texts(name, texts)
+            for text in self._permissions_of(name, texts)
         ]
 
-    def _texts(self, name: str, texts: Iterable[str]) -> list[str]:
-        known = [*self.known, EVERYBODY]
-        if name not in known:
+    def _permissions_of(self, name: str, texts: Iterable[str]) -> list[str]:
+        valid_users = [*self.valid_users, EVERYBODY]
+        if name not in valid_users:
             raise ValueError(
-                f"acls: there is no user {name!r}{close(name, known)} (valid: {', '.join(known)})"
+                f"acls: there is no user {name!r}{suggest_similar(name, valid_users)} "
+                f"(valid: {', '.join(valid_users)})"
             )
         return list(texts)
 
 
-# Security of a broker that accepts everything.
-OPEN = BrokerSecurity(None, {}, None, (), has_acls=False, super_users=(), node_password="")
+# Security of a broker without TLS, authentication and ACLs.
+UNSECURED = BrokerSecurity(None, {}, None, (), has_acls=False, super_users=(), node_password="")
 
 
 class ClientAccess:
@@ -354,47 +359,49 @@ def new_broker_security(
     """
     secured = BrokerSecurity(
         None,
-        _checked_users(users),
+        _check_users(users),
         None,
-        tuple(_checked_names("tokens", tokens)),
+        tuple(_check_names("tokens", tokens)),
         acls is not None,
         tuple([super_users] if isinstance(super_users, str) else super_users),
         secrets.token_urlsafe(),
     )
-    shown = _checked_names("certificates", certificates)
-    if shown and (secured.users or secured.token_users):
+    client_certificates = _check_names("certificates", certificates)
+    if client_certificates and (secured.users or secured.token_users):
         raise ValueError(
             "clients authenticate with certificates or with SASL, not both; leave out "
             "certificates, or users and tokens"
         )
     if secured.super_users and acls is None:
         raise ValueError("super_users without ACLs have no effect; add acls={}")
-    known = [*secured.users, *secured.token_users, *shown]
+    valid_users = [*secured.users, *secured.token_users, *client_certificates]
     for name in secured.super_users:
-        if name not in known:
+        if name not in valid_users:
             raise ValueError(
-                f"super_users: there is no user {name!r}{close(name, known)}; add it to users, "
-                "with a password"
+                f"super_users: there is no user {name!r}{suggest_similar(name, valid_users)}; "
+                "add it to users, with a password"
             )
-    if acls is not None and nodes > 1 and not known:
+    if acls is not None and nodes > 1 and not valid_users:
         raise ValueError(
             "acls with several nodes: the nodes must authenticate; add users, or leave out nodes"
         )
     return replace(
         secured,
-        certificates=Certificates.new(NODE_USER, shown) if tls or shown else None,
+        certificates=Certificates.new(NODE_USER, client_certificates)
+        if tls or client_certificates
+        else None,
         issuer=Issuer() if secured.token_users else None,
     )
 
 
-def _checked_names(word: str, names: Iterable[str]) -> list[str]:
-    found = check_names(word, names)
+def _check_names(option: str, names: Iterable[str]) -> list[str]:
+    found = check_names(option, names)
     if NODE_USER in found:
         raise ValueError(_RESERVED_NAME)
     return found
 
 
-def _checked_users(users: Passwords | None) -> dict[str, str]:
+def _check_users(users: Passwords | None) -> dict[str, str]:
     if users is None:
         return {}
     if not isinstance(users, Mapping) or not users:
@@ -409,7 +416,7 @@ def _checked_users(users: Passwords | None) -> dict[str, str]:
     return dict(users)
 
 
-def merged(config: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+def merge_properties(config: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
     """Merge the properties of a test with those of its security options.
 
     Raises:
@@ -441,13 +448,13 @@ def parse_acl(name: str, text: str) -> Acl:
     if len(words) == 2 and words[1].lower() == "cluster":
         words.append(CLUSTER.name)
     if len(words) != 3:
-        raise ValueError(f"acls: invalid permission {text!r}; write {FORM}")
+        raise ValueError(f"acls: invalid permission {text!r}; write {PERMISSION_EXAMPLES}")
     operation, kind, resource = words
     return Acl(
-        _pattern(one_of("resource type in acls", kind, RESOURCES), resource),
+        _pattern(parse_choice("resource type in acls", kind, RESOURCES), resource),
         str(Principal(USER, name)),
         EVERYBODY,
-        AclOperation[one_of("operation in acls", operation, OPERATIONS)],
+        AclOperation[parse_choice("operation in acls", operation, OPERATIONS)],
         permission,
     )
 

@@ -24,16 +24,19 @@ from .real_time import steady_seconds
 
 T = TypeVar("T")
 
+# Maximum seconds to wait for the end of the thread.
 STOP_SECONDS = 30
-PORTS_REMEMBERED = 1000
+# Number of recent ports that new brokers avoid.
+RECENT_PORTS_MAX = 1000
+# Maximum seconds of the random offset of a clock.
 _OFFSET_SECONDS_MAX = 200_000
 
 
 class RealTrioClock(trio.abc.Clock):
-    """Clock of an event loop whose timeouts continue when a test library freezes the time."""
+    """Clock of an event loop. Its timeouts expire even if a test library freezes the time."""
 
     def __init__(self) -> None:
-        # As in trio: a random offset, so that times of two clocks are not mixed up.
+        # A random offset, as in trio, makes it obvious if times of two clocks are mixed up.
         self._offset = random.SystemRandom().uniform(0, _OFFSET_SECONDS_MAX)
 
     def start_clock(self) -> None:
@@ -48,7 +51,7 @@ class RealTrioClock(trio.abc.Clock):
 
 @dataclass(slots=True, eq=False)
 class OpenResource(Generic[T]):
-    """A context manager that is open in the event loop until it is released.
+    """A context manager that stays open in the event loop until `BrokerThread.release_resource`.
 
     Attributes:
         value: Object that the context manager returned on entry.
@@ -68,8 +71,8 @@ class OpenResource(Generic[T]):
 class BrokerThread:
     """Thread with an event loop that runs async code for synchronous programs.
 
-    The thread ends with `close` or with the process. Calls may come from any other thread of the
-    process that created it. A forked child has no such thread.
+    The thread ends with `close` or with the process. Any other thread of the same process may call
+    the methods. A forked child of the process does not have the thread.
 
     Raises:
         RuntimeError: The event loop cannot start in this process; the message has the reason.
@@ -78,12 +81,12 @@ class BrokerThread:
     def __init__(self) -> None:
         check_threads()
         self._process = os.getpid()
-        # For each open resource with `after_fork`: the call that closes its descriptors in a
-        # forked child.
+        # Functions that close the descriptors of open resources in a forked child, by resource.
         self._open: dict[object, Callable[[], None]] = {}
-        _call_after_fork(weakref.WeakMethod(self._forked))
-        # Ports of recent brokers. They are not reused: a client of an old broker may still connect.
-        self.ports: deque[int] = deque(maxlen=PORTS_REMEMBERED)
+        _call_after_fork(weakref.WeakMethod(self._close_inherited))
+        # Ports of recent brokers. Clients of these brokers may still try to connect, so new brokers
+        # do not use the ports.
+        self.ports: deque[int] = deque(maxlen=RECENT_PORTS_MAX)
         started: Future[tuple[trio.lowlevel.TrioToken, trio.Nursery]] = Future()
         self._end = trio.Event()
         self._ending = False
@@ -130,7 +133,7 @@ class BrokerThread:
             The result of the function.
 
         Raises:
-            RuntimeError: This is a forked child of the process that has the thread.
+            RuntimeError: The caller is a forked child of the process that has the thread.
         """
         if not self.is_own:
             raise RuntimeError(
@@ -139,7 +142,7 @@ class BrokerThread:
             )
         return trio.from_thread.run(function, *args, trio_token=self._token)
 
-    def _forked(self) -> None:
+    def _close_inherited(self) -> None:
         """Close the inherited descriptors of all open resources, in a forked child."""
         for close_inherited in self._open.values():
             close_inherited()
@@ -147,22 +150,22 @@ class BrokerThread:
 
     def open_resource(
         self,
-        open_it: Callable[[], AbstractAsyncContextManager[T]],
+        open_context: Callable[[], AbstractAsyncContextManager[T]],
         after_fork: Callable[[T], None] | None = None,
     ) -> OpenResource[T]:
         """Enter a context manager in the event loop; it stays open until `release_resource`.
 
         Args:
-            open_it: Creates the context manager.
+            open_context: Creates the context manager.
             after_fork: Called in each forked child with the value, to close inherited descriptors.
 
         Raises:
-            Exception: Entering the context manager failed with it.
+            Exception: The exception that entering the context manager raised.
         """
 
         async def keep(task_status: trio.TaskStatus[OpenResource[T]]) -> None:
             with trio.CancelScope() as scope:
-                async with open_it() as value:
+                async with open_context() as value:
                     held = OpenResource(value, scope, trio.Event(), trio.Event())
                     if after_fork is not None:
                         self._open[held] = partial(after_fork, value)
@@ -222,7 +225,7 @@ class BrokerThread:
         """Exit the context manager of a resource, and wait until it has exited.
 
         Raises:
-            BaseException: The resource failed with it.
+            BaseException: The exception that ended the resource before.
         """
 
         async def release() -> None:

@@ -1,4 +1,4 @@
-"""Settings of clients of a broker under test, in the form of each client library."""
+"""Settings of clients of a broker under test, as arguments or properties of each library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arguments: TypeAlias = dict[str, Any]
 
 
 class AnyLogin(Protocol):
-    """SASL credentials of a user, in the form of each library."""
+    """SASL credentials of a user, as arguments or properties of each client library."""
 
     @property
     def name(self) -> str: ...
@@ -120,7 +120,7 @@ class TokenLogin:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The settings of one client, in the form of each library.
+    """The settings of one client, as arguments or properties of each client library.
 
     ``KafkaProducer(**settings.kafka_python)``, ``Producer(settings.confluent_kafka)``,
     ``AIOKafkaProducer(**settings.aiokafka)``.
@@ -159,14 +159,14 @@ class ClientSettings:
     @property
     def kafka_python(self) -> Arguments:
         """Keyword arguments of kafka-python's clients; tokens need kafka-python 3.0."""
-        return self._in_python() | ({} if self.login is None else self.login.kafka_python)
+        return self._python_arguments() | ({} if self.login is None else self.login.kafka_python)
 
     @property
     def aiokafka(self) -> Arguments:
         """Keyword arguments of aiokafka's clients."""
-        return self._in_python() | ({} if self.login is None else self.login.aiokafka)
+        return self._python_arguments() | ({} if self.login is None else self.login.aiokafka)
 
-    def _in_python(self) -> Arguments:
+    def _python_arguments(self) -> Arguments:
         found: Arguments = {
             "bootstrap_servers": self.bootstrap_servers,
             "security_protocol": str(self.protocol),
@@ -180,7 +180,7 @@ class ClientSettings:
     @property
     def confluent_kafka(self) -> Arguments:
         """Configuration of confluent-kafka and other clients based on librdkafka."""
-        found: Arguments = self._in_words()
+        found: Arguments = self._dotted_properties()
         if self.authority is not None:
             found["ssl.ca.pem"] = self.authority
         if self.certificate is not None:
@@ -193,7 +193,7 @@ class ClientSettings:
     @property
     def java(self) -> dict[str, str]:
         """Properties of Kafka's Java clients, and of `kbroker -X`."""
-        found = self._in_words()
+        found = self._dotted_properties()
         if self.authority is not None:
             found |= {
                 "ssl.truststore.type": "PEM",
@@ -207,7 +207,7 @@ class ClientSettings:
             }
         return found | ({} if self.login is None else self.login.java)
 
-    def _in_words(self) -> dict[str, str]:
+    def _dotted_properties(self) -> dict[str, str]:
         found = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": str(self.protocol),

@@ -1,7 +1,7 @@
 """Clocks that a test moves: one for logs and one for coordinators.
 
-Clients live in real time. With a single clock, a test that moves it by a day to trigger retention
-would expire the session of every group member.
+Clients use the real time. With a single clock, a test that moves the clock by a day to trigger
+retention would also expire the session of every group member.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ClockStates(NamedTuple):
     coordinator: ClockState = ClockState()
 
 
-class Domain:
-    """One clock, in ms: real time plus what a test has added, or frozen."""
+class AdjustableClock:
+    """A clock in ms: the real time plus a shift that a test has added. The test can freeze it."""
 
     def __init__(self, real: RealClock, *, log: bool) -> None:
         self._real = real.log_ms if log else real.coordinator_ms
@@ -37,32 +37,32 @@ class Domain:
 
     def now_ms(self) -> int:
         """Return the time in ms that the broker sees."""
-        standing = self._frozen_ms
-        return (self._real() if standing is None else standing) + self._added_ms
+        frozen_ms = self._frozen_ms
+        return (self._real() if frozen_ms is None else frozen_ms) + self._added_ms
 
     def add(self, milliseconds: int) -> None:
         """Move the clock ahead."""
         self._added_ms += milliseconds
 
     def move_to(self, time_ms: int) -> None:
-        """Move the clock ahead to a time; do nothing if the time is in the past."""
+        """Move the clock ahead to a time in ms; do nothing if the time is in the past."""
         self.add(max(time_ms - self.now_ms(), 0))
 
     def state(self) -> ClockState:
         """Return the state of the clock."""
         return ClockState(self._added_ms, self._frozen_ms)
 
-    def restore_state(self, reading: ClockState) -> None:
-        """Restore a state; real time has continued since then."""
-        self._added_ms, self._frozen_ms = reading
+    def restore_state(self, state: ClockState) -> None:
+        """Restore an earlier state of the clock."""
+        self._added_ms, self._frozen_ms = state
 
     def freeze(self) -> None:
-        """Freeze the clock; `add` still moves it."""
+        """Stop the clock; `add` still moves it."""
         if self._frozen_ms is None:
             self._frozen_ms = self._real()
 
     def resume(self) -> None:
-        """Continue from the time at which the clock was frozen."""
+        """Continue from the time at which `freeze` stopped the clock."""
         if self._frozen_ms is not None:
             self._added_ms += self._frozen_ms - self._real()
             self._frozen_ms = None
@@ -73,8 +73,8 @@ class MovableClock:
 
     def __init__(self) -> None:
         real = RealClock()
-        self.log = Domain(real, log=True)
-        self.coordinator = Domain(real, log=False)
+        self.log = AdjustableClock(real, log=True)
+        self.coordinator = AdjustableClock(real, log=False)
 
     def log_ms(self) -> int:
         return self.log.now_ms()
@@ -86,10 +86,10 @@ class MovableClock:
         """Return the states of both clocks."""
         return ClockStates(self.log.state(), self.coordinator.state())
 
-    def restore_state(self, readings: ClockStates) -> None:
+    def restore_state(self, states: ClockStates) -> None:
         """Restore the states of both clocks; no broker may use them at this time."""
-        self.log.restore_state(readings.log)
-        self.coordinator.restore_state(readings.coordinator)
+        self.log.restore_state(states.log)
+        self.coordinator.restore_state(states.coordinator)
 
 
 def milliseconds(*, days: float, hours: float, minutes: float, seconds: float) -> int:

@@ -32,11 +32,11 @@ from .snapshot import Snapshot
 logger = logging.getLogger(__name__)
 
 Command = dict[str, Any]
-Answer = dict[str, Any]
-# Opens a control port for a new broker, and returns its description.
-Opened = Callable[[LocalBroker], Answer]
-# Errors of commands with wrong arguments, or about objects that do not exist.
-EXPECTED = (
+Response = dict[str, Any]
+# Opens a control port for a new broker, and returns the addresses of both.
+OpenControlPort = Callable[[LocalBroker], Response]
+# Exceptions that an invalid command causes, for example by wrong arguments.
+EXPECTED_ERRORS = (
     *(ValueError, TypeError, AssertionError, RuntimeError, OSError),
     *(KafkaError, ClientError, CannotListen),
 )
@@ -65,46 +65,51 @@ def parse_command(line: bytes) -> Command:
 class CommandExecutor:
     """Executor of commands for one broker. Several threads may call it.
 
-    Faults and snapshots are numbered in the order in which they are created.
+    Commands refer to faults and snapshots by number: the first one is 1.
 
     Args:
         broker: The broker.
         thread: Thread of the brokers that commands create.
-        opened: Opens a control port for a broker that a command has created.
+        open_control_port: Opens a control port for a broker that a command has created.
         closable: True if a command may close the broker, because a command has created it.
     """
 
     def __init__(
-        self, broker: LocalBroker, thread: BrokerThread, opened: Opened, *, closable: bool
+        self,
+        broker: LocalBroker,
+        thread: BrokerThread,
+        open_control_port: OpenControlPort,
+        *,
+        closable: bool,
     ) -> None:
         self._broker = broker
         self._thread = thread
-        self._opened = opened
+        self._open_control_port = open_control_port
         self._closable = closable
         self._rules = NumberedObjects[AnyRule]("fault")
         self._snapshots = NumberedObjects[Snapshot]("snapshot")
         # True once a command has closed the broker.
         self.closed = False
-        self._verbs = (
-            self._on_data()
-            | self._on_waits()
-            | self._on_faults()
-            | self._on_nodes()
-            | self._on_life()
+        self._commands = (
+            self._data_commands()
+            | self._wait_commands()
+            | self._fault_commands()
+            | self._node_commands()
+            | self._lifecycle_commands()
         )
 
-    def execute(self, command: Command) -> Answer:
-        """Run a command. Return its response, also if it fails."""
-        words = dict(command)
+    def execute(self, command: Command) -> Response:
+        """Run a command. Return its response; an exception becomes a response with `ok` false."""
+        arguments = dict(command)
         try:
-            name = words.pop("do")
-            verb = self._verbs.get(name) if isinstance(name, str) else None
-            if verb is None:
+            name = arguments.pop("do")
+            handler = self._commands.get(name) if isinstance(name, str) else None
+            if handler is None:
                 raise ValueError(
-                    f"there is no command {name!r} (valid: {', '.join(sorted(self._verbs))})"
+                    f"there is no command {name!r} (valid: {', '.join(sorted(self._commands))})"
                 )
-            return {"ok": True, **_call(verb, words, name)}
-        except EXPECTED as error:
+            return {"ok": True, **_call_handler(handler, arguments, name)}
+        except EXPECTED_ERRORS as error:
             return {"ok": False, "error": str(error)}
         except Exception as error:  # a bug; keep accepting commands
             logger.exception("control command failed: %s", command)
@@ -112,7 +117,7 @@ class CommandExecutor:
 
     # -- topics, records, groups
 
-    def _on_data(self) -> dict[str, Callable[..., Answer]]:
+    def _data_commands(self) -> dict[str, Callable[..., Response]]:
         broker = self._broker
         return {
             "create_topic": _without_result(broker.create_topic),
@@ -135,7 +140,7 @@ class CommandExecutor:
         partition: int | None = None,
         headers: Iterable[tuple[str, object]] = (),
         timestamp: int | None = None,
-    ) -> Answer:
+    ) -> Response:
         record = self._broker.produce(
             topic,
             _from_json(value),
@@ -144,16 +149,16 @@ class CommandExecutor:
             headers=[(name, _from_json(each)) for name, each in headers],
             timestamp=timestamp,
         )
-        return {"record": _record(record)}
+        return {"record": _record_to_json(record)}
 
-    def _records(self, topic: str, committed: bool = True) -> Answer:
-        return _listed(self._broker.records(topic, committed=committed))
+    def _records(self, topic: str, committed: bool = True) -> Response:
+        return _records_to_json(self._broker.records(topic, committed=committed))
 
-    def _group(self, group: str) -> Answer:
+    def _group(self, group: str) -> Response:
         found = self._broker.group(group)
-        return {"group": found and _described(found)}
+        return {"group": found and _group_to_json(found)}
 
-    def _committed(self, group: str) -> Answer:
+    def _committed(self, group: str) -> Response:
         offsets = self._broker.committed(group)
         return {"committed": [[*partition, offset] for partition, offset in offsets.items()]}
 
@@ -164,7 +169,7 @@ class CommandExecutor:
         partition: int = 0,
         transactional_id: str | None = None,
         client_id: str | None = None,
-    ) -> Answer:
+    ) -> Response:
         explain = self._broker.explain
         match group, topic, transactional_id, client_id:
             case str(), None, None, None:
@@ -184,7 +189,7 @@ class CommandExecutor:
 
     # -- waits
 
-    def _on_waits(self) -> dict[str, Callable[..., Answer]]:
+    def _wait_commands(self) -> dict[str, Callable[..., Response]]:
         broker = self._broker
         return {
             "wait_for": self._wait_for,
@@ -198,8 +203,8 @@ class CommandExecutor:
             "wait_until_idle": _without_result(broker.wait_until_idle),
         }
 
-    def _wait_for(self, topic: str, count: int = 1, timeout: float = WAIT_SECONDS) -> Answer:
-        return _listed(self._broker.wait_for(topic, count, timeout=timeout))
+    def _wait_for(self, topic: str, count: int = 1, timeout: float = WAIT_SECONDS) -> Response:
+        return _records_to_json(self._broker.wait_for(topic, count, timeout=timeout))
 
     def _expect(
         self,
@@ -208,7 +213,7 @@ class CommandExecutor:
         value: object = None,
         json: Mapping[str, object] | None = None,
         timeout: float = WAIT_SECONDS,
-    ) -> Answer:
+    ) -> Response:
         expected = self._broker.expect(topic)
         if key is not None:
             expected.key(_from_json(key))
@@ -216,7 +221,7 @@ class CommandExecutor:
             expected.value(_from_json(value))
         if json is not None:
             expected.json(**json)
-        return {"record": _record(expected.within(timeout))}
+        return {"record": _record_to_json(expected.within(timeout))}
 
     def _wait_for_group(
         self,
@@ -224,18 +229,20 @@ class CommandExecutor:
         members: int | None = None,
         state: str | None = "Stable",
         timeout: float = WAIT_SECONDS,
-    ) -> Answer:
-        return {"group": _described(self._broker.wait_for_group(group, members, state, timeout))}
+    ) -> Response:
+        return {
+            "group": _group_to_json(self._broker.wait_for_group(group, members, state, timeout))
+        }
 
     def _wait_for_assignment(
         self, group: str, partitions: Iterable[Any], timeout: float = WAIT_SECONDS
-    ) -> Answer:
+    ) -> Response:
         found = self._broker.wait_for_assignment(group, partitions, timeout)
-        return {"group": _described(found)}
+        return {"group": _group_to_json(found)}
 
-    # -- faults, events, time
+    # -- faults, state changes, clocks
 
-    def _on_faults(self) -> dict[str, Callable[..., Answer]]:
+    def _fault_commands(self) -> dict[str, Callable[..., Response]]:
         broker, clock = self._broker, self._broker.clock
         return {
             "fault": self._fault,
@@ -258,27 +265,27 @@ class CommandExecutor:
             "now": lambda: {"ms": clock.now_ms()},
         }
 
-    def _fault(self, **words: object) -> Answer:
-        return self._armed(parse_rule(words))
+    def _fault(self, **arguments: object) -> Response:
+        return self._arm(parse_rule(arguments))
 
-    def _registry_fault(self, **words: object) -> Answer:
-        rule = parse_call_rule(words)
+    def _registry_fault(self, **arguments: object) -> Response:
+        rule = parse_call_rule(arguments)
         if not self._broker.has_schema_registry:
             raise ValueError(NO_REGISTRY)
-        return self._armed(rule)
+        return self._arm(rule)
 
-    def _armed(self, rule: AnyRule) -> Answer:
+    def _arm(self, rule: AnyRule) -> Response:
         number = self._rules.add(rule)
         self._broker.faults.arm(rule)
         return {"fault": number}
 
-    def _hits(self, fault: int, wait: int = 0, timeout: float = WAIT_SECONDS) -> Answer:
+    def _hits(self, fault: int, wait: int = 0, timeout: float = WAIT_SECONDS) -> Response:
         rule = self._rules[fault]
         if wait:
             self._broker.wait_for_hits(rule, wait, timeout)
         return {"hits": rule.hits, "near_misses": self._broker.faults.near_misses(rule)}
 
-    def _disarm(self, fault: int) -> Answer:
+    def _disarm(self, fault: int) -> Response:
         rule = self._rules[fault]
         if rule not in self._broker.faults.rules:
             raise ValueError(f"fault {fault} is already disarmed")
@@ -287,11 +294,11 @@ class CommandExecutor:
 
     def _fence_producer(
         self, producer_id: int | None = None, transactional_id: str | None = None
-    ) -> Answer:
+    ) -> Response:
         fenced = self._broker.fence_producer(producer_id, transactional_id=transactional_id)
         return {"producer_ids": fenced}
 
-    def _offset_out_of_range(self, topic: str, partition: int = 0) -> Answer:
+    def _offset_out_of_range(self, topic: str, partition: int = 0) -> Response:
         return {"offset": self._broker.offset_out_of_range(topic, partition)}
 
     def _advance(
@@ -302,7 +309,7 @@ class CommandExecutor:
         minutes: float = 0,
         seconds: float = 0,
         keep_members: bool = False,
-    ) -> Answer:
+    ) -> Response:
         span = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds}
         if clock == "log":
             self._broker.clock.advance(**span)
@@ -314,7 +321,7 @@ class CommandExecutor:
 
     # -- nodes
 
-    def _on_nodes(self) -> dict[str, Callable[..., Answer]]:
+    def _node_commands(self) -> dict[str, Callable[..., Response]]:
         broker = self._broker
         return {
             "nodes": lambda: {"nodes": [each._asdict() for each in broker.nodes()]},
@@ -327,9 +334,9 @@ class CommandExecutor:
             "heal_links": _without_result(broker.heal_links),
         }
 
-    # -- stops, crashes, snapshots, more brokers
+    # -- lifecycle: stops, crashes, disks, snapshots, credentials, other brokers
 
-    def _on_life(self) -> dict[str, Callable[..., Answer]]:
+    def _lifecycle_commands(self) -> dict[str, Callable[..., Response]]:
         broker = self._broker
         return {
             "stop": _without_result(broker.stop),
@@ -362,47 +369,47 @@ class CommandExecutor:
         password: str | None = None,
         mechanism: str | None = None,
         token: str | None = None,
-    ) -> Answer:
+    ) -> Response:
         found = self._broker.client(user, password=password, mechanism=mechanism, token=token)
         return {"properties": found.java, "authority": found.authority}
 
-    def _token(self, user: str, claims: Mapping[str, object] | None = None) -> Answer:
+    def _token(self, user: str, claims: Mapping[str, object] | None = None) -> Response:
         return {"token": self._broker.token(user, **(claims or {}))}
 
-    def _allow(self, user: str, rights: Iterable[str]) -> Answer:
+    def _allow(self, user: str, rights: Iterable[str]) -> Response:
         self._broker.allow(user, *rights)
         return {}
 
-    def _disk_fail(self, operation: str, error: str = "EIO") -> Answer:
+    def _disk_fail(self, operation: str, error: str = "EIO") -> Response:
         numbers = {name: number for number, name in errno.errorcode.items()}
         if error not in numbers:
             raise ValueError(f"invalid error {error!r}: pass a name of errno, as EIO or ENOSPC")
         self._broker.disk.fail(operation, numbers[error])
         return {}
 
-    def _disk_full(self, topic: str | None = None, partition: int = 0, free: int = 0) -> Answer:
+    def _disk_full(self, topic: str | None = None, partition: int = 0, free: int = 0) -> Response:
         self._broker.disk.full(topic, partition, free=free)
         return {}
 
-    def _disk_slow(self, ms: float) -> Answer:
+    def _disk_slow(self, ms: float) -> Response:
         self._broker.disk.slow(ms)
         return {}
 
-    def _disk_flip(self, topic: str, partition: int, offset: int, bit: int = 0) -> Answer:
+    def _disk_flip(self, topic: str, partition: int, offset: int, bit: int = 0) -> Response:
         self._broker.disk.flip(topic, partition, offset, bit)
         return {}
 
-    def _save(self, snapshot: int, directory: str) -> Answer:
+    def _save(self, snapshot: int, directory: str) -> Response:
         self._snapshots[snapshot].save(directory)
         return {}
 
-    def _restore(self, snapshot: int) -> Answer:
+    def _restore(self, snapshot: int) -> Response:
         self._broker.restore(self._snapshots[snapshot])
         return {}
 
-    def _fork(self, snapshot: int | None = None) -> Answer:
-        held = None if snapshot is None else self._snapshots[snapshot]
-        return self._opened(self._broker.fork(held))
+    def _fork(self, snapshot: int | None = None) -> Response:
+        chosen = None if snapshot is None else self._snapshots[snapshot]
+        return self._open_control_port(self._broker.fork(chosen))
 
     def _open(
         self,
@@ -417,8 +424,8 @@ class CommandExecutor:
         acls: Mapping[str, list[str]] | None = None,
         super_users: Iterable[str] = (),
         schema_registry: bool = False,
-    ) -> Answer:
-        fresh = LocalBroker(
+    ) -> Response:
+        broker = LocalBroker(
             topics=topics,
             config=config,
             disk=disk,
@@ -432,9 +439,9 @@ class CommandExecutor:
             schema_registry=schema_registry,
             thread=self._thread,
         )
-        return self._opened(fresh)
+        return self._open_control_port(broker)
 
-    def _close(self) -> Answer:
+    def _close(self) -> Response:
         if not self._closable:
             raise ValueError("cannot close the main broker; use `stop` and `start`")
         self.closed = True
@@ -444,41 +451,43 @@ class CommandExecutor:
 
 
 class NumberedObjects(Generic[T]):
-    """Objects that commands create and other commands identify by number, from 1."""
+    """Objects that one command creates and later commands identify by a number, from 1."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, type_name: str) -> None:
+        self._type_name = type_name
         self._numbers = itertools.count(1)
-        self._things: dict[int, T] = {}
+        self._objects: dict[int, T] = {}
 
-    def add(self, thing: T) -> int:
+    def add(self, added: T) -> int:
         number = next(self._numbers)
-        self._things[number] = thing
+        self._objects[number] = added
         return number
 
     def __getitem__(self, number: int) -> T:
-        if number not in self._things:
-            raise ValueError(f"there is no {self._what} {number}")
-        return self._things[number]
+        if number not in self._objects:
+            raise ValueError(f"there is no {self._type_name} {number}")
+        return self._objects[number]
 
 
-def _call(verb: Callable[..., Answer], words: Mapping[str, object], name: str) -> Answer:
+def _call_handler(
+    handler: Callable[..., Response], arguments: Mapping[str, object], name: str
+) -> Response:
     try:
-        bound = inspect.signature(verb).bind(**words)
+        bound = inspect.signature(handler).bind(**arguments)
     except TypeError as error:
         raise ValueError(f"{name}: {error}") from None
-    return verb(*bound.args, **bound.kwargs)
+    return handler(*bound.args, **bound.kwargs)
 
 
-def _without_result(method: Callable[..., object]) -> Callable[..., Answer]:
+def _without_result(method: Callable[..., object]) -> Callable[..., Response]:
     """Wrap a method as a command whose response has no result."""
 
     @functools.wraps(method)
-    def verb(*args: object, **words: object) -> Answer:
-        method(*args, **words)
+    def handler(*args: object, **arguments: object) -> Response:
+        method(*args, **arguments)
         return {}
 
-    return verb
+    return handler
 
 
 # -- values
@@ -503,7 +512,7 @@ def _to_json(data: bytes | None) -> object:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def _record(record: KafkaRecord) -> Answer:
+def _record_to_json(record: KafkaRecord) -> Response:
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -515,11 +524,11 @@ def _record(record: KafkaRecord) -> Answer:
     }
 
 
-def _listed(records: Iterable[KafkaRecord]) -> Answer:
-    return {"records": [_record(record) for record in records]}
+def _records_to_json(records: Iterable[KafkaRecord]) -> Response:
+    return {"records": [_record_to_json(record) for record in records]}
 
 
-def _described(group: Group) -> Answer:
+def _group_to_json(group: Group) -> Response:
     members = [
         {
             "id": member.id,

@@ -13,9 +13,9 @@ from .schedule import AnyRule
 
 
 class ConsoleBroker:
-    """A broker under test as the web console sees it; a `kbroker.web.console.under_test.UnderTest`.
+    """A broker under test for the web console; a `kbroker.web.console.under_test.UnderTest`.
 
-    It is used in the event loop of the broker. Calls of `LocalBroker` block, so they run in a
+    The methods run in the event loop of the broker. Methods of `LocalBroker` block, so they run in a
     thread.
     """
 
@@ -72,8 +72,8 @@ class ConsoleBroker:
             RuntimeError: The broker is stopped or has crashed.
         """
         clocks = self._broker.clock
-        moved = clocks.advance if clock == "log" else clocks.coordinator.advance
-        await self._call(partial(moved, seconds=seconds))
+        advance = clocks.advance if clock == "log" else clocks.coordinator.advance
+        await self._call(partial(advance, seconds=seconds))
 
     async def _call(self, action: Callable[[], None]) -> None:
         await trio.to_thread.run_sync(action, limiter=self._threads, abandon_on_cancel=True)

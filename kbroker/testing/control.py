@@ -3,10 +3,10 @@
 Each line is one command and gets one line as its response (see `commands`). The response to a wait
 is sent when the wait ends. Commands of one connection run one after the other.
 
-The first command of a connection is `login` with a token from a file that only the owner of the
-server can read, because every web page and every user of the machine can connect to a port of
-127.0.0.1. A connection is closed after its first line that is not a command, as the lines of a
-browser's request are not.
+The first command of a connection is `login`, with a token from a file that only the owner of the
+server can read. Without the token, every web page and every user of the machine could send commands
+to a port of 127.0.0.1. The first line that is not a command closes the connection, so a browser's
+HTTP request has no effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.broker import Broker
 from kbroker.client.endpoint import Endpoint
 
 from .broker_thread import BrokerThread
-from .commands import Answer, Command, CommandExecutor, InvalidCommand, parse_command
+from .commands import Command, CommandExecutor, InvalidCommand, Response, parse_command
 from .control_token import ControlToken, control_token
 from .local import LocalBroker
 
@@ -71,12 +71,12 @@ async def run_controlled_broker(
         ValueError: The token file cannot be used.
     """
     with control_token(token_file) as token:
-        async with _opened(port, token, prepare, settings) as (broker, endpoint):
+        async with _open_broker(port, token, prepare, settings) as (broker, endpoint):
             yield broker, ControlPort(str(endpoint), str(token.file))
 
 
 @contextlib.asynccontextmanager
-async def _opened(
+async def _open_broker(
     port: int,
     token: ControlToken,
     prepare: Callable[[Broker], Awaitable[None]],
@@ -89,8 +89,8 @@ async def _opened(
         try:
             await _in_thread(broker.run_in_broker, lambda running: prepare(running.broker))
             async with trio.open_nursery() as nursery:
-                sockets = _Sockets(thread, token, nursery)
-                yield broker, sockets.serve(broker, listeners, closable=False)
+                ports = _ControlPorts(thread, token, nursery)
+                yield broker, ports.serve(broker, listeners, closable=False)
                 nursery.cancel_scope.cancel()
         finally:
             await _close_shielded(broker.close)
@@ -110,7 +110,7 @@ async def _in_thread(function: Callable[..., Any], *arguments: Any, **settings: 
     )
 
 
-class _Sockets:
+class _ControlPorts:
     """Opens a control port for each broker: the first one, and those that commands create."""
 
     def __init__(self, thread: BrokerThread, token: ControlToken, nursery: trio.Nursery) -> None:
@@ -122,12 +122,12 @@ class _Sockets:
         self, broker: LocalBroker, listeners: list[trio.SocketListener], *, closable: bool
     ) -> Endpoint:
         """Accept commands for a broker. Return the address."""
-        commands = CommandExecutor(broker, self._thread, self._opened, closable=closable)
+        commands = CommandExecutor(broker, self._thread, self._open_port, closable=closable)
         self._nursery.start_soon(ControlConnections(commands, self._token).accept, listeners)
         return Endpoint(*listeners[0].socket.getsockname()[:2])
 
-    def _opened(self, broker: LocalBroker) -> Answer:
-        """Open a control port for a broker that a command has created. Return its description."""
+    def _open_port(self, broker: LocalBroker) -> Response:
+        """Open a control port for a broker that a command has created. Return both addresses."""
 
         async def serve() -> Endpoint:
             return self.serve(broker, await trio.open_tcp_listeners(0, host=HOST), closable=True)
@@ -184,24 +184,24 @@ class ControlConnections:
     async def _execute_commands(self, stream: trio.abc.Stream, limit: trio.CancelScope) -> None:
         """Execute the commands of one connection; `limit` ends it unless it authenticates."""
         is_authenticated = False
-        async with contextlib.aclosing(_lines(stream)) as lines:
+        async with contextlib.aclosing(_read_lines(stream)) as lines:
             async for line in lines:
                 try:
                     command = parse_command(line)
                     if is_authenticated:
-                        answer = await _in_thread(self._commands.execute, command)
+                        response = await _in_thread(self._commands.execute, command)
                     else:
-                        answer = self._login(command)
+                        response = self._login(command)
                         is_authenticated, limit.deadline = True, math.inf
                         self._unauthenticated.pop(limit, None)
                 except InvalidCommand as error:
                     await _send(stream, {"ok": False, "error": str(error)})
                     return
-                await _send(stream, answer)
+                await _send(stream, response)
                 if self._commands.closed:
                     self._scope.cancel()
 
-    def _login(self, command: Command) -> Answer:
+    def _login(self, command: Command) -> Response:
         """Authenticate a connection.
 
         Raises:
@@ -216,11 +216,11 @@ class ControlConnections:
         return {"ok": True}
 
 
-async def _send(stream: trio.abc.SendStream, answer: Answer) -> None:
-    await stream.send_all(json.dumps(answer).encode() + b"\n")
+async def _send(stream: trio.abc.SendStream, response: Response) -> None:
+    await stream.send_all(json.dumps(response).encode() + b"\n")
 
 
-async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
+async def _read_lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
     buffer = bytearray()
     while len(buffer) <= LINE_BYTES_MAX:
         end = buffer.find(b"\n")

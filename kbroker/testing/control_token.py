@@ -28,16 +28,16 @@ class ControlToken(NamedTuple):
 
 @contextmanager
 def control_token(file: str | None) -> Iterator[ControlToken]:
-    """Yield the token of a file; create the file if it does not exist.
+    """Yield the token in a file. If the file does not exist, create it with a new token.
 
     Args:
-        file: Path of the file, which is kept; None for a temporary file.
+        file: Path of the file, which is not deleted; None for a temporary file.
 
     Raises:
-        ValueError: The file cannot be created or read, is empty, or others can read it.
+        ValueError: The file is empty, is readable for other users, or cannot be created or read.
     """
     if file is not None:
-        yield _of_file(Path(file).absolute())
+        yield _read_or_create(Path(file).absolute())
         return
     handle, name = tempfile.mkstemp(prefix="kbroker-control-")  # with mode 0600
     path = Path(name)
@@ -47,7 +47,7 @@ def control_token(file: str | None) -> Iterator[ControlToken]:
         path.unlink(missing_ok=True)
 
 
-def _of_file(path: Path) -> ControlToken:
+def _read_or_create(path: Path) -> ControlToken:
     try:
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,6 +1,6 @@
 """Certificates and tokens of a broker under test and its clients.
 
-Each broker has its own CA and token issuer, so it does not accept credentials of another one.
+Each broker has its own CA and token issuer, so it rejects the credentials of other brokers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from .real_time import NS_PER_SECOND, wall_ns
 if TYPE_CHECKING:
     from trustme import LeafCert
 
+# Host names and addresses in the certificate of the broker.
 OWN_HOSTS = ("localhost", "127.0.0.1", "::1")
 # Host name in client certificates. Java rejects certificates with an empty list of host names.
 CLIENT_HOST = "client.test"
+# Valid user names in certificates and tokens.
 NAME = re.compile(r"[\w.@/-]+( +[\w.@/-]+)*")
 # Maximum length of a common name in characters (X.520, ub-common-name).
 NAME_LENGTH_MAX = 64
@@ -101,7 +103,9 @@ def _certificate(issued: LeafCert) -> Certificate:
 
 
 class Issuer:
-    """Issuer of tokens (JWT) for the clients of one broker. Its files are deleted with the object.
+    """Issuer of tokens (JWT) for the clients of one broker.
+
+    The files of the issuer are deleted when the object is garbage-collected.
 
     Raises:
         ValueError: joserfc is not installed.
@@ -116,17 +120,17 @@ class Issuer:
         self._directory = Path(tempfile.mkdtemp(prefix="kbroker-tokens-"))
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._numbers = itertools.count(1)
-        self._keys = self._written(
+        self._keys = self._write_file(
             "keys.json", json.dumps({"keys": [self._key.as_dict(private=False)]})
         )
 
-    def _written(self, name: str, text: str) -> Path:
+    def _write_file(self, name: str, text: str) -> Path:
         path = self._directory / name
         path.write_text(text, encoding="utf-8")
         return path
 
     def properties(self) -> dict[str, str]:
-        """Return the broker properties to accept the tokens of this issuer, and no others."""
+        """Return the broker properties with which only tokens of this issuer are accepted."""
         return {
             "sasl.oauthbearer.jwks.endpoint.url": self._keys.as_uri(),
             "sasl.oauthbearer.expected.issuer": ISSUER,
@@ -134,26 +138,33 @@ class Issuer:
         }
 
     def token(self, user: str, /, **claims: object) -> str:
-        """Return a token that is valid for one hour; `claims` replace claims, None removes one."""
+        """Return a token that is valid for one hour.
+
+        Args:
+            user: User name, the claim `sub`.
+            claims: Values that replace the standard claims; None removes a claim.
+        """
         from joserfc import jwt
 
         now = wall_ns() // NS_PER_SECOND
-        usual = {
+        standard = {
             "iss": ISSUER,
             "aud": AUDIENCE,
             "sub": user,
             "iat": now,
             "exp": now + TOKEN_SECONDS,
         }
-        wanted = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+        wanted = {
+            name: value for name, value in {**standard, **claims}.items() if value is not None
+        }
         return jwt.encode({"alg": "ES256", "kid": self._key.kid}, wanted, self._key)
 
     def file_of(self, token: str) -> Path:
-        """Write a token to a new file, for Kafka's Java clients."""
-        return self._written(f"{next(self._numbers)}.jwt", token)
+        """Write a token to a new file for Kafka's Java clients, and return its path."""
+        return self._write_file(f"{next(self._numbers)}.jwt", token)
 
 
-def check_names(word: str, names: Iterable[str]) -> list[str]:
+def check_names(option: str, names: Iterable[str]) -> list[str]:
     """Check user names for certificates and tokens.
 
     Raises:
@@ -163,7 +174,7 @@ def check_names(word: str, names: Iterable[str]) -> list[str]:
     for name in found:
         if not (isinstance(name, str) and NAME.fullmatch(name) and len(name) <= NAME_LENGTH_MAX):
             raise ValueError(
-                f"{word}: invalid name {name!r}; use letters, digits and . _ @ / -, at most "
+                f"{option}: invalid name {name!r}; use letters, digits and . _ @ / -, at most "
                 f"{NAME_LENGTH_MAX} characters"
             )
     return found

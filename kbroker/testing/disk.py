@@ -18,19 +18,19 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Buffer
 from kbroker.storage.naming import CLEAN_SHUTDOWN, CLEANED, LOG, directory_name
 
-from .arguments import check_number, one_of
+from .arguments import check_number, parse_choice
 from .transaction_steps import COMPLETED, MARKER, PREPARED, Step, parse_steps
 
 # Name of the data directory on the disk.
 DIRECTORY = "disk"
-# Entry of `DiskFaults.full` for the whole disk.
-ANYWHERE = "/"
+# Item of `DiskFaults.full` that stands for the whole disk.
+WHOLE_DISK = "/"
 # Reported capacity of the disk in bytes. It is small, so that a broker reserves little space.
-SHOWN_BYTES = 128 * 1024
+REPORTED_CAPACITY_BYTES = 128 * 1024
 # Key versions of committed offsets in the offsets topic; other versions are group metadata.
 OFFSET_COMMIT_KEYS = (0, 1)
 Matcher = Callable[[str, str], bool]
-# Points with the number of a transaction marker.
+# Pattern of the points that contain the number of a transaction marker.
 MARKER_POINT = r"txn\.marker\([1-9]\d*\)"
 
 
@@ -39,7 +39,7 @@ def _is_log(path: str) -> bool:
     return path.endswith(LOG) and "/__" not in path
 
 
-# Points of `crash_at`: whether an operation on a file reaches them.
+# Points of `crash_at`, and functions that return True if an operation on a file reaches the point.
 POINTS: dict[str, Matcher] = {
     # before records are written
     "produce.received": lambda kind, path: kind == "write" and _is_log(path),
@@ -58,7 +58,7 @@ POINTS: dict[str, Matcher] = {
     # after the completion is written, before it is synced and the client gets its response
     COMPLETED: lambda kind, _path: kind == COMPLETED,
 }
-# Operations that can fail, and the kind of file operation for each.
+# Operations that `Disk.fail` accepts, and the kind of file operation of each.
 FAILING = {"fsync": "sync", "write": "write"}
 
 
@@ -76,7 +76,7 @@ def _matcher(point: str) -> Matcher:
 
 
 class PowerCut(BaseException):
-    """The power is cut. Nothing may catch this exception: the broker ends where it is."""
+    """The power of the disk is cut. No code of the broker may catch this exception."""
 
 
 class _Write(NamedTuple):
@@ -99,24 +99,24 @@ class _CrashPoint:
 class DiskFaults:
     """Armed faults of a disk that have not happened yet.
 
-    They survive power cuts and the restore of a snapshot.
+    Power cuts and the restore of a snapshot keep these faults.
 
     Attributes:
-        trap: Point at which the power is cut.
-        failures: Operations that fail, and the error number of each.
+        crash_point: Point at which the power is cut.
+        failures: Operations that are going to fail, each with its error number.
         full: Full directories.
-        full_without_write: Full directories that have not rejected a write yet, with the call that
-            filled each.
+        full_without_write: Full directories that have not rejected a write yet, each with the call
+            of the test that filled it.
         pause_ms: Additional time of each sync, in ms.
-        paused: True if a sync was slowed down.
+        slowed_sync: True if a sync was slowed down.
     """
 
-    trap: _CrashPoint | None = None
+    crash_point: _CrashPoint | None = None
     failures: list[tuple[str, int]] = field(default_factory=list)
     full: set[str] = field(default_factory=set)
     full_without_write: dict[str, str] = field(default_factory=dict)
     pause_ms: float = 0
-    paused: bool = False
+    slowed_sync: bool = False
 
     def unmet(self) -> list[str]:
         """Return a sentence for each fault that has not happened."""
@@ -124,9 +124,11 @@ class DiskFaults:
             f"disk.fail({operation!r}) hit nothing: there was no {operation} of records"
             for operation, _ in self.failures
         ]
-        if self.trap is not None:
-            reports.append(f"crash_at({self.trap.point!r}): the broker never reached the point")
-        if self.pause_ms and not self.paused:
+        if self.crash_point is not None:
+            reports.append(
+                f"crash_at({self.crash_point.point!r}): the broker never reached the point"
+            )
+        if self.pause_ms and not self.slowed_sync:
             reports.append(f"disk.slow({self.pause_ms:g}) hit nothing: there was no sync")
         reports += [
             f"{call} hit nothing: no write failed for lack of space"
@@ -134,10 +136,15 @@ class DiskFaults:
         ]
         return reports
 
-    def fill(self, directory: str, said: str) -> None:
-        """Make a directory full; `said` is the call of the test, for `unmet`."""
+    def fill(self, directory: str, call: str) -> None:
+        """Make a directory full.
+
+        Args:
+            directory: Path of the directory.
+            call: Call of the test, for the message of `unmet`.
+        """
         if directory not in self.full:
-            self.full_without_write[directory] = said
+            self.full_without_write[directory] = call
             self.full.add(directory)
 
     def free_space(self) -> None:
@@ -152,7 +159,7 @@ class Disk(CrashFiles):
     * `drop` loses all unsynced data.
     * `torn` keeps a random part of the unsynced sectors.
     * `lost-name` loses all unsynced data, and the names of files whose directory was not synced.
-    * `mixed` keeps a random part of everything that is unsynced.
+    * `mixed` keeps a random part of all unsynced data and names.
 
     Attributes:
         after_cut: Content of the disk after the power cut; None if the power is on.
@@ -176,8 +183,8 @@ class Disk(CrashFiles):
         Raises:
             ValueError: The point or mode does not exist.
         """
-        mode = one_of("mode", mode, MODES)
-        self.faults.trap = _CrashPoint(point, _matcher(point), mode, seed)
+        mode = parse_choice("mode", mode, MODES)
+        self.faults.crash_point = _CrashPoint(point, _matcher(point), mode, seed)
 
     def arm(self, faults: DiskFaults) -> None:
         """Replace the armed faults."""
@@ -189,7 +196,7 @@ class Disk(CrashFiles):
         Raises:
             ValueError: The mode does not exist.
         """
-        mode = one_of("mode", mode, MODES)
+        mode = parse_choice("mode", mode, MODES)
         if self.after_cut is None:
             self.after_cut = self.crashed(mode, seed)
 
@@ -212,8 +219,8 @@ class Disk(CrashFiles):
     def full(self, topic: str | None = None, partition: int = 0, *, free: int = 0) -> None:
         """Fill the disk, or the directory of one partition.
 
-        The test fails if no write is rejected before `free_space`. After a full disk has space
-        again, the broker accepts records once it has detected that.
+        The test fails if the full disk rejects no write before `free_space`. After `free_space`, the
+        broker accepts records again once it has detected the free space.
 
         Args:
             topic: Topic name; None to fill the whole disk.
@@ -226,7 +233,7 @@ class Disk(CrashFiles):
         check_number("free", free, 0)
         if topic is None:
             self.capacity = self.used() + free
-            self.faults.fill(ANYWHERE, f"disk.full(free={free})")
+            self.faults.fill(WHOLE_DISK, f"disk.full(free={free})")
         elif not self.has_partition(topic, partition):
             raise ValueError(f"there is no partition {topic}-{partition}; create it first")
         else:
@@ -247,16 +254,16 @@ class Disk(CrashFiles):
             ValueError: `milliseconds` is negative.
         """
         check_number("milliseconds", milliseconds, 0)
-        self.faults.pause_ms, self.faults.paused = milliseconds, False
+        self.faults.pause_ms, self.faults.slowed_sync = milliseconds, False
 
     def tear_last_write(self) -> None:
         """Truncate the last write to a log to its first half, even if it was synced.
 
-        This simulates a disk that reports a sync that it has not done. The broker does not notice,
-        so cut the power next.
+        This simulates a disk that reports a sync without doing it. The broker detects the loss only
+        after a restart, so cut the power next.
 
         Raises:
-            ValueError: Nothing was written since the start.
+            ValueError: Nothing was written to a log since the start.
         """
         if self._last_write is None:
             raise ValueError(
@@ -300,14 +307,14 @@ class Disk(CrashFiles):
 
     def usage(self, path: str) -> tuple[int, int]:
         _, free = super().usage(path)
-        return SHOWN_BYTES, min(free, SHOWN_BYTES // 2)
+        return REPORTED_CAPACITY_BYTES, min(free, REPORTED_CAPACITY_BYTES // 2)
 
     def announce(self, kind: str, path: str) -> None:
         super().announce(kind, path)
         self._check_crash_point(kind, path)
         faults = self.faults
         if kind == FAILING["fsync"] and faults.pause_ms:
-            faults.paused = True
+            faults.slowed_sync = True
             time.sleep(faults.pause_ms / 1000)
         directory = path.rpartition("/")[0]
         if kind == "write" and directory in faults.full:
@@ -320,11 +327,11 @@ class Disk(CrashFiles):
 
     def before_write(self, size: int) -> None:
         """Record that a full disk is about to reject a write of `size` bytes."""
-        if ANYWHERE in self.faults.full_without_write and self.used() + size > self.capacity:
-            self.faults.full_without_write.pop(ANYWHERE, None)
+        if WHOLE_DISK in self.faults.full_without_write and self.used() + size > self.capacity:
+            self.faults.full_without_write.pop(WHOLE_DISK, None)
 
     def written(self, path: str, position: int, data: bytes) -> None:
-        """Handle bytes that were written to a file and are not durable yet."""
+        """Check the crash points that a write reaches; the bytes are not synced yet."""
         steps = list(parse_steps(path, data)) if path.endswith(LOG) else []
         if path.endswith(LOG):
             self._unsynced.setdefault(path, []).extend(steps)
@@ -336,7 +343,7 @@ class Disk(CrashFiles):
             self._check_crash_point(COMPLETED, path)
 
     def synced(self, path: str) -> None:
-        """Handle a sync of a file."""
+        """Check the crash points that a sync of a file reaches."""
         for step in self._unsynced.pop(path, ()):
             self._on_durable_step(path, step)
         self._check_crash_point("synced", path)
@@ -352,14 +359,14 @@ class Disk(CrashFiles):
     def _check_crash_point(self, kind: str, path: str) -> None:
         if self.after_cut is not None:
             raise StorageError("the power is cut")
-        trap = self.faults.trap
-        if trap is not None and trap.matches(kind, path):
-            self.faults.trap = None
-            self.cut(trap.mode, trap.seed)
+        crash_point = self.faults.crash_point
+        if crash_point is not None and crash_point.matches(kind, path):
+            self.faults.crash_point = None
+            self.cut(crash_point.mode, crash_point.seed)
             raise PowerCut
 
     def fork(self) -> Disk:
-        """Return a new disk with a copy of the data, all of it durable."""
+        """Return a new disk with a copy of the data, as if all data was synced."""
         disk = Disk()
         disk.capacity = self.capacity
         disk._root = stable_copy(self._root)

@@ -1,4 +1,4 @@
-"""Expectations of records, written as a chain of criteria."""
+"""Expectations of records, written as a chain of method calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
 
-# Seconds of each unit of time.
+# Length of each unit of time, in seconds.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
@@ -42,7 +42,7 @@ class Expectation:
         Returns:
             This expectation.
         """
-        return self._with(f"key {key!r}", lambda record: record.key == to_bytes(key))
+        return self._add_criterion(f"key {key!r}", lambda record: record.key == to_bytes(key))
 
     def value(self, value: Value) -> Expectation:
         """Expect a value.
@@ -53,7 +53,9 @@ class Expectation:
         Returns:
             This expectation.
         """
-        return self._with(f"value {value!r}", lambda record: record.value == to_bytes(value))
+        return self._add_criterion(
+            f"value {value!r}", lambda record: record.value == to_bytes(value)
+        )
 
     def header(self, name: str, value: Value) -> Expectation:
         """Expect a header.
@@ -66,7 +68,7 @@ class Expectation:
             This expectation.
         """
         header = (name, to_bytes(value))
-        return self._with(f"header {name}={value!r}", lambda each: header in each.headers)
+        return self._add_criterion(f"header {name}={value!r}", lambda each: header in each.headers)
 
     def json(self, **fields: object) -> Expectation:
         """Expect a JSON object that has these fields; it may have others.
@@ -77,20 +79,22 @@ class Expectation:
         Returns:
             This expectation.
         """
-        return self._with(f"JSON {fields}", lambda each: fields.items() <= _object(each).items())
+        return self._add_criterion(
+            f"JSON {fields}", lambda each: fields.items() <= _object(each).items()
+        )
 
     def that(self, criterion: Callable[[KafkaRecord], bool]) -> Expectation:
         """Expect that a function returns True for the record.
 
         Args:
-            criterion: Function of the record.
+            criterion: Gets a record, and returns True if the record meets the expectation.
 
         Returns:
             This expectation.
         """
-        return self._with("a custom criterion", criterion)
+        return self._add_criterion("a custom criterion", criterion)
 
-    def _with(self, text: str, holds: Callable[[KafkaRecord], bool]) -> Expectation:
+    def _add_criterion(self, text: str, holds: Callable[[KafkaRecord], bool]) -> Expectation:
         self._criteria.append(Criterion(text, holds))
         return self
 
@@ -104,8 +108,8 @@ class Expectation:
             The first such record.
 
         Raises:
-            ValueError: The time has another form.
-            WaitTimeout: There is no such record; the message lists the most similar ones.
+            ValueError: `time` is a string without a valid number and unit.
+            WaitTimeout: No record meets all criteria; the message lists the most similar records.
         """
         return self._wait(self, seconds(time))
 
@@ -134,7 +138,7 @@ def seconds(time: str | float) -> float:
     """Convert a time to seconds.
 
     Raises:
-        ValueError: The time has another form.
+        ValueError: `time` is a string without a valid number and unit.
     """
     if not isinstance(time, str):
         return time

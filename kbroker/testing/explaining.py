@@ -26,7 +26,9 @@ from .node_lookup import (
 )
 from .rules import Faults, Hit, RequestInfo
 
+# Maximum number of recent actions of the test to keep.
 ACTIONS_KEPT = 100
+# Maximum number of partitions in the explanation of a topic.
 PARTITIONS_SHOWN = 5
 
 
@@ -54,7 +56,7 @@ class Action(NamedTuple):
 class Explain:
     """Explanations of the groups, partitions and transactions of one broker.
 
-    They include the faults and actions of the test.
+    The explanations include the faults and actions of the test.
     """
 
     def __init__(self, broker: Broker, faults: Faults) -> None:
@@ -106,7 +108,10 @@ class Explain:
         return explain_share(node, group, topic, index).with_events([*hits, *actions])
 
     def topic(self, name: str) -> list[Explanation]:
-        """Explain the first partitions of a topic; partition 0 if the topic does not exist."""
+        """Explain the first partitions of a topic.
+
+        If the topic does not exist, the explanation of partition 0 reports that.
+        """
         topic = any_node(self._broker).cluster.topic(name)
         count = len(topic.partitions) if topic else 1
         return [self.partition(name, index) for index in range(min(count, PARTITIONS_SHOWN))]

@@ -28,7 +28,7 @@ class ExternalKafka(KafkaHandle):
         settle_seconds: Seconds without a change after which the cluster counts as idle.
 
     Raises:
-        ValueError: `bootstrap` has another form.
+        ValueError: `bootstrap` is not a list of HOST:PORT.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class ExternalKafka(KafkaHandle):
             KafkaError: The cluster rejects a request.
             ClientError: The cluster cannot be reached.
         """
-        self._do(self._kit.begin_test)
+        self._call(self._kit.begin_test)
         self._unawaited.clear()
-        self._begin()
+        self._remember_log_ends()
 
     @contextlib.contextmanager
     def one_test(self) -> Iterator[None]:
@@ -84,7 +84,7 @@ class ExternalKafka(KafkaHandle):
         try:
             yield
         finally:
-            self._do(self._kit.end_test)
+            self._call(self._kit.end_test)
 
     def recreate_topic(self, name: str, partitions: int) -> None:
         """Create an empty topic, and delete an existing topic of that name first.
@@ -96,7 +96,7 @@ class ExternalKafka(KafkaHandle):
         Raises:
             KafkaError: The cluster rejects a request.
         """
-        self._do(self._kit.recreate_topic, name, partitions)
+        self._call(self._kit.recreate_topic, name, partitions)
         self._known.forget(name)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
@@ -110,7 +110,7 @@ class ExternalKafka(KafkaHandle):
     def close(self) -> None:
         """Close the connections.
 
-        In a forked child this does nothing, because the parent has the connections.
+        In a forked child, this method does nothing, because the connections belong to the parent.
         """
         if not self._thread.is_own:
             return

@@ -1,7 +1,7 @@
 """Operations and waits on an external Kafka, and cleanup after each test.
 
-An external Kafka does not report its state. The state that is visible over the protocol is polled.
-If it has not changed for a given time, the cluster counts as idle.
+An external Kafka does not report changes of its state. The kit polls the state that is visible over
+the protocol. If this state has not changed for a given time, the cluster counts as idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kbroker.client.transactions import (
 )
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
-from .arguments import AT_REST, Config
+from .arguments import IDLE_GROUP_STATES, Config
 from .kit import WAIT_SECONDS, Headers, KafkaRecord, Kit, Pauses, Value
 
 # Seconds without a change after which an external Kafka counts as idle.
@@ -90,7 +90,7 @@ class ObservedState:
         return None
 
     def _pending_work_of(self, reader: ObservedGroup) -> str | None:
-        if reader.group.state not in AT_REST:
+        if reader.group.state not in IDLE_GROUP_STATES:
             return f"is {reader.group.state}"
         commits_in = {topic for topic, _ in reader.committed}
         for each in reader.assigned:
@@ -108,7 +108,8 @@ class ObservedState:
 class ExternalKit(Kit):
     """Operations on an external cluster.
 
-    The kit records the topics and groups that a test names, and those that existed before the test.
+    The kit records the topics and groups that a test names, and the topics and groups that existed
+    before the test.
 
     Args:
         cluster: Client of the cluster.
@@ -186,11 +187,12 @@ class ExternalKit(Kit):
         self._groups_before = {each.name for each in await list_groups(self._cluster)}
 
     async def end_test(self) -> None:
-        """Abort the test's open transactions, and delete its groups and topics.
+        """Abort open transactions of the test, and delete its groups and topics.
 
-        Open transactions are those in its topics. Groups are those that are new since the test
-        began and that it has named, or that consume its topics. A group that still has members is
-        deleted at the end of a later test. Topics are those that it has created.
+        * The transactions are all open transactions in topics that the test has named.
+        * The groups are new groups that the test has named, or that consume its topics. A group
+          that still has members is deleted at the end of a later test.
+        * The topics are the topics that the test has created.
 
         Raises:
             KafkaError: The cluster rejects a request.
@@ -214,12 +216,14 @@ class ExternalKit(Kit):
 
         Idle means: no rebalance and no open transaction, and each group has committed all records
         that are assigned to its members. A compacted topic in which a group never commits, for
-        example a changelog, does not count. Requests in progress are not visible, nor are programs
+        example a changelog, does not count. The kit cannot see requests in progress, and programs
         that pause for longer than `settle_seconds`.
 
-        The state consists of the topics that the test has named (if it has named none, all new
-        topics), the transactions in them, the groups that consume them, and the groups that the
-        test has named.
+        The visible state consists of:
+
+        * the topics that the test has named, or all new topics if it has named none
+        * open transactions in these topics
+        * the groups that consume these topics, and the groups that the test has named
 
         Args:
             group: Check only this group and the topics that it consumes.
@@ -231,7 +235,7 @@ class ExternalKit(Kit):
         last: ObservedState | None = None
         since = trio.current_time()
 
-        async def look() -> tuple[bool, str]:
+        async def observe() -> tuple[bool, str]:
             nonlocal last, since
             began = trio.current_time()
             observed = await self._observe(group)
@@ -242,24 +246,26 @@ class ExternalKit(Kit):
             return pending_work is None and is_settled, pending_work or "the state still changes"
 
         what = f"the cluster to become idle, without a change for {self._settle_seconds:g} s"
-        await self.wait_until(look, what, timeout + self._settle_seconds, group=group)
+        await self.wait_until(observe, what, timeout + self._settle_seconds, group=group)
 
     async def _observe(self, group: str | None) -> ObservedState:
-        there = await self.topics()
+        partition_counts = await self.topics()
         if group is not None:
             self._groups.add(group)
             topics, names = set[str](), {group}
         else:
-            topics = self._topics or there.keys() - self._topics_before
+            topics = self._topics or partition_counts.keys() - self._topics_before
             names = {each.name for each in await list_groups(self._cluster)}
         readers = await self._readers(names, topics)
         topics = topics.union(*(reader.topics for reader in readers))
-        partitions = [(name, index) for name in topics for index in range(there.get(name, 0))]
+        partitions = [
+            (name, index) for name in topics for index in range(partition_counts.get(name, 0))
+        ]
         return ObservedState(
             await self._offsets(partitions, EARLIEST),
             await self._offsets(partitions, LATEST),
             await self._offsets(partitions, LATEST, committed=True),
-            await self._compacted(topics & there.keys()),
+            await self._compacted(topics & partition_counts.keys()),
             readers,
             [] if group is not None else await self._open_transactions(topics),
         )
@@ -273,7 +279,7 @@ class ExternalKit(Kit):
         return {partition: one.offset for partition, one in found.items() if not one.error}
 
     async def _readers(self, names: Iterable[str], topics: set[str]) -> list[ObservedGroup]:
-        """Return those groups that the test has named or that consume one of the topics."""
+        """Return the groups among `names` that the test has named or that consume a topic."""
         found = []
         for name in sorted(names):
             with contextlib.suppress(NoSuchGroup):
@@ -293,7 +299,7 @@ class ExternalKit(Kit):
         )
 
     async def _open_transactions(self, topics: set[str]) -> list[Transaction]:
-        """Return the open transactions in some topics; none for brokers before Kafka 3.0."""
+        """Return the open transactions in some topics; an empty list before Kafka 3.0."""
         found = []
         try:
             listed = await list_transactions(self._cluster, states=OPEN_STATES)

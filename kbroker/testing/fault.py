@@ -1,4 +1,4 @@
-"""Faults of the Kafka API as a test arms them: which requests, when, and what happens."""
+"""Faults of the Kafka API: the criteria of their requests, their schedule and their effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
 from .any_fault import AnyFault, Waited
-from .names import api_key, error_named, format_versions, is_after
+from .names import api_key, format_versions, is_after, parse_error
 from .registry_fault import RegistryFault, new_call_rule
 from .rules import CRITERIA, Faults, Hook, Rule, Target, criteria_of, field_names
 from .schedule import AnyRule, Effect
@@ -21,11 +21,12 @@ WITH_BATCHES = {ApiKey.PRODUCE, ApiKey.FETCH}
 BIT_MAX = 8 * 100 * 1024 * 1024 - 1
 
 
+# Error message of operations on a schema registry.
 NO_REGISTRY = "the broker has no schema registry; create it with schema_registry=True"
 
 
 class UnfiredFault(AssertionError):
-    """A test has armed a fault that hit nothing, so it did not test what it claims to test."""
+    """A fault of the test has hit no request, so the test did not test the failure."""
 
 
 class Fault(AnyFault[Rule, Waited]):
@@ -34,8 +35,8 @@ class Fault(AnyFault[Rule, Waited]):
     def until(self, api: str) -> Self:
         """Hit all matching requests of a client until it sends a request of another API.
 
-        `until("Metadata")` simulates a moved leader: a client that refreshes its metadata finds it.
-        Only requests of that API after the first hit of the client count.
+        `until("Metadata")` simulates a moved leader: a client fails until it refreshes its metadata.
+        Requests of that API before the client's first hit do not count.
 
         Args:
             api: API name.
@@ -50,7 +51,7 @@ class Fault(AnyFault[Rule, Waited]):
         return self.always()
 
     def throttle(self, milliseconds: float) -> Self:
-        """Answer with a throttle time, so that the client pauses (KIP-219).
+        """Set the throttle time of the response, so that the client pauses (KIP-219).
 
         Args:
             milliseconds: Throttle time in ms, at least 0.
@@ -62,8 +63,8 @@ class Fault(AnyFault[Rule, Waited]):
             ValueError: `milliseconds` is negative, the response has no throttle time, or the fault
                 already has an effect. The fault is disarmed.
         """
-        self._check("milliseconds", milliseconds, 0)
-        return self._does(Effect.THROTTLE, milliseconds=milliseconds)
+        self._check_number("milliseconds", milliseconds, 0)
+        return self._set_effect(Effect.THROTTLE, milliseconds=milliseconds)
 
     def truncate_response(self) -> Self:
         """Handle the request, send the first half of the response, then close the connection.
@@ -74,7 +75,7 @@ class Fault(AnyFault[Rule, Waited]):
         Raises:
             ValueError: The fault already has an effect. The fault is disarmed.
         """
-        return self._does(Effect.TRUNCATE_RESPONSE)
+        return self._set_effect(Effect.TRUNCATE_RESPONSE)
 
     def duplicate_response(self) -> Self:
         """Send the response twice.
@@ -85,7 +86,7 @@ class Fault(AnyFault[Rule, Waited]):
         Raises:
             ValueError: The fault already has an effect. The fault is disarmed.
         """
-        return self._does(Effect.DUPLICATE_RESPONSE)
+        return self._set_effect(Effect.DUPLICATE_RESPONSE)
 
     def corrupt_batch(self, bit: int = 0) -> Self:
         """Flip one bit of the records of a Produce request or Fetch response.
@@ -103,14 +104,14 @@ class Fault(AnyFault[Rule, Waited]):
             ValueError: `bit` is out of range, the APIs have no batches, or the fault already has an
                 effect. The fault is disarmed.
         """
-        self._check("bit", bit, 0, BIT_MAX)
-        return self._does(Effect.CORRUPT_BATCH, bit=bit)
+        self._check_number("bit", bit, 0, BIT_MAX)
+        return self._set_effect(Effect.CORRUPT_BATCH, bit=bit)
 
     def hook(self, function: Hook) -> Self:
         """Call a function for each hit; see `Arming.on`.
 
         Args:
-            function: Gets the request or response, and what the rules know about the request.
+            function: Gets the request or response, and the `RequestInfo` of the request.
 
         Returns:
             This fault.
@@ -118,7 +119,7 @@ class Fault(AnyFault[Rule, Waited]):
         Raises:
             ValueError: The fault already has an effect. The fault is disarmed.
         """
-        return self._does(Effect.HOOK, hook=function)
+        return self._set_effect(Effect.HOOK, hook=function)
 
     def _check_effect(self) -> None:
         check_effect(self._rule)
@@ -160,12 +161,12 @@ class Arming(Generic[Waited]):
     ) -> Fault[Waited]:
         """Arm a fault. The methods of the returned object set its schedule and effect.
 
-        If several faults match a request, the one that was armed first takes it. A fault without an
-        effect only counts the request and leaves it to the others.
+        If several faults match a request, the fault that was armed first hits the request. A fault
+        without an effect only counts the request, and later faults can hit it.
 
         Args:
             api: API name as in Kafka ("Produce"), or several; None matches all APIs.
-            error: Name or number of the error to answer with.
+            error: Name or number of the error in the response.
             topic: Match requests that name this topic. An unknown topic ID is matched as text.
             partition: Match requests that name this partition, or one of several.
             group: Match requests that name this group.
@@ -217,7 +218,7 @@ class Arming(Generic[Waited]):
             method: HTTP method ("POST"), or several; None matches all methods.
             path: Path to match, for example "/schemas/ids/*"; "*" matches anything.
             subject: Subject to match, in the path or in the query.
-            error: Error to answer with: an HTTP status (503), or an HTTP status followed by two
+            error: Error of the response: an HTTP status (503), or an HTTP status followed by two
                 digits (40401).
             at: "before" to inject the fault instead of handling the call; "after" to handle the
                 call first.
@@ -242,14 +243,15 @@ class Arming(Generic[Waited]):
     def on(self, api: str | Iterable[str] | None = None, **criteria: Any) -> Callable[[Hook], Hook]:
         """Decorate a function to call it for each matching request: `@kbroker.on("Fetch")`.
 
-        The function gets the request, and what the rules know about it. It returns None to pass the
-        request on to other faults and the broker, or a response to send. With `at="after"` it gets
-        the response, and returns None or another response. It may be async, to delay the request.
+        The function gets the request and its `RequestInfo`. It returns a response to send, or None
+        to pass the request on to other faults and the broker. With `at="after"` the function gets
+        the response, and returns None or another response. The function may be async, to delay the
+        request.
 
-        OSError closes the connection. Any other exception fails the test. The function runs in the
-        thread of the broker, and later requests of the client wait for it. The test fails if it is
-        never called. Use `fault(...).hook(function).always().optional()` for a function that need
-        not be called.
+        If the function raises OSError, the connection is closed. Any other exception fails the
+        test. The function runs in the thread of the broker, and later requests of the client wait
+        for it. If the function is never called, the test fails. For a function that need not be
+        called, use `fault(...).hook(function).always().optional()`.
 
         Args:
             api: API name, or several; None matches all APIs.
@@ -330,7 +332,7 @@ def new_rule(
     check_target(target)
     rule = Rule(target, after=is_after(at), top_level=top_level, when=when)
     if error is not None:
-        rule.effect, rule.code = Effect.ERROR, error_named(error)
+        rule.effect, rule.code = Effect.ERROR, parse_error(error)
         check_effect(rule)
     return rule
 
@@ -363,12 +365,12 @@ def check_target(target: Target) -> None:
         ValueError: The requests do not have the field of a criterion.
     """
     apis = sorted(target.apis)
-    said = {name for api in apis for name in criteria_of(api)}
-    asked = {name for name in CRITERIA if getattr(target, name)}
-    if apis and not asked <= said:
+    present = {name for api in apis for name in criteria_of(api)}
+    wanted = {name for name in CRITERIA if getattr(target, name)}
+    if apis and not wanted <= present:
         names = " or ".join(api.api_name for api in apis)
-        missing = ", ".join(sorted(asked - said))
-        known = ", ".join(sorted({"client_id", *said}))
+        missing = ", ".join(sorted(wanted - present))
+        known = ", ".join(sorted({"client_id", *present}))
         raise ValueError(
             f"a request of {names} does not have a {missing}, so this fault cannot hit anything "
             f"(valid: {known})"
@@ -388,19 +390,19 @@ def check_effect(rule: Rule) -> None:
     if (
         rule.effect is Effect.THROTTLE
         and apis
-        and not any("throttle_time_ms" in _answered(key) for key in apis)
+        and not any("throttle_time_ms" in _response_fields(key) for key in apis)
     ):
         raise ValueError(f"cannot throttle {names}: the response has no throttle_time_ms")
     if rule.top_level and not apis:
         raise ValueError("top_level=True needs an API; add its name")
     for key in apis if rule.top_level else ():
-        if "error_code" not in _answered(key):
+        if "error_code" not in _response_fields(key):
             raise ValueError(
                 f"top_level=True: the response of {key.api_name} has no top-level error; "
                 "remove top_level"
             )
 
 
-def _answered(key: ApiKey) -> set[str]:
+def _response_fields(key: ApiKey) -> set[str]:
     """Return the names of the top-level fields of the response of an API."""
     return field_names(messages.response_class(key))

@@ -25,7 +25,7 @@ from kbroker.protocol.records import HEADER_SIZE
 from kbroker.protocol.schema import Message, as_message
 from kbroker.schemas import CLIENT_ID as REGISTRY_CLIENT_ID
 
-from .error_answers import error_response
+from .error_responses import error_response
 from .kit import CLIENT_ID
 from .rows import Row, covered_rows, merge_responses, set_errors, split
 from .rules import Faults, RequestInfo, Rule, request_info
@@ -52,7 +52,7 @@ class FaultInjector:
         faults: The rules of the broker under test.
         node: The node that serves the connection.
         requests: The connection's requests; faults are injected before their handlers.
-        replies: Its replies; faults may change their bytes.
+        replies: The connection's replies; faults may change their bytes.
     """
 
     def __init__(self, faults: Faults, node: Node, requests: Requests, replies: Replies) -> None:
@@ -61,14 +61,14 @@ class FaultInjector:
         self._requests = requests
         self._replies = replies
         self._is_known = False
-        # Effects that change the bytes of a reply, by correlation ID.
+        # Effects that change the bytes of a response, by correlation ID.
         self._altered: dict[int, Effect] = {}
         # True if the test kit has opened the connection.
         self.is_kit_connection = False
-        # True if no fault hits the connection: it belongs to the kit, the schema registry or a
-        # node.
+        # True if no fault hits the connection, because its client is the kit, the schema registry or
+        # a node.
         self.is_exempt = False
-        replies.on_encoded = self._alter
+        replies.on_encoded = self._alter_reply
 
     # -- identification of the client
 
@@ -83,7 +83,7 @@ class FaultInjector:
             or header.client_id == REGISTRY_CLIENT_ID
             or self._is_of_node(header.client_id)
         )
-        if self.is_exempt:  # traces of the kit's requests would hide those of clients
+        if self.is_exempt:  # traces of these requests would hide the requests of clients
             self._replies.is_traced = False
         else:
             self._requests.apis = self._faults.within_limits(self._requests.apis)
@@ -95,7 +95,7 @@ class FaultInjector:
     # -- requests
 
     def finished(self) -> None:
-        """Wake the waiters for an idle broker: fewer requests are in progress."""
+        """Wake waits for an idle broker, because a request has finished."""
         self._node.context.changes.happened()
 
     def dispatch(self, request: Request) -> Awaitable[None] | None:
@@ -103,7 +103,7 @@ class FaultInjector:
         api, header, body, _ = request
         if self.is_exempt:
             if self.is_kit_connection:
-                self._faults.own.add(api.key)
+                self._faults.kit_apis.add(api.key)
             return self._requests.dispatch(*request)
         if api.key == ApiKey.FETCH and self._lacks_partitions(header, body):
             not_found = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -141,7 +141,7 @@ class FaultInjector:
         """Return True for an incremental fetch that a rule cannot match (KIP-227).
 
         An incremental fetch does not list its partitions. The error FETCH_SESSION_ID_NOT_FOUND
-        makes the client send a full fetch, which does.
+        makes the client send a full fetch, which lists all partitions.
         """
         return request.session_epoch > 0 and self._faults.needs_partitions(header.client_id or "")
 
@@ -153,7 +153,7 @@ class FaultInjector:
         """Apply a rule to one request."""
         effect, (request, _) = rule.effect, intercepted
         if rule.after:
-            await self._answer(rule, intercepted)
+            await self._serve_and_apply(rule, intercepted)
         elif effect is Effect.HOOK:
             await self._apply_hook(rule, intercepted)
         elif effect is Effect.ERROR:
@@ -166,10 +166,10 @@ class FaultInjector:
             await trio.sleep(rule.milliseconds / 1000)
             await self._serve_plainly(request)
         else:
-            await self._answer(rule, intercepted)
+            await self._serve_and_apply(rule, intercepted)
 
     async def _reply_with_error(self, rule: Rule, intercepted: InterceptedRequest) -> None:
-        """Answer the rows that match with the error, and serve the other rows."""
+        """Reject the rows of a request that match the rule, and serve the other rows."""
         request = intercepted.request
         key, header = request.api.key, request.header
         if rule.top_level:
@@ -185,17 +185,17 @@ class FaultInjector:
             return as_message(merge_responses(response, rejection))
 
         result = await self._ordered_work(request._replace(body=others))
-        self._requests.reply(header, _Changed(result, join))
+        self._requests.reply(header, _ChangedResponse(result, join))
 
     async def _apply_hook(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Send the response of a hook, or apply the next rule, or serve the request."""
         request, info = intercepted
         try:
-            answer = await self._call_hook(rule, request.body, info)
+            response = await self._call_hook(rule, request.body, info)
         except OSError as error:
             raise DisconnectError(str(error)) from error
-        if answer is not None:
-            self._requests.reply(request.header, answer)
+        if response is not None:
+            self._requests.reply(request.header, response)
             return
         next_rule = self._faults.match_after(info, rule)
         await (self._serve(intercepted) if next_rule is None else self._hit(next_rule, intercepted))
@@ -204,17 +204,17 @@ class FaultInjector:
         """Return the result of a hook.
 
         Raises:
-            OSError: The hook asks to close the connection.
+            OSError: The hook raised it to close the connection.
         """
         assert rule.hook is not None
         try:
-            answer = rule.hook(message, info)
-            if isawaitable(answer):
-                answer = await answer
+            response = rule.hook(message, info)
+            if isawaitable(response):
+                response = await response
             expected = messages.response_class(info.api)
-            if answer is None or isinstance(answer, expected):
-                return answer
-            raise TypeError(f"a hook must return None or a {expected.__name__}, not {answer!r}")
+            if response is None or isinstance(response, expected):
+                return response
+            raise TypeError(f"a hook must return None or a {expected.__name__}, not {response!r}")
         except OSError:
             raise
         except Exception as error:
@@ -228,7 +228,7 @@ class FaultInjector:
         rule = self._faults.match_batch(info, lambda rule: bool(self._batches(rule, message)))
         if rule is not None:
             for row in self._batches(rule, message):
-                row.records = _flipped(row.records, rule.bit)
+                row.records = _flip_bit(row.records, rule.bit)
 
     def _batches(self, rule: Rule, message: object) -> list[Row]:
         rows = covered_rows(message, rule.target, self._name_of_topic)
@@ -240,17 +240,17 @@ class FaultInjector:
             return response
 
         result = await self._ordered_work(intercepted.request)
-        self._requests.reply(intercepted.request.header, _Changed(result, break_batches))
+        self._requests.reply(intercepted.request.header, _ChangedResponse(result, break_batches))
 
-    # -- answers
+    # -- responses
 
-    async def _answer(self, rule: Rule, intercepted: InterceptedRequest) -> None:
+    async def _serve_and_apply(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Handle the request, then apply the effect to its response."""
         request = intercepted.request
         result = await self._ordered_work(request)
         if result is not None:
             change = partial(self._apply_effect, rule, intercepted)
-            self._requests.reply(request.header, _Changed(result, change))
+            self._requests.reply(request.header, _ChangedResponse(result, change))
         elif rule.effect is Effect.DISCONNECT:  # Produce with acks=0
             raise DisconnectError(f"fault: {rule}")
 
@@ -269,8 +269,8 @@ class FaultInjector:
         elif effect is Effect.ERROR:
             self._set_error(rule, response)
         elif effect is Effect.HOOK:
-            answer = await self._call_hook(rule, response, intercepted.info)
-            return response if answer is None else answer
+            replacement = await self._call_hook(rule, response, intercepted.info)
+            return response if replacement is None else replacement
         elif effect in (Effect.TRUNCATE_RESPONSE, Effect.DUPLICATE_RESPONSE):
             self._altered[intercepted.request.header.correlation_id] = effect
         return response
@@ -282,7 +282,7 @@ class FaultInjector:
             rows = covered_rows(response, rule.target, self._name_of_topic)
             set_errors(response, rule.code, rows)
 
-    def _alter(self, header: RequestHeader, parts: Parts) -> Parts:
+    def _alter_reply(self, header: RequestHeader, parts: Parts) -> Parts:
         """Send a reply twice, or send half of it and then close the connection."""
         effect = self._altered.pop(header.correlation_id, None)
         if effect is None:
@@ -290,11 +290,11 @@ class FaultInjector:
         if effect is Effect.DUPLICATE_RESPONSE:
             return parts + parts
         self._replies.end_after_first(OSError("fault: a response is truncated"))
-        return _half(parts)
+        return _first_half(parts)
 
 
 async def _resolve(result: Outcome[Message]) -> Message | None:
-    """Wait for the response of an outcome, in a form that can be changed."""
+    """Wait for the response of an outcome; decode an encoded response, so that it can change."""
     response: Message | None
     if isinstance(result, Pending):
         response = await result.wait()
@@ -305,8 +305,8 @@ async def _resolve(result: Outcome[Message]) -> Message | None:
     return response.decoded() if isinstance(response, Encoded) else response
 
 
-class _Changed(Pending[Message]):
-    """A response that is changed when it exists. Abandoning it abandons the original."""
+class _ChangedResponse(Pending[Message]):
+    """A pending response to which a change is applied. `abandon` also abandons the original."""
 
     __slots__ = ("_change", "_original")
 
@@ -333,7 +333,7 @@ class _Changed(Pending[Message]):
         super().abandon()
 
 
-def _flipped(records: Any, bit: int) -> memoryview:
+def _flip_bit(records: Any, bit: int) -> memoryview:
     """Return records with one bit flipped, after the header of the first batch."""
     data = bytearray(records if isinstance(records, (bytes, memoryview)) else records.read())
     start = HEADER_SIZE if len(data) > HEADER_SIZE else 0
@@ -341,7 +341,7 @@ def _flipped(records: Any, bit: int) -> memoryview:
     return memoryview(data)
 
 
-def _half(parts: list[Any]) -> list[Any]:
+def _first_half(parts: list[Any]) -> list[Any]:
     data = b"".join(
         bytes(part if isinstance(part, (bytes, memoryview, bytearray)) else part.read())
         for part in parts

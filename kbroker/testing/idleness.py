@@ -12,7 +12,7 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.storage.log import Log
 
-from .arguments import AT_REST
+from .arguments import IDLE_GROUP_STATES
 from .node_lookup import leader_of
 
 
@@ -20,7 +20,7 @@ def pending_work(broker: Broker, group: str | None = None) -> str | None:
     """Describe work that is pending; return None if the broker, or one group, is idle.
 
     Idle means: no request is in progress, no rebalance is pending, no timeout is due and no
-    transaction is open. A fetch that waits for records that do not exist yet does not count. Each
+    transaction is open. A fetch that waits for new records does not count as in progress. Each
     group has committed all records of the partitions that are assigned to its members. A compacted
     topic in which a group never commits, for example a changelog, does not count.
     """
@@ -58,7 +58,7 @@ def _pending_work_of(broker: Broker, coordinator: GroupCoordinator, name: str) -
         return coordinator.pending_share_work(name) or _pending_share_work(
             broker, coordinator, name
         )
-    if group.state not in AT_REST:
+    if group.state not in IDLE_GROUP_STATES:
         return f"is {group.state}"
     committed = coordinator.committed(name)
     input_topics = {topic for topic, _ in committed}

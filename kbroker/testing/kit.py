@@ -1,8 +1,7 @@
 """Operations and waits of a test on a cluster, over the Kafka protocol.
 
-The same operations work on a broker in this process and on an external cluster. Only the source of
-`Changes` differs: a broker in this process notifies waits of each change, while an external cluster
-is polled.
+The same operations work on a broker in this process and on an external cluster. A broker in this
+process notifies waits of each change of its state. An external cluster is polled.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
 from .arguments import (
-    AT_REST,
+    IDLE_GROUP_STATES,
     Config,
     Partitions,
     check_number,
-    group_state,
+    parse_group_state,
     partitions_of,
     properties,
 )
@@ -46,8 +45,11 @@ T = TypeVar("T")
 
 # Client ID of the test kit. No fault hits its requests, and no report lists them.
 CLIENT_ID = "kbroker-kit"
+# Default maximum seconds of a wait.
 WAIT_SECONDS = 5.0
+# Seconds between two polls of an external cluster.
 POLL_SECONDS = 0.03
+# Maximum number of deletions of a topic that a client creates again.
 CREATE_TRIES = 3
 
 # Keys and values to produce: bytes as they are, strings as UTF-8, everything else as JSON.
@@ -133,10 +135,13 @@ class KafkaRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Records that a wait has read: those that match, and the others of the topic.
+class FoundRecords:
+    """Records of a topic that a wait has read.
 
-    `nearness` returns how similar one of the others is to a match; higher is more similar.
+    Attributes:
+        matching: Records that match.
+        others: All other records.
+        nearness: Returns how similar another record is to a match; higher is more similar.
     """
 
     matching: list[KafkaRecord]
@@ -197,7 +202,7 @@ class Kit:
         self._changes = changes
         self._now_ms = now_ms
         self.availability = BrokerAvailability()
-        # Topics that this object has created and not deleted.
+        # Topics that this object has created and not deleted yet.
         self.created: list[str] = []
 
     # -- topics and records
@@ -263,12 +268,12 @@ class Kit:
     async def _wait_until_gone(self, names: set[str]) -> None:
         """Wait until no broker lists topics that the controller has deleted."""
 
-        async def look() -> tuple[bool, dict[str, int]]:
+        async def observe() -> tuple[bool, dict[str, int]]:
             topics = await self.topics()
             return not names & topics.keys(), topics
 
         what = f"topics {', '.join(sorted(names))} to be deleted"
-        await self.wait_until(look, what, WAIT_SECONDS)
+        await self.wait_until(observe, what, WAIT_SECONDS)
 
     async def topics(self) -> dict[str, int]:
         """Return the number of partitions of each topic, without internal topics."""
@@ -326,7 +331,7 @@ class Kit:
                 f"{error.what}; use partition=None to select the partition by the key"
             ) from None
         (written,) = await producer.write({place: [record]})
-        return _received(written.partition, written.placed[0])
+        return _to_kafka_record(written.partition, written.placed[0])
 
     async def partitions(self, topic: str) -> list[Partition]:
         """Return the partitions of a topic; an empty list if the topic does not exist."""
@@ -364,7 +369,7 @@ class Kit:
         found: list[KafkaRecord] = []
         async with reading(self._cluster, ranges, committed=committed) as channel:
             async for chunk in channel:
-                found += [_received(each.partition, each.record) for each in chunk]
+                found += [_to_kafka_record(each.partition, each.record) for each in chunk]
         return sorted(found, key=lambda record: (record.timestamp, record.partition, record.offset))
 
     # -- groups
@@ -438,25 +443,25 @@ class Kit:
         """
         raise NotImplementedError
 
-    def why(self, *, group: str | None = None, topic: str | None = None) -> str:
+    def explain_state(self, *, group: str | None = None, topic: str | None = None) -> str:
         """Explain the state of a group or topic for the message of a failed wait."""
         return ""
 
     async def wait_until(
         self,
-        look: Callable[[], Awaitable[tuple[bool, T]]],
+        observe: Callable[[], Awaitable[tuple[bool, T]]],
         what: str,
         timeout: float,
         *,
         group: str | None = None,
         topic: str | None = None,
     ) -> T:
-        """Call `look` after each change until it reports that the condition is met.
+        """Call `observe` after each change until it reports that the condition is met.
 
         A restart of the broker pauses the wait.
 
         Args:
-            look: Returns whether the condition is met, and the observed state.
+            observe: Returns True if the condition is met, and the observed state.
             what: Description of the condition, for the message of a failure.
             timeout: Maximum seconds to wait.
             group: Group to explain in the message.
@@ -475,7 +480,7 @@ class Kit:
         while await self.availability.wait_until_available(deadline):
             with self.availability.attempt():
                 change = self._changes.next()
-                done, found = await self._call_while_available(look)
+                done, found = await self._call_while_available(observe)
                 if done:
                     return found
                 seen = found
@@ -483,16 +488,19 @@ class Kit:
                     await change.wait()
             if trio.current_time() >= deadline:
                 break
-        raise WaitTimeout(_report(what, timeout, seen, self.why(group=group, topic=topic)))
+        raise WaitTimeout(
+            _timeout_message(what, timeout, seen, self.explain_state(group=group, topic=topic))
+        )
 
-    async def _call_while_available(self, look: Callable[[], Awaitable[T]]) -> T:
-        """Call `look`; if it fails because the broker is down, wait to be cancelled.
+    async def _call_while_available(self, observe: Callable[[], Awaitable[T]]) -> T:
+        """Call `observe`; if it fails because the broker is down, wait to be cancelled.
 
-        A broker whose power was cut may respond with errors before it is marked unavailable, and a
-        stopped broker closes connections that are in use.
+        After a power cut, the broker may respond with errors before it is marked unavailable. A
+        stopped broker closes connections that are in use. In both cases, this error does not fail
+        the wait.
         """
         try:
-            return await look()
+            return await observe()
         except Exception:
             if self.availability.is_available and not self.has_crashed:
                 raise
@@ -533,15 +541,15 @@ class Kit:
         """
         wanted = 1 if count is None else count
 
-        async def look() -> tuple[bool, Found]:
+        async def observe() -> tuple[bool, FoundRecords]:
             matching: list[KafkaRecord] = []
             others: list[KafkaRecord] = []
             for each in await self._records(topic):
                 (matching if match is None or match(each) else others).append(each)
-            return len(matching) >= wanted, Found(matching, others, nearness)
+            return len(matching) >= wanted, FoundRecords(matching, others, nearness)
 
         what = what or f"{wanted} records in {topic!r}"
-        return (await self.wait_until(look, what, timeout, topic=topic)).matching
+        return (await self.wait_until(observe, what, timeout, topic=topic)).matching
 
     async def wait_for_group(
         self,
@@ -565,9 +573,9 @@ class Kit:
             ValueError: The state does not exist.
             WaitTimeout: The group is not in that state; the message has its last state.
         """
-        state = group_state(state)
+        state = parse_group_state(state)
 
-        async def look() -> tuple[bool, Group | None]:
+        async def observe() -> tuple[bool, Group | None]:
             found = await self.group(group)
             return found is not None and (
                 state in (None, found.state) and members in (None, len(found.members))
@@ -576,7 +584,7 @@ class Kit:
         wanted = f"group {group!r} {state or 'in any state'}"
         if members is not None:
             wanted += f" with {members} members"
-        found = await self.wait_until(look, wanted, timeout, group=group)
+        found = await self.wait_until(observe, wanted, timeout, group=group)
         assert found is not None
         return found
 
@@ -594,12 +602,12 @@ class Kit:
             The group as its coordinator describes it.
 
         Raises:
-            ValueError: `partitions` has another form.
+            ValueError: `partitions` is neither pairs nor a mapping.
             WaitTimeout: The assignment differs; the message has the last one.
         """
         wanted = partitions_of(partitions)
 
-        async def look() -> tuple[bool, Group | None]:
+        async def observe() -> tuple[bool, Group | None]:
             found = await self.group(group)
             owned = (
                 [each for member in found.members for each in member.partitions] if found else []
@@ -608,7 +616,7 @@ class Kit:
             return sorted(set(owned)) == wanted, found
 
         what = f"group {group!r} assigned {_partitions(wanted)}"
-        found = await self.wait_until(look, what, timeout, group=group)
+        found = await self.wait_until(observe, what, timeout, group=group)
         assert found is not None
         return found
 
@@ -631,12 +639,12 @@ class Kit:
             WaitTimeout: The committed offset is lower; the message has the last one.
         """
 
-        async def look() -> tuple[bool, int | None]:
+        async def observe() -> tuple[bool, int | None]:
             found = (await self.committed(group)).get((topic, partition))
             return found is not None and found >= offset, found
 
         what = f"group {group!r} commits {offset} in {topic}-{partition}"
-        return await self.wait_until(look, what, timeout, group=group) or 0
+        return await self.wait_until(observe, what, timeout, group=group) or 0
 
     async def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
@@ -657,7 +665,7 @@ class Kit:
             WaitTimeout: The lag is larger; the message has the committed offsets.
         """
 
-        async def look() -> tuple[bool, dict[Partition, int]]:
+        async def observe() -> tuple[bool, dict[Partition, int]]:
             shared = await self._shared_lag(group)
             if shared is not None:
                 return shared <= lag, {}
@@ -665,13 +673,13 @@ class Kit:
             if not offsets or await self._lag(group, offsets) > lag:
                 return False, offsets
             found = await self.group(group)
-            return found is not None and found.state in AT_REST, offsets
+            return found is not None and found.state in IDLE_GROUP_STATES, offsets
 
         what = f"group {group!r} with a lag of {lag}"
-        return await self.wait_until(look, what, timeout, group=group)
+        return await self.wait_until(observe, what, timeout, group=group)
 
 
-def _received(partition: Partition, record: Record) -> KafkaRecord:
+def _to_kafka_record(partition: Partition, record: Record) -> KafkaRecord:
     return KafkaRecord(
         *partition,
         record.offset,
@@ -690,10 +698,10 @@ def _partitions(partitions: Iterable[Partition]) -> str:
     return ", ".join(f"{topic}-{index}" for topic, index in partitions) or "nothing"
 
 
-def _report(what: str, timeout: float, seen: object, explanation: str) -> str:
-    lines = [f"waited {timeout:g} s for {what}; seen last: {_shown(seen)}"]
+def _timeout_message(what: str, timeout: float, seen: object, explanation: str) -> str:
+    lines = [f"waited {timeout:g} s for {what}; seen last: {_format_observed(seen)}"]
     return "\n".join([*lines, explanation] if explanation else lines)
 
 
-def _shown(seen: object) -> str:
+def _format_observed(seen: object) -> str:
     return "nothing" if seen is None else str(seen)

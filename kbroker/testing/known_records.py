@@ -1,4 +1,4 @@
-"""The records that a test expects, to find those that it does not."""
+"""Records that a test knows, so that other records are unexpected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from kbroker.client.topics import Partition
 
 from .kit import KafkaRecord
 
-Place = tuple[str, int, int, bytes | None, bytes | None]
+# Topic, partition, offset, key and value of a record.
+RecordIdentity = tuple[str, int, int, bytes | None, bytes | None]
 
 
 class KnownRecords:
@@ -16,34 +17,35 @@ class KnownRecords:
 
     def __init__(self) -> None:
         self._starts: dict[Partition, int] = {}
-        self._places: set[Place] = set()
+        self._identities: set[RecordIdentity] = set()
 
     def begin(self, ends: Mapping[Partition, int]) -> None:
-        """Begin a test: records below `ends` existed before it."""
+        """Begin a test. Records before the log end offsets `ends` are known."""
         self._starts = dict(ends)
-        self._places.clear()
+        self._identities.clear()
 
     def add(self, records: Iterable[KafkaRecord]) -> None:
         """Add records that the test knows."""
-        self._places.update(map(_place, records))
+        self._identities.update(map(_identity, records))
 
     def forget(self, topic: str) -> None:
-        """Forget the records of a deleted topic."""
+        """Remove the records of a deleted topic."""
         self._starts = {each: end for each, end in self._starts.items() if each[0] != topic}
-        self._places = {place for place in self._places if place[0] != topic}
+        self._identities = {identity for identity in self._identities if identity[0] != topic}
 
-    def others(self, records: Iterable[KafkaRecord]) -> list[KafkaRecord]:
-        """Return the records that the test does not know."""
+    def unknown(self, records: Iterable[KafkaRecord]) -> list[KafkaRecord]:
+        """Return the records among `records` that the test does not know."""
         return [each for each in records if not self._knows(each)]
 
     def _knows(self, record: KafkaRecord) -> bool:
         start = self._starts.get((record.topic, record.partition), 0)
-        return record.offset < start or _place(record) in self._places
+        return record.offset < start or _identity(record) in self._identities
 
 
-def _place(record: KafkaRecord) -> Place:
-    """Return the identity of a record, with key and value.
+def _identity(record: KafkaRecord) -> RecordIdentity:
+    """Return the identity of a record.
 
-    After a power cut another record can have the offset of a lost one.
+    Key and value are part of the identity, because the offset of a record that a power cut has lost
+    can be assigned again.
     """
     return record.topic, record.partition, record.offset, record.key, record.value

@@ -23,11 +23,11 @@ from kbroker.net.server import Listener
 from kbroker.security.acls import Acl
 from kbroker.storage.crash_files import Mode
 
-from .arguments import Config, Partitions, Topics, kit_properties, topics_of
+from .arguments import Config, Partitions, Topics, broker_properties_with_defaults, topics_of
 from .async_broker import (
     CRASHED,
     RunningBroker,
-    fill,
+    fill_store,
     recent_activity,
     run_broker,
 )
@@ -37,7 +37,7 @@ from .broker_security import (
     ClientAccess,
     Passwords,
     Permissions,
-    merged,
+    merge_properties,
     new_broker_security,
 )
 from .broker_thread import BrokerThread
@@ -98,7 +98,7 @@ class KafkaHandle:
         """Value of the clients' `bootstrap.servers`: HOST:PORT, with commas between several."""
         raise NotImplementedError
 
-    def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _call(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.call(partial(call, *args, **kwargs))
 
     def create_topic(self, name: str, partitions: int = 1, configs: Config | None = None) -> None:
@@ -112,7 +112,7 @@ class KafkaHandle:
         Raises:
             KafkaError: The broker rejected the topic.
         """
-        self._do(self._kit.create_topic, name, partitions, configs)
+        self._call(self._kit.create_topic, name, partitions, configs)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until no broker lists it any more.
@@ -124,12 +124,12 @@ class KafkaHandle:
             KafkaError: The broker rejected the deletion.
             WaitTimeout: A broker still lists the topic.
         """
-        self._do(self._kit.delete_topic, name)
+        self._call(self._kit.delete_topic, name)
         self._known.forget(name)
 
     def topics(self) -> dict[str, int]:
         """Return the number of partitions of each topic, without internal topics."""
-        return self._do(self._kit.topics)
+        return self._call(self._kit.topics)
 
     def produce(
         self,
@@ -160,7 +160,7 @@ class KafkaHandle:
                 are invalid.
             KafkaError: The broker rejected the record.
         """
-        record = self._do(
+        record = self._call(
             self._kit.produce,
             topic,
             value,
@@ -183,7 +183,7 @@ class KafkaHandle:
         Raises:
             NoSuchTopic: The topic does not exist.
         """
-        return self._do(self._kit.records, topic, committed=committed)
+        return self._call(self._kit.records, topic, committed=committed)
 
     def group(self, name: str) -> Group | None:
         """Return a group as its coordinator describes it, or None if the group does not exist.
@@ -191,7 +191,7 @@ class KafkaHandle:
         Args:
             name: Group ID.
         """
-        return self._do(self._kit.group, name)
+        return self._call(self._kit.group, name)
 
     def committed(self, group: str) -> dict[Partition, int]:
         """Return the committed offset of a group for each partition.
@@ -199,7 +199,7 @@ class KafkaHandle:
         Args:
             group: Group ID.
         """
-        return self._do(self._kit.committed, group)
+        return self._call(self._kit.committed, group)
 
     def lag(self, group: str) -> int:
         """Return the number of records that a group has yet to consume; see `Kit.lag`.
@@ -210,7 +210,7 @@ class KafkaHandle:
         Raises:
             NoSuchGroup: The group does not exist.
         """
-        return self._do(self._kit.lag, group)
+        return self._call(self._kit.lag, group)
 
     def wait_for(
         self,
@@ -233,7 +233,7 @@ class KafkaHandle:
         Raises:
             WaitTimeout: There are fewer matching records; the message lists the newest others.
         """
-        found = self._do(self._watched.wait_for, topic, count, match, timeout)
+        found = self._call(self._watched.wait_for, topic, count, match, timeout)
         self._known.add(found)
         return found
 
@@ -259,7 +259,7 @@ class KafkaHandle:
             ValueError: The state does not exist.
             WaitTimeout: The group is not in that state; the message has its last state.
         """
-        return self._do(self._watched.wait_for_group, group, members, state, timeout)
+        return self._call(self._watched.wait_for_group, group, members, state, timeout)
 
     def wait_for_assignment(
         self, group: str, partitions: Partitions, timeout: float = WAIT_SECONDS
@@ -275,10 +275,10 @@ class KafkaHandle:
             The group as its coordinator describes it.
 
         Raises:
-            ValueError: `partitions` has another form.
+            ValueError: `partitions` is neither pairs nor a mapping.
             WaitTimeout: The assignment differs; the message has the last one.
         """
-        return self._do(self._watched.wait_for_assignment, group, partitions, timeout)
+        return self._call(self._watched.wait_for_assignment, group, partitions, timeout)
 
     def wait_for_commit(
         self, group: str, topic: str, partition: int, offset: int, timeout: float = WAIT_SECONDS
@@ -298,7 +298,7 @@ class KafkaHandle:
         Raises:
             WaitTimeout: The committed offset is lower; the message has the last one.
         """
-        return self._do(self._watched.wait_for_commit, group, topic, partition, offset, timeout)
+        return self._call(self._watched.wait_for_commit, group, topic, partition, offset, timeout)
 
     def wait_for_lag(
         self, group: str, lag: int = 0, timeout: float = WAIT_SECONDS
@@ -318,7 +318,7 @@ class KafkaHandle:
         Raises:
             WaitTimeout: The lag is larger; the message has the committed offsets.
         """
-        return self._do(self._watched.wait_for_lag, group, lag, timeout)
+        return self._call(self._watched.wait_for_lag, group, lag, timeout)
 
     def expect(self, topic: str) -> Expectation:
         """Return an expectation of a record: `expect("orders").key("a").within("2s")`.
@@ -333,7 +333,7 @@ class KafkaHandle:
     def _wait_for_expected(self, expected: Expectation, timeout: float) -> KafkaRecord:
         if expected in self._unawaited:
             self._unawaited.remove(expected)
-        (found, *_) = self._do(
+        (found, *_) = self._call(
             self._watched.wait_for,
             expected.topic,
             None,
@@ -345,7 +345,7 @@ class KafkaHandle:
         self._known.add([found])
         return found
 
-    # -- rest
+    # -- idleness
 
     def wait_until_idle(self, group: str | None = None, timeout: float = WAIT_SECONDS) -> None:
         """Wait until the cluster, or one group, is idle.
@@ -360,13 +360,13 @@ class KafkaHandle:
         Raises:
             WaitTimeout: Work is still in progress; the message describes it.
         """
-        self._do(self._watched.wait_until_idle, group, timeout)
+        self._call(self._watched.wait_until_idle, group, timeout)
 
     def expect_nothing(self, topic: str, timeout: float = WAIT_SECONDS) -> None:
         """Wait until the cluster is idle, then check that a topic has no unexpected record.
 
-        Expected are the records that existed before the test, that the test has produced with
-        `produce`, and that `expect` or `wait_for` have returned.
+        These records are expected: records that existed before the test, records that `produce` has
+        appended, and records that `expect` or `wait_for` has returned.
 
         Args:
             topic: Topic name; the topic need not exist.
@@ -377,8 +377,8 @@ class KafkaHandle:
             WaitTimeout: The cluster is not idle.
         """
         self.wait_until_idle(timeout=timeout)
-        found = self._do(self._kit.wait_for, topic, 0)  # the topic need not exist
-        unexpected = self._known.others(found)
+        found = self._call(self._kit.wait_for, topic, 0)  # the topic need not exist
+        unexpected = self._known.unknown(found)
         if unexpected:
             lines = "\n  ".join(map(str, unexpected))
             raise AssertionError(
@@ -386,9 +386,9 @@ class KafkaHandle:
                 f"\n  {lines}"
             )
 
-    def _begin(self) -> None:
-        """Remember the log end offsets: records after them are new to the test."""
-        self._known.begin(self._do(self._kit.log_end_offsets))
+    def _remember_log_ends(self) -> None:
+        """Remember the log end offsets; later records are new to the test."""
+        self._known.begin(self._call(self._kit.log_end_offsets))
 
 
 class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
@@ -410,7 +410,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         acls: Permissions by user, for example `{"alice": ["READ topic orders"]}`; see `allow`.
             Everything else is denied. None disables ACLs.
         super_users: Users that ACLs do not restrict.
-        thread: Thread to run in, shared by several brokers; None creates one.
+        thread: Thread to run in, which other brokers may share; None creates one.
         store: Storage of the data; replaces `data_dir` and `disk`.
         listeners: Listeners; None for one on localhost.
         secured: Security of the listeners; replaces `tls`, `users`, `tokens`, `certificates`,
@@ -478,30 +478,32 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
             super_users=super_users,
             nodes=nodes or 1,
         )
-        rules = self._secured.rules(acls or {})
+        new_acls = self._secured.acls_of(acls or {})
         if not isinstance(config, BrokerConfig):
-            properties = merged(kit_properties(config or {}), self._secured.properties())
+            properties = merge_properties(
+                broker_properties_with_defaults(config or {}), self._secured.properties()
+            )
             config = BrokerConfig.load(options=properties)
         self._config = config
         self._store = store or new_store(data_dir, disk=disk, bytes_max=config.memory_limit_bytes)
         if secured is None and listeners is not None:
-            self._secured = replace(self._secured, is_elsewhere=True)
+            self._secured = replace(self._secured, has_custom_listeners=True)
         listeners = listeners or [self._secured.listener(config)]
-        self._registry = self._registry_of(schema_registry, listeners)
+        self._registry = self._select_registry(schema_registry, listeners)
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
-        opening = self._opening(racks, cluster_id, grace_seconds, service)
+        opening = self._run_opener(racks, cluster_id, grace_seconds, service)
         self._life = RestartableBroker(opening, self._store, self._thread, listeners, nodes)
-        self._start_with(load, wanted, rules)
+        self._start_with(load, wanted, new_acls)
 
-    def _opening(
+    def _run_opener(
         self,
         racks: Sequence[str],
         cluster_id: str | None,
         grace_seconds: float,
         service: Service | None,
     ) -> Callable[..., AbstractAsyncContextManager[RunningBroker]]:
-        """Return the function that opens each run of the broker; see `RestartableBroker`."""
+        """Return the function that opens a run of the broker; see `RestartableBroker`."""
         return partial(
             run_broker,
             self._config,
@@ -517,23 +519,23 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         )
 
     def _start_with(
-        self, load: Snapshot | str | Path | None, topics: Mapping[str, int], rules: Sequence[Acl]
+        self, load: Snapshot | str | Path | None, topics: Mapping[str, int], acls: Sequence[Acl]
     ) -> None:
         try:
             if load is not None:
                 self._fill(load if isinstance(load, Snapshot) else Snapshot.load(load))
             self.start()
             if load is not None:
-                self._begin()
+                self._remember_log_ends()
             for name, partitions in topics.items():
                 self.create_topic(name, partitions)
-            if rules:
-                self.run_in_broker(lambda running: running.add_rules(rules))
+            if acls:
+                self.run_in_broker(lambda running: running.add_acls(acls))
         except BaseException:
             self.close()
             raise
 
-    def _registry_of(
+    def _select_registry(
         self, wanted: bool | RegistryService | None, listeners: Sequence[Listener]
     ) -> RegistryService | None:
         """Return the schema registry to run, with fault injection, or None."""
@@ -570,16 +572,16 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         return f"http://{self._registry.endpoint_of(self._config.node_id)}"
 
     def _fill(self, snapshot: Snapshot) -> None:
-        self._thread.call(fill, self._config, self._store, self.clock.movable, snapshot)
+        self._thread.call(fill_store, self._config, self._store, self.clock.movable, snapshot)
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
         """Start the broker again after `stop` or a crash, on the same port."""
         self._life.start()
 
     def stop(self) -> None:
-        """Stop the broker. Clients lose their connections; the data is kept for `start`.
+        """Stop the broker. The connections of clients are closed; the data is kept for `start`.
 
         Waits in other threads fail with RuntimeError; `restart` only pauses them.
         """
@@ -621,11 +623,11 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
     def _kit(self) -> Kit:
         return self.running
 
-    def _do(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _call(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         latest = self._life.latest
         if latest is None:
-            return super()._do(call, *args, **kwargs)
-        return super()._do(latest.call_with_retries, partial(call, *args, **kwargs))
+            return super()._call(call, *args, **kwargs)
+        return super()._call(latest.call_with_retries, partial(call, *args, **kwargs))
 
     @property
     def running(self) -> RunningBroker:
@@ -644,7 +646,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
     def bootstrap_servers(self) -> str:
         return self._life.bootstrap_servers
 
-    # -- who may do what
+    # -- permissions and connections
 
     def allow(self, user: str, *rights: str) -> None:
         """Add ACLs for a user, for example `allow("alice", "READ topic orders")`.
@@ -679,8 +681,8 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         """
         running, held = self.running, self._life.held
         try:
-            return self._do(function, running)
-        except PowerCut:  # raised in `function`, so the tasks of the broker still run
+            return self._call(function, running)
+        except PowerCut:  # `function` has raised it, so the tasks of the broker still run
             if held is not None:
                 self._thread.abort(held)
             raise
@@ -691,7 +693,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         `wait_for_crash` handles the crash.
 
         Raises:
-            RuntimeError: The broker is stopped, or had crashed before.
+            RuntimeError: The broker is stopped, or had already crashed.
         """
         if has_crashed(self._store):
             raise RuntimeError(CRASHED)
@@ -750,7 +752,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         """
         self._life.power_cut(mode, seed)
 
-    # -- rest
+    # -- requests
 
     def wait_for_request(
         self, api: str, client_id: str | None = None, count: int = 1, timeout: float = WAIT_SECONDS
@@ -767,16 +769,16 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
             ValueError: The API does not exist.
             WaitTimeout: There are fewer requests; the message has their number.
         """
-        self._do(self._watched.wait_for_request, api_key(api), client_id, count, timeout)
+        self._call(self._watched.wait_for_request, api_key(api), client_id, count, timeout)
 
     # -- snapshots
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot of records, offsets, groups, producers, settings and clocks.
 
-        The time it takes does not depend on the amount of data. In memory the bytes are shared. In
-        a data directory the files of closed segments are shared, so each log first rolls a new
-        segment.
+        The duration does not depend on the amount of data. In memory, the snapshot shares the bytes
+        with the broker. In a data directory, it shares the files of closed segments, so each log
+        first rolls a new segment.
 
         Raises:
             ValueError: The broker has several nodes.
@@ -787,11 +789,11 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot, on the same port.
 
-        Clients lose their connections and refresh their metadata: leader epochs become higher than
-        any that clients have seen. Group members join again.
+        The connections of clients are closed. Leader epochs become higher than all leader epochs
+        that clients have seen, so that clients refresh their metadata. Group members join again.
 
         Args:
-            snapshot: Snapshot of this broker or of another one with as many data directories.
+            snapshot: Snapshot of this broker, or of a broker with as many data directories.
 
         Raises:
             ValueError: The snapshot has another number of data directories.
@@ -804,11 +806,11 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
             self._thread.call(self._restore_store, snapshot)
             if armed is not None:
                 self._life.breakable.disk.arm(armed)
-        self._begin()
+        self._remember_log_ends()
 
     async def _restore_store(self, snapshot: Snapshot) -> None:
         reached = await read_progress(self._store)
-        self._store.take(snapshot.store)
+        self._store.replace_data(snapshot.store)
         self.clock.movable.restore_state(snapshot.clocks)
         await prepare_restored_store(self._config, self._store, self.clock.movable, reached)
 
@@ -828,7 +830,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
             config=self._config,
             load=snapshot or self.snapshot(),
             thread=None if self._own_thread else self._thread,
-            store=self._store.fresh(),
+            store=self._store.new_empty(),
             listeners=[
                 replace(each, host=HOST, port=0, advertised=None) for each in self._life.listeners
             ],
@@ -838,7 +840,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
     # -- faults
 
     def check_faults(self) -> None:
-        """Check that everything that the test has armed or expected has happened.
+        """Check that all armed faults and expectations of the test have been met.
 
         Raises:
             UnfiredFault: A fault, hook, crash or disk fault has hit nothing, or no call of `within`
@@ -851,9 +853,9 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         check_faults(self.faults, unmet)
 
     def disarm_faults(self) -> None:
-        """Remove all faults, hooks and disk faults, and a crash that has not happened yet.
+        """Remove all faults, hooks and disk faults, and a requested crash.
 
-        A disk that `full` has filled stays full until `free_space`.
+        If `Disk.full` has filled the disk, the disk stays full until `Disk.free_space`.
         """
         super().disarm_faults()
         if isinstance(self._store, BreakableStore):
@@ -870,13 +872,13 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         Raises:
             WaitTimeout: The fault has fewer hits; the message lists the most similar requests.
         """
-        self._do(self._watched.wait_for_hits, rule, hits, timeout)
+        self._call(self._watched.wait_for_hits, rule, hits, timeout)
 
     def cap_versions(self, versions: str | Mapping[str, int | None] | None) -> None:
         """Serve only the API versions of an older broker.
 
-        Connections are closed, so that clients negotiate versions again. Only the versions change;
-        the broker handles requests as before.
+        Connections are closed, so that clients negotiate versions again. The broker handles the
+        remaining requests as before.
 
         Args:
             versions: A release of Apache Kafka ("3.9"), or the newest version by API (`{"Fetch":
@@ -885,7 +887,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         Raises:
             ValueError: The release, API or version does not exist.
         """
-        self._do(self.running.cap_versions, versions)
+        self._call(self.running.cap_versions, versions)
 
     def expire_member(self, group: str, member: str) -> list[str]:
         """Expire the session of a group member now.
@@ -901,7 +903,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         Raises:
             ValueError: The group has no such member; the message lists the members.
         """
-        return self._do(self.running.expire_member, group, member)
+        return self._call(self.running.expire_member, group, member)
 
     def fence_producer(
         self, producer_id: int | None = None, *, transactional_id: str | None = None
@@ -967,7 +969,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         Raises:
             KafkaError: The partition does not exist.
         """
-        return self._do(self.running.offset_out_of_range, topic, partition)
+        return self._call(self.running.offset_out_of_range, topic, partition)
 
     def move_leader(
         self, topic: str, partition: int | None = None, *, to: int | None = None
@@ -986,7 +988,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
             KafkaError: The topic or partition does not exist.
             ValueError: Node `to` is not in the ISR.
         """
-        self._do(self.running.move_leader, topic, partition, to=to)
+        self._call(self.running.move_leader, topic, partition, to=to)
 
     def move_coordinator(
         self, group: str | None = None, *, transactional_id: str | None = None
@@ -1003,7 +1005,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         Raises:
             ValueError: The group or transactional ID does not exist, or not exactly one is given.
         """
-        self._do(self.running.move_coordinator, group, transactional_id=transactional_id)
+        self._call(self.running.move_coordinator, group, transactional_id=transactional_id)
 
     def report(self) -> str:
         """Return the state and the recent requests of the broker, for reports of failed tests."""
@@ -1026,7 +1028,7 @@ class BrokerExplain:
         self._broker = broker
 
     def group(self, name: str) -> str:
-        """Explain the state of a group: what it waits for, its rebalances and their causes.
+        """Explain the state of a group: its pending work, its rebalances and their causes.
 
         Args:
             name: Group ID.
@@ -1077,7 +1079,7 @@ class BrokerExplain:
         return self._broker.run_in_broker(explain)
 
     def transaction(self, transactional_id: str) -> str:
-        """Explain the state of a transaction, and how the previous ones of its ID ended.
+        """Explain the state of a transaction, and the ends of earlier ones with the same ID.
 
         Args:
             transactional_id: Transactional ID.
@@ -1104,9 +1106,9 @@ class BrokerClock:
     def advance(
         self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
     ) -> None:
-        """Move the log clock ahead: retention and the expiration of offsets and producers.
+        """Move the log clock ahead, for retention and the expiration of offsets and producers.
 
-        Sessions and transactions do not time out. Returns when all due work is done.
+        Sessions and transactions do not time out. The method returns when all due work is done.
 
         Args:
             days: Days to add.
@@ -1149,7 +1151,7 @@ class CoordinatorClock:
         seconds: float = 0,
         keep_members: bool = False,
     ) -> None:
-        """Move the coordinator clock ahead. Returns when all due timeouts are handled.
+        """Move the coordinator clock ahead, and return when all due timeouts are handled.
 
         Members whose sessions expire are removed from their groups, unless `keep_members` is set.
 

@@ -23,10 +23,10 @@ class LocalNodes:
     def nodes(self) -> list[NodeView]:
         """Return the state of all nodes."""
 
-        async def look(broker: RunningBroker) -> list[NodeView]:
+        async def observe(broker: RunningBroker) -> list[NodeView]:
             return broker.nodes()
 
-        return self.run_in_broker(look)
+        return self.run_in_broker(observe)
 
     def stop_node(self, node_id: int) -> None:
         """Stop a node gracefully: it hands over its leaderships first.

@@ -18,7 +18,7 @@ _current: ContextVar[LogTail] = ContextVar("log tail")
 
 
 class LogTail(logging.Handler):
-    """Log handler that keeps the last lines of one broker; by default warnings and errors."""
+    """Log handler that keeps the last log lines of one broker, by default warnings and errors."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""APIs, versions and errors by the names that a test gives; errors suggest the right name."""
+"""Lookup of APIs and errors by name. For an unknown name, a similar name is suggested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.protocol.errors import ErrorCode
 
 
 def api_key(name: str) -> ApiKey:
-    """Return the API with a name as in Kafka: "Produce" or "PRODUCE".
+    """Return the API with a name. The case is ignored: "Produce" or "PRODUCE".
 
     Raises:
         ValueError: The API does not exist; the message suggests a similar one.
@@ -18,28 +18,32 @@ def api_key(name: str) -> ApiKey:
     for key in ApiKey:
         if key.api_name.lower() == plain:
             return key
-    raise ValueError(f"there is no API {name!r}{close(name, [key.api_name for key in ApiKey])}")
+    raise ValueError(
+        f"there is no API {name!r}{suggest_similar(name, [key.api_name for key in ApiKey])}"
+    )
 
 
-def error_named(name: str | int) -> ErrorCode:
+def parse_error(name: str | int) -> ErrorCode:
     """Return the error with a name or number.
 
     Raises:
         ValueError: The error does not exist, or is NONE.
     """
-    code = ErrorCode(name) if isinstance(name, int) else _error_called(name.upper())
+    code = ErrorCode(name) if isinstance(name, int) else _error_by_name(name.upper())
     if code is ErrorCode.NONE:
         raise ValueError("NONE is not an error; leave out error to only count requests")
     return code
 
 
-def _error_called(name: str) -> ErrorCode:
+def _error_by_name(name: str) -> ErrorCode:
     if name not in ErrorCode.__members__:
-        raise ValueError(f"there is no error {name!r}{close(name, list(ErrorCode.__members__))}")
+        raise ValueError(
+            f"there is no error {name!r}{suggest_similar(name, list(ErrorCode.__members__))}"
+        )
     return ErrorCode[name]
 
 
-def close(name: str, known: list[str]) -> str:
+def suggest_similar(name: str, known: list[str]) -> str:
     """Return a suggestion of the most similar name, or an empty string."""
     found = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {found[0]}?" if found else ""

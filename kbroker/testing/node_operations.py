@@ -16,9 +16,10 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
-# Maximum seconds for an election, including the session timeout of a crashed node.
+# Maximum seconds of retries: an election, including the session timeout of a crashed node.
 RETRY_TIMEOUT_SECONDS = 10
 RETRY_BACKOFF_SECONDS = 0.02
+# Maximum seconds of each phase of a graceful stop.
 GRACE_SECONDS = 5
 # Errors that end when the nodes agree on leaders and coordinators.
 RETRIABLE_ERRORS = frozenset(
@@ -45,7 +46,7 @@ class NodeView(NamedTuple):
         address: HOST:PORT.
         controller: True if the node is the controller.
         leads: Number of partitions that the node leads.
-        behind: Number of partitions whose ISR does not contain the node, although it has a replica.
+        behind: Number of partitions of which the node has a replica that is not in the ISR.
     """
 
     id: int
@@ -68,9 +69,9 @@ class NodeOperations:
 
     def nodes(self) -> list[NodeView]:
         """Return the state of all nodes."""
-        there = self.broker.nodes
-        knows = next((each for each in there if each.is_running), there[0])
-        return [_view(each, knows.node.cluster) for each in there]
+        nodes = self.broker.nodes
+        observer = next((each for each in nodes if each.is_running), nodes[0])
+        return [_view_node(each, observer.node.cluster) for each in nodes]
 
     async def stop_node(self, node_id: int) -> None:
         """Stop a node gracefully: it hands over its leaderships first.
@@ -133,14 +134,14 @@ class NodeOperations:
 
     def _refresh_endpoints(self) -> None:
         """Use the running nodes as bootstrap servers of the kit's client."""
-        there = [each for each in self.broker.nodes if each.is_running]
-        self._cluster.reset_bootstrap([each.endpoint for each in there or self.broker.nodes])
+        nodes = [each for each in self.broker.nodes if each.is_running]
+        self._cluster.reset_bootstrap([each.endpoint for each in nodes or self.broker.nodes])
 
     async def call_with_retries(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call a function, and retry it while other nodes take over.
 
         Raises:
-            Exception: What the last call has raised, after `RETRY_TIMEOUT_SECONDS`.
+            Exception: The exception of the last call, after `RETRY_TIMEOUT_SECONDS`.
         """
         deadline = trio.current_time() + RETRY_TIMEOUT_SECONDS
         while True:
@@ -198,7 +199,7 @@ def _is_retriable(error: Exception) -> bool:
     return not isinstance(error, KafkaError) or error.code in RETRIABLE_ERRORS
 
 
-def _view(local: LocalNode, cluster: Cluster) -> NodeView:
+def _view_node(local: LocalNode, cluster: Cluster) -> NodeView:
     partitions = [each for topic in cluster.topics.values() for each in topic.partitions]
     mine = [each for each in partitions if local.id in each.replicas]
     return NodeView(

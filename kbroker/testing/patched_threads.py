@@ -1,6 +1,6 @@
 """Detection of libraries that replace threads and sockets of the process.
 
-This module imports nothing but the standard library: under eventlet the import of trio fails.
+This module imports only the standard library, because the import of trio fails under eventlet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_threads() -> None:
     """Check that a broker can run in a thread of this process.
 
     Raises:
-        RuntimeError: gevent or eventlet replaced what an event loop in a thread needs.
+        RuntimeError: gevent or eventlet has replaced the threads or sockets that a broker needs.
     """
     library = patching_library()
     if library is not None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .session_broker import SessionBroker
 
 HERE = Path(__file__).parent
-# Attribute of a test report: why the Kafka of `--kbroker-bootstrap` cannot be reached.
+# Attribute of a test report: the error if the Kafka of `--kbroker-bootstrap` cannot be reached.
 NO_KAFKA = "kbroker_no_kafka"
-# Attribute of a test item: the brokers that the test uses. Their faults are checked, and their
-# state is part of the failure report.
+# Attribute of a test item: the brokers of the test. Their faults are checked after the test, and
+# their state is part of a failure report.
 BROKERS = "_kbroker_brokers"
 # Attribute of the pytest session: the broker of `kbroker_session` in this process.
 SESSION_BROKER = "_kbroker_session"
@@ -142,16 +142,16 @@ def kbroker_factory(
         _skip_with_external()
     from .local import LocalBroker
 
-    made: list[LocalBroker] = []
+    brokers: list[LocalBroker] = []
 
-    def make(**settings: Any) -> LocalBroker:
+    def start_broker(**settings: Any) -> LocalBroker:
         broker = LocalBroker(thread=kbroker_thread, **settings)
-        made.append(broker)
+        brokers.append(broker)
         _brokers_of(request.node).append(broker)
         return broker
 
-    yield make
-    for broker in made:
+    yield start_broker
+    for broker in brokers:
         broker.close()
 
 
@@ -163,17 +163,17 @@ def kbroker(
 
     On that Kafka, topics and groups of the test are deleted after the test.
     """
-    wanted = _marker_options(request)
+    options = _marker_options(request)
     with contextlib.ExitStack() as stack:
         broker: KafkaHandle
         if request.config.getoption("kbroker_bootstrap"):
             external: ExternalKafka = request.getfixturevalue("kbroker_external")
-            _prepare_external(external, wanted, stack)
+            _prepare_external(external, options, stack)
             broker = external
         else:
-            if wanted.pop("persist", False):
-                wanted["data_dir"] = str(request.getfixturevalue("tmp_path") / "kbroker-data")
-            broker = request.getfixturevalue("kbroker_factory")(**wanted)
+            if options.pop("persist", False):
+                options["data_dir"] = str(request.getfixturevalue("tmp_path") / "kbroker-data")
+            broker = request.getfixturevalue("kbroker_factory")(**options)
         for name in request.config.getini("kbroker_env"):
             monkeypatch.setenv(name, broker.bootstrap_servers)
         yield broker
@@ -196,7 +196,7 @@ def kbroker_session(
         from .shared_broker import shared_broker
 
         with shared_broker(_directory_of_run(request)) as bootstrap:
-            kafka = _external(request, bootstrap, kbroker_thread)
+            kafka = _new_external(request, bootstrap, kbroker_thread)
             with _session_kafka(request, kafka):
                 yield kafka
             kafka.close()
@@ -212,7 +212,7 @@ def kbroker_session(
 
 @contextlib.contextmanager
 def _session_kafka(request: pytest.FixtureRequest, kafka: ExternalKafka) -> Iterator[None]:
-    """Treat the current topics and groups as not new to each test of the session."""
+    """Use a Kafka for all tests of the session; existing topics and groups belong to no test."""
     kafka.begin_test()
     request.session.__dict__[SESSION_KAFKA] = kafka
     yield
@@ -230,16 +230,16 @@ def _directory_of_run(request: pytest.FixtureRequest) -> Path:
 def kbroker_external(
     request: pytest.FixtureRequest, kbroker_thread: BrokerThread
 ) -> Iterator[ExternalKafka]:
-    """Return the Kafka of `--kbroker-bootstrap`; without that option skip the test."""
+    """Return the Kafka of `--kbroker-bootstrap`. Without this option, skip the test."""
     bootstrap = request.config.getoption("kbroker_bootstrap")
     if not bootstrap:
         pytest.skip("--kbroker-bootstrap HOST:PORT is not set")
-    kafka = _connected(request, bootstrap, kbroker_thread)
+    kafka = _connect(request, bootstrap, kbroker_thread)
     yield kafka
     kafka.close()
 
 
-def _external(
+def _new_external(
     request: pytest.FixtureRequest, bootstrap: str, thread: BrokerThread
 ) -> ExternalKafka:
     from .external import ExternalKafka
@@ -248,18 +248,16 @@ def _external(
     return ExternalKafka(bootstrap, thread, settle_seconds=settle_seconds)
 
 
-def _connected(
-    request: pytest.FixtureRequest, bootstrap: str, thread: BrokerThread
-) -> ExternalKafka:
+def _connect(request: pytest.FixtureRequest, bootstrap: str, thread: BrokerThread) -> ExternalKafka:
     """Connect to the Kafka at an address.
 
     Raises:
-        KafkaUnreachable: There is no Kafka, so that no test can run.
+        KafkaUnreachable: There is no Kafka at the address, so no test can run.
     """
     from kbroker.client.errors import CannotConnect, ClientError
 
     try:
-        kafka = _external(request, bootstrap, thread)
+        kafka = _new_external(request, bootstrap, thread)
         kafka.topics()
     except (ValueError, ClientError) as error:
         reason = error.reasons if isinstance(error, CannotConnect) else error
@@ -284,24 +282,27 @@ def kafka_topic(kbroker: KafkaHandle) -> str:
 def _marker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Merge the options of the markers of a test, its class and its module.
 
-    For each topic, property and option the innermost marker wins.
+    If several markers set a topic, property or option, the innermost marker applies.
     """
     from .arguments import topics_of
 
-    wanted: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("kbroker"))):
         _check_marker(marker)
-        said = dict(marker.kwargs)
-        topics, config = said.pop("topics", None) or {}, said.pop("config", None) or {}
-        wanted["topics"] = wanted.get("topics", {}) | topics_of(topics)
-        wanted["config"] = wanted.get("config", {}) | config
-        wanted |= said
-    if wanted.get("disk") and wanted.get("persist"):
+        marker_options = dict(marker.kwargs)
+        topics, config = (
+            marker_options.pop("topics", None) or {},
+            marker_options.pop("config", None) or {},
+        )
+        options["topics"] = options.get("topics", {}) | topics_of(topics)
+        options["config"] = options.get("config", {}) | config
+        options |= marker_options
+    if options.get("disk") and options.get("persist"):
         raise pytest.UsageError(
             "@pytest.mark.kbroker: disk=True keeps data in memory, persist=True in a directory; "
             "remove one of them"
         )
-    return wanted
+    return options
 
 
 def _check_marker(marker: pytest.Mark) -> None:
@@ -314,16 +315,16 @@ def _check_marker(marker: pytest.Mark) -> None:
 
 
 def _prepare_external(
-    broker: ExternalKafka, wanted: dict[str, Any], stack: contextlib.ExitStack
+    broker: ExternalKafka, options: dict[str, Any], stack: contextlib.ExitStack
 ) -> None:
     """Begin a test on an external Kafka: create empty topics; `stack` ends the test.
 
     Skip the test if a marker has options that an external Kafka does not support.
     """
-    if any(wanted.get(name) for name in LOCAL_ONLY_OPTIONS) or wanted.get("acls") is not None:
+    if any(options.get(name) for name in LOCAL_ONLY_OPTIONS) or options.get("acls") is not None:
         _skip_with_external()
     stack.enter_context(broker.one_test())
-    for name, partitions in wanted.get("topics", {}).items():
+    for name, partitions in options.get("topics", {}).items():
         broker.recreate_topic(name, partitions)
 
 
@@ -386,19 +387,21 @@ def pytest_runtest_makereport(
 
     If the test kit has skipped the test, report the line of the test instead of a line of the kit.
     """
-    by_kit = call.excinfo is not None and Path(call.excinfo.traceback[-1].path).parent == HERE
+    is_skip_of_kit = (
+        call.excinfo is not None and Path(call.excinfo.traceback[-1].path).parent == HERE
+    )
     report = yield
-    if report.skipped and by_kit and isinstance(report.longrepr, tuple):
+    if report.skipped and is_skip_of_kit and isinstance(report.longrepr, tuple):
         path, line, _ = item.reportinfo()
         report.longrepr = (os.fspath(path), (line or 0) + 1, report.longrepr[2])
     if call.excinfo is not None and isinstance(call.excinfo.value, KafkaUnreachable):
         report.__dict__[NO_KAFKA] = item.session.shouldstop = str(call.excinfo.value)
     if report.failed and call.when != "teardown":
-        keep = item.config.getoption("kbroker_dump_dir")
+        dump_directory = item.config.getoption("kbroker_dump_dir")
         for number, broker in enumerate(_brokers_used_by(item), 1):
             text = broker.report()
-            if keep:
-                text += "\n" + _dump(broker, Path(keep) / _file_name(item), number)
+            if dump_directory:
+                text += "\n" + _dump(broker, Path(dump_directory) / _file_name(item), number)
             report.sections.append((f"kbroker {number}", text))
     return report
 

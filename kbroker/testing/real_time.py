@@ -1,7 +1,7 @@
-"""Real time for brokers under test, whatever the test does to the clocks of its process.
+"""Real time for brokers under test, even if the test replaces the clocks of its process.
 
 freezegun and `unittest.mock` replace functions of the `time` module, but not `clock_gettime`.
-time-machine replaces that one for the wall clock, and keeps the original in `escape_hatch`.
+time-machine replaces `clock_gettime` for the wall clock, and keeps the original in `escape_hatch`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def wall_ns() -> int:
     if time_machine is None:
         return _system_wall_ns()
     escape: _EscapeHatch = time_machine.escape_hatch
-    while True:  # another thread may start or stop the travel between two of these calls
-        with suppress(ValueError):  # the travel has ended
+    while True:  # another thread may start or stop time travel between two of these calls
+        with suppress(ValueError):  # time travel has ended
             if escape.is_travelling():
                 return escape.time.time_ns()
         now = _system_wall_ns()

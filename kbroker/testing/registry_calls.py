@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kbroker.web.guard import Message
 
 # Paths that contain a subject.
-WITH_SUBJECT = re.compile(r"/(?:subjects|config|mode|compatibility/subjects)/([^/]+)")
+SUBJECT_PATH = re.compile(r"/(?:subjects|config|mode|compatibility/subjects)/([^/]+)")
 
 
 class Call(NamedTuple):
@@ -30,9 +30,9 @@ class Call(NamedTuple):
 def parse_call(scope: Message) -> Call:
     """Return the parts of the call that an ASGI scope describes."""
     raw = scope["raw_path"].decode("latin-1")
-    named = WITH_SUBJECT.match(raw)
-    asked = parse_qs(scope["query_string"].decode("latin-1")).get("subject", [None])
-    subject = unquote(named[1]) if named else asked[0]
+    in_path = SUBJECT_PATH.match(raw)
+    in_query = parse_qs(scope["query_string"].decode("latin-1")).get("subject", [None])
+    subject = unquote(in_path[1]) if in_path else in_query[0]
     return Call(scope["method"], unquote(raw), subject)
 
 
@@ -68,18 +68,18 @@ class CallTarget:
 
 @dataclass(slots=True, eq=False)
 class CallRule(AnyRule):
-    """One armed fault of the schema registry; `code` is the number of the error to answer with."""
+    """One armed fault of the schema registry; `code` is the error of the response."""
 
     target: CallTarget
     code: int = 0
 
-    def takes(self, call: Call) -> bool:
-        """Count a call if it matches. Return True if the fault hits it."""
-        return not self.is_used_up and self.target.matches(call) and self.is_due()
+    def try_hit(self, call: Call) -> bool:
+        """Count a call if it matches. Return True if the fault hits the call."""
+        return not self.is_used_up and self.target.matches(call) and self.count_match()
 
     def __str__(self) -> str:
-        what = f"error {self.code}" if self.effect is Effect.ERROR else self.effect.value
-        return f"{what} for {self.target}"
+        effect = f"error {self.code}" if self.effect is Effect.ERROR else self.effect.value
+        return f"{effect} for {self.target}"
 
 
 def _path_matches(pattern: str, path: str) -> bool:

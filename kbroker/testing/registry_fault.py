@@ -11,7 +11,7 @@ from kbroker.schemas.core.errors import CONTENT_TYPE, RegistryError
 from kbroker.web.guard import END_CONNECTION, App, Message, Receive, Send
 
 from .any_fault import AnyFault, Waited
-from .arguments import one_of
+from .arguments import parse_choice
 from .names import is_after
 from .registry_calls import CallRule, CallTarget, parse_call
 from .rules import Faults
@@ -40,7 +40,7 @@ def new_call_rule(
         ValueError: An argument is invalid.
     """
     names = [method] if isinstance(method, str) else method or ()
-    methods = frozenset(one_of("method", each, METHODS) for each in names)
+    methods = frozenset(parse_choice("method", each, METHODS) for each in names)
     if path is not None and not path.startswith(("/", "*")):
         raise ValueError(f"invalid path {path!r}: a path begins with / or *, as in /subjects/*")
     rule = CallRule(CallTarget(methods, path, subject), after=is_after(at))
@@ -50,7 +50,7 @@ def new_call_rule(
 
 
 def _checked_error(error: int) -> int:
-    """Check an error number of the registry: an HTTP status, or one followed by two digits."""
+    """Check an error of the registry: an HTTP status, or an HTTP status and two digits."""
     if type(error) is not int or not (400 <= error <= 599 or 40_000 <= error <= 59_999):
         raise ValueError(
             f"invalid schema registry error {error!r}: pass an HTTP status from 400 to 599, or one "
@@ -60,7 +60,7 @@ def _checked_error(error: int) -> int:
 
 
 class FaultInjectingApp:
-    """ASGI application that injects faults into the calls of another one."""
+    """ASGI application that injects faults into the calls of another application."""
 
     def __init__(self, faults: Faults, app: App) -> None:
         self._faults = faults
@@ -93,7 +93,7 @@ def _collector(messages: list[Message]) -> Send:
 
 
 async def _apply_effect(rule: CallRule, scope: Message, send: Send) -> None:
-    """Answer with the error, close the connection, or wait for the delay."""
+    """Send an error response, close the connection, or wait for the delay."""
     if rule.effect is Effect.ERROR:
         error = RegistryError(rule.code, f"fault: {rule}")
         body = json.dumps({"error_code": error.code, "message": error.message}).encode()

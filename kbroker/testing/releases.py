@@ -1,10 +1,10 @@
 """API versions of each release of Apache Kafka, to simulate an older broker.
 
-The table shows in which release the newest version of an API changed. `4.1:13` means version 13
-since 4.1, `-` means that the API was removed. The versions are from the request schemas of each
-release's branch: for brokers with ZooKeeper up to 3.2, for KRaft brokers since 3.3, without
-unstable versions. Client telemetry (71, 72) is left out, because brokers announce it only if they
-have a receiver.
+The table shows the releases in which the newest version of an API changed. `4.1:13` means version 13
+since 4.1. `-` means that the API was removed. The versions are from the request schemas in the
+branch of each release, without unstable versions. Up to 3.2 they are the versions of brokers with
+ZooKeeper, and since 3.3 those of KRaft brokers. The table does not contain client telemetry (API
+keys 71 and 72), because brokers announce these APIs only if they have a receiver.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ OLDEST_SINCE_4_0 = {
     ApiKey.SHARE_ACKNOWLEDGE: 1,
 }
 
-NOTHING = range(0)
+NO_VERSIONS = range(0)
 # Version ranges that restrict APIs; other APIs are not restricted.
 Limits = Mapping[ApiKey, range]
 
@@ -149,7 +149,7 @@ def limits_of(versions: str | Mapping[str, int | None]) -> Limits:
         return _limits_of_release(".".join(versions.split(".")[:2]))
     apis = load_apis()
     return {
-        key: NOTHING if newest is None else _limit(key, newest, apis)
+        key: NO_VERSIONS if newest is None else _limit(key, newest, apis)
         for key, newest in ((api_key(name), newest) for name, newest in versions.items())
     }
 
@@ -179,11 +179,11 @@ def _limits_of_release(release: str) -> Limits:
 
 def _versions_in(release: str, key: ApiKey, steps: list[str]) -> range:
     number = RELEASES.index(release)
-    versions = NOTHING
+    versions = NO_VERSIONS
     for step in steps:
         since, _, last = step.partition(":")
         if RELEASES.index(since) <= number:
-            versions = NOTHING if last == "-" else range(int(last) + 1)
+            versions = NO_VERSIONS if last == "-" else range(int(last) + 1)
     first = OLDEST_SINCE_4_0.get(key, 0) if number >= RELEASES.index("4.0") else 0
     return range(first, versions.stop)
 

@@ -21,23 +21,24 @@ class RestartableBroker:
     """The runs of one broker, one after the other.
 
     Args:
-        opening: Opens the next run. It gets `listeners`, `nodes`, `listeners_of` (by node ID) and
-            `earlier`, the run before.
-        store: Where the data is between the runs.
-        thread: Where the broker runs.
+        open_run: Opens the next run. The keyword arguments are `listeners`, `nodes`, `listeners_of`
+            (by node ID) and `earlier` (the previous run).
+        store: Store of the data between the runs.
+        thread: Thread of the broker.
         listeners: Listeners of the first run; later runs use the same ports.
-        nodes: Number of nodes of the first run; None for as many as the store has, or one.
+        nodes: Number of nodes of the first run; None for the number of nodes in the store, or one if
+            it is empty.
     """
 
     def __init__(
         self,
-        opening: Callable[..., contextlib.AbstractAsyncContextManager[RunningBroker]],
+        open_run: Callable[..., contextlib.AbstractAsyncContextManager[RunningBroker]],
         store: Store,
         thread: BrokerThread,
         listeners: Sequence[Listener],
         nodes: int | None,
     ) -> None:
-        self._opening = opening
+        self._open_run = open_run
         self._store = store
         self._thread = thread
         # Listeners of the first node.
@@ -90,7 +91,7 @@ class RestartableBroker:
         if self.held is not None:
             return
         with self.may_crash():
-            self.held = self._hold()
+            self.held = self._open_on_new_port()
             self.latest = self.held.value
             broker = self.latest.broker
             self.bootstrap_servers = broker.bootstrap_servers
@@ -101,10 +102,10 @@ class RestartableBroker:
                     cluster.partition(topic, index) is not None
                 )
 
-    def _hold(self) -> OpenResource[RunningBroker]:
-        """Start on a port that no recent broker has used.
+    def _open_on_new_port(self) -> OpenResource[RunningBroker]:
+        """Open a run on a port that no recent broker has used.
 
-        A client of a recent broker may still try to connect to its port.
+        Clients of a recent broker may still try to connect to its port.
         """
         while True:
             held = self._thread.open_resource(self._open, _close_listeners)
@@ -115,7 +116,7 @@ class RestartableBroker:
             self._thread.release_resource(held)
 
     def _open(self) -> contextlib.AbstractAsyncContextManager[RunningBroker]:
-        return self._opening(
+        return self._open_run(
             listeners=self.listeners,
             nodes=self._nodes,
             listeners_of=self._listeners_of,
@@ -123,14 +124,14 @@ class RestartableBroker:
         )
 
     def stop(self) -> None:
-        """Stop, and fail all waits with RuntimeError."""
+        """Stop the broker, and fail all waits with RuntimeError."""
         try:
             self.end()
         finally:
             self._fail_waits(STOPPED)
 
     def end(self) -> None:
-        """Stop without ending waits; they continue after the next start."""
+        """Stop the broker; waits continue after the next start."""
         if self.held is None:
             return
         nodes = self.held.value.broker.nodes
@@ -144,7 +145,7 @@ class RestartableBroker:
 
     @contextlib.contextmanager
     def restarting(self) -> Iterator[None]:
-        """Start again after the block, and pause waits until then."""
+        """Pause waits during the block, and start the broker after it."""
         self._is_restarting = True
         try:
             yield
@@ -155,15 +156,15 @@ class RestartableBroker:
         finally:
             self._is_restarting = False
 
-    def _fail_waits(self, why: str) -> None:
+    def _fail_waits(self, reason: str) -> None:
         """Fail all waits: the broker does not start again by itself."""
         latest = self.latest
         if latest is not None and self._thread.running:
 
-            async def tell() -> None:
-                latest.availability.mark_closed(why)
+            async def fail() -> None:
+                latest.availability.mark_closed(reason)
 
-            self._thread.call(tell)
+            self._thread.call(fail)
 
     # -- crashes
 
@@ -182,7 +183,7 @@ class RestartableBroker:
 
     @contextlib.contextmanager
     def may_crash(self) -> Iterator[None]:
-        """Suppress errors of a block that has reached the point of `crash_at`."""
+        """Suppress exceptions of the block if the broker has crashed in it."""
         try:
             yield
         except (PowerCut, Exception):
@@ -211,7 +212,7 @@ class RestartableBroker:
         deadline = steady_seconds() + timeout
         while not has_crashed(self._store) and not self._crash_handled:
             left = deadline - steady_seconds()
-            if left < 0 or not self._has_ended(left):
+            if left < 0 or not self._wait_for_end(left):
                 what = "a crash: the broker did not reach the point"
                 raise WaitTimeout(f"waited {timeout:g} s for {what}")
         if not self._crash_handled:
@@ -219,8 +220,10 @@ class RestartableBroker:
                 pass
         self._crash_handled = False
 
-    def _has_ended(self, timeout: float) -> bool:
-        """Wait until the broker ends; during a restart wait only `POLL_SECONDS`.
+    def _wait_for_end(self, timeout: float) -> bool:
+        """Wait until the broker has ended, and return False after the timeout.
+
+        During a restart, return True after `POLL_SECONDS`.
 
         Raises:
             RuntimeError: The broker is stopped, so that it cannot crash.
@@ -235,12 +238,12 @@ class RestartableBroker:
 
     def power_cut(self, mode: Mode, seed: int) -> None:
         """Cut the power now, then start again on the same port. Waits continue."""
-        disk, has_come = self.breakable.disk, self._crash_handled or has_crashed(self._store)
+        disk, had_crashed = self.breakable.disk, self._crash_handled or has_crashed(self._store)
         with self.restarting():
             disk.cut(mode, seed)
             if self.held is not None:
                 self._thread.abort(self.held)
-        self._crash_handled = has_come  # wait_for_crash() waits for crash_at(), not for this cut
+        self._crash_handled = had_crashed  # wait_for_crash() waits for crash_at(), not for this cut
 
     def power_on(self) -> None:
         """Replace the disk by its state after the power cut."""

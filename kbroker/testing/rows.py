@@ -1,4 +1,4 @@
-"""Rows of requests and responses: the topics, partitions and groups that a message names."""
+"""Rows of requests and responses about topics, partitions, groups and resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP_LISTS = ("groups", "groups_names", "coordinator_keys")
 RESOURCE_LISTS = ("resources",)
 ERROR_FIELDS = ("error_code", "partition_error_code")
 
-# A struct of any message, or a plain name or number that stands for one.
+# A row of any message: a struct, or a plain name or number.
 Row: TypeAlias = Any
 S = TypeVar("S", bound=Struct)
 # Returns the topic name for a topic ID; an empty string if the ID is unknown.
@@ -94,7 +94,7 @@ def group_of(row: Row) -> str:
 
 
 def resources_of(message: object) -> set[str]:
-    """Return the names of the resources whose configs a message is about."""
+    """Return the names of the config resources in a message."""
     return {row.resource_name for row in _first_list(message, RESOURCE_LISTS)[1]}
 
 
@@ -112,41 +112,43 @@ def covered_rows(message: object, criteria: Criteria, name_of: NameOf) -> list[R
 
 
 def split(request: S, criteria: Criteria, name_of: NameOf) -> tuple[S | None, S]:
-    """Split a request into the part that does not match (None if empty) and the part that does."""
+    """Split a request into two: the rows that do not match (None if empty), and those that do."""
     name, rows = _first_list(request, (*TOPIC_LISTS, *GROUP_LISTS, *RESOURCE_LISTS))
-    meant, others = [], []
+    inside_rows, others = [], []
     for row in rows:
         inside, outside = _split_row(name, row, criteria, name_of)
-        meant += inside
+        inside_rows += inside
         others += outside
     if not others:
         return None, request
-    return _with(request, name, others), _with(request, name, meant)
+    return _replace_field(request, name, others), _replace_field(request, name, inside_rows)
 
 
 def _split_row(
     name: str, row: Row, criteria: Criteria, name_of: NameOf
 ) -> tuple[list[Row], list[Row]]:
     if name in GROUP_LISTS:
-        return _either(row, criteria.covers_group(group_of(row)))
+        return _place_row(row, criteria.covers_group(group_of(row)))
     if name in RESOURCE_LISTS:
-        return _either(row, criteria.covers_resource(row.resource_name))
+        return _place_row(row, criteria.covers_resource(row.resource_name))
     topic = topic_of(row, name_of)
     partitions_name, partitions = _first_list(row, PARTITION_LISTS)
     if not partitions or not criteria.covers(topic, None):
-        return _either(row, criteria.covers(topic, None))
+        return _place_row(row, criteria.covers(topic, None))
     inside = [each for each in partitions if criteria.covers(topic, partition_of(each))]
     outside = [each for each in partitions if each not in inside]
     if not inside or not outside:
-        return _either(row, bool(inside))
-    return [_with(row, partitions_name, inside)], [_with(row, partitions_name, outside)]
+        return _place_row(row, bool(inside))
+    return [_replace_field(row, partitions_name, inside)], [
+        _replace_field(row, partitions_name, outside)
+    ]
 
 
-def _either(row: Row, is_meant: bool) -> tuple[list[Row], list[Row]]:
-    return ([row], []) if is_meant else ([], [row])
+def _place_row(row: Row, is_inside: bool) -> tuple[list[Row], list[Row]]:
+    return ([row], []) if is_inside else ([], [row])
 
 
-def _with(message: S, name: str, value: object) -> S:
+def _replace_field(message: S, name: str, value: object) -> S:
     """Return a copy of a message with one field changed."""
     values = {each.name: getattr(message, each.name) for each in fields(type(message))}
     return type(message)(**{**values, name: value})
@@ -161,7 +163,7 @@ def merge_responses(response: S, other: Struct) -> S:
 
 
 def _merged_into_known(mine: list[Row], row: Row) -> bool:
-    """Merge a topic row into the row of the same topic. Return False if there is none."""
+    """Merge a topic row into the row of the same topic. Return False if no such row exists."""
     name, partitions = _first_list(row, PARTITION_LISTS)
     for known in mine if partitions else ():
         if topic_of(known, str) == topic_of(row, str):
@@ -177,7 +179,7 @@ def _lists(message: Struct) -> list[str]:
 
 
 def set_errors(response: Struct, code: ErrorCode, rows: list[Row]) -> None:
-    """Set the error of these rows, or if there are none, of all rows and the response."""
+    """Set the error of `rows`; if the list is empty, of the response and all of its rows."""
     for row in rows or [response, *structs(response)]:
         if name := error_field(row):
             setattr(row, name, code)

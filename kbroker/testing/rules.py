@@ -1,7 +1,7 @@
-"""Fault rules: which requests they hit, and on which of their matches.
+"""Fault rules: the requests that they match, and the matches that they hit.
 
-Rules do not access connections; `fault_injector` applies their effects. The effects include those
-of franz-go's kfake and of librdkafka's mock broker.
+Rules do not access connections; `fault_injector` applies their effects. The effects include all
+effects of franz-go's kfake and of librdkafka's mock broker.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ class Rule(AnyRule):
 
     Attributes:
         target: Criteria of the requests.
-        code: Error to answer with.
+        code: Error of the response.
         top_level: Put the error into the top-level field of the response, not into its rows.
         bit: Number of the bit that `corrupt_batch` flips.
         hook: Function of the test to call.
         until: API whose request ends the fault for a client that was hit.
-        frees_all: A request of `until` ends the fault also for clients that were not hit.
+        releases_all: A request of `until` also ends the fault for a client that was not hit.
         when: Called with each request that meets the other criteria; returns True to match.
         clients: Client IDs that were hit.
         released: Client IDs that have sent a request of `until`.
@@ -170,7 +170,7 @@ class Rule(AnyRule):
     bit: int = 0
     hook: Hook | None = None
     until: ApiKey | None = None
-    frees_all: bool = False
+    releases_all: bool = False
     when: Callable[[Any], bool] | None = None
     clients: set[str] = field(default_factory=set)
     released: set[str] = field(default_factory=set)
@@ -184,29 +184,29 @@ class Rule(AnyRule):
         """Return True if a request of this client can still be hit."""
         return not self.is_used_up and client_id not in self.released
 
-    def note_request(self, info: RequestInfo) -> None:
-        """Release the client if this is the request that `until` names."""
-        if info.api is self.until and (self.frees_all or info.client_id in self.clients):
+    def release_client(self, info: RequestInfo) -> None:
+        """End the fault for a client if this request is of the API `until`."""
+        if info.api is self.until and (self.releases_all or info.client_id in self.clients):
             self.released.add(info.client_id)
 
-    def takes(self, info: RequestInfo) -> bool:
-        """Count a request if it matches. Return True if the fault hits it."""
+    def try_hit(self, info: RequestInfo) -> bool:
+        """Count a request if it matches. Return True if the fault hits the request."""
         if not self.may_hit(info.client_id) or not self.target.matches(info):
             return False
         if self.when is not None and not self.when(info.request):
             return False
-        if not self.is_due():
+        if not self.count_match():
             return False
         self.clients.add(info.client_id)
         return True
 
     def __str__(self) -> str:
-        what = self.code.name if self.effect is Effect.ERROR else self.effect.value
-        return f"{what} for {self.target}"
+        effect = self.code.name if self.effect is Effect.ERROR else self.effect.value
+        return f"{effect} for {self.target}"
 
 
 class Hit(NamedTuple):
-    """A rule has hit a request; `at_ms` is in ms of the log clock."""
+    """A hit of a rule. `at_ms` is the time of the log clock in ms."""
 
     at_ms: int
     rule: Rule
@@ -217,13 +217,13 @@ class Faults:
     """The rules of one broker, its recent requests, and its API version limits.
 
     Attributes:
-        rules: Armed rules; the first one that matches takes a request.
+        rules: Armed rules; the first matching rule with an effect hits a request.
         hits: Recent hits.
         now_ms: Returns the time of hits, in ms.
         log: Recent requests of clients.
         counts: Number of requests by API and client ID.
         calls: Recent calls of the schema registry.
-        own: APIs of requests of the test kit, which no fault hits.
+        kit_apis: APIs of requests of the test kit, which no fault hits.
         limits: Version ranges that restrict the APIs.
         failures: Exceptions of functions of the test.
         changed: Called after each request, to notify waits.
@@ -236,7 +236,7 @@ class Faults:
         self.log: deque[RequestInfo] = deque(maxlen=REQUESTS_KEPT)
         self.counts: Counter[tuple[ApiKey, str]] = Counter()
         self.calls: deque[Call] = deque(maxlen=REQUESTS_KEPT)
-        self.own: set[ApiKey] = set()
+        self.kit_apis: set[ApiKey] = set()
         self.limits: Limits = {}
         self.failures: list[Exception] = []
         self.changed: Callable[[], None] = lambda: None
@@ -245,16 +245,16 @@ class Faults:
         self.rules.append(rule)
 
     def disarm(self, rule: AnyRule) -> None:
-        """Remove a rule; its hits still count."""
+        """Remove a rule; its hits stay in `hits`."""
         self.rules.remove(rule)
 
-    def forget(self) -> None:
+    def clear_history(self) -> None:
         """Forget past requests and hits."""
         self.hits.clear()
         self.log.clear()
         self.calls.clear()
         self.counts.clear()
-        self.own.clear()
+        self.kit_apis.clear()
 
     def within_limits(self, apis: Mapping[int, Api]) -> Mapping[int, Api]:
         """Return the APIs and versions that clients may use."""
@@ -268,46 +268,46 @@ class Faults:
         """
         self.log.append(info._replace(request=None))
         self.counts[info.api, info.client_id] += 1
-        rules = self._of_requests
+        rules = self._request_rules
         for rule in rules:
-            rule.note_request(info)
-        return self._first(rules, info)
+            rule.release_client(info)
+        return self._first_hit(rules, info)
 
     @property
-    def _of_requests(self) -> list[Rule]:
+    def _request_rules(self) -> list[Rule]:
         return [rule for rule in self.rules if isinstance(rule, Rule)]
 
     def match_call(self, call: Call) -> CallRule | None:
         """Record a schema registry call, and return the first rule that hits it with an effect."""
         self.calls.append(call)
-        rules = (rule for rule in self.rules if isinstance(rule, CallRule) and rule.takes(call))
+        rules = (rule for rule in self.rules if isinstance(rule, CallRule) and rule.try_hit(call))
         found = next((rule for rule in rules if rule.effect is not Effect.PASS), None)
         self.changed()
         return found
 
     def match_after(self, info: RequestInfo, passed: Rule) -> Rule | None:
         """Return the next rule with an effect, after a hook has passed the request on."""
-        rules = self._of_requests
+        rules = self._request_rules
         if passed not in rules:
             return None
-        return self._first(rules[rules.index(passed) + 1 :], info)
+        return self._first_hit(rules[rules.index(passed) + 1 :], info)
 
     def match_batch(self, info: RequestInfo, has_records: Callable[[Rule], bool]) -> Rule | None:
         """Return the first rule that corrupts a batch of this request or of its response."""
-        rules = (rule for rule in self._of_requests if rule.effect is Effect.CORRUPT_BATCH)
-        taken = (rule for rule in rules if has_records(rule) and self._takes(rule, info))
+        rules = (rule for rule in self._request_rules if rule.effect is Effect.CORRUPT_BATCH)
+        taken = (rule for rule in rules if has_records(rule) and self._try_hit(rule, info))
         return next(taken, None)
 
-    def _first(self, rules: Iterable[Rule], info: RequestInfo) -> Rule | None:
+    def _first_hit(self, rules: Iterable[Rule], info: RequestInfo) -> Rule | None:
         candidates = (rule for rule in rules if rule.effect is not Effect.CORRUPT_BATCH)
-        taken = (rule for rule in candidates if self._takes(rule, info))
+        taken = (rule for rule in candidates if self._try_hit(rule, info))
         found = next((rule for rule in taken if rule.effect is not Effect.PASS), None)
         self.changed()
         return found
 
-    def _takes(self, rule: Rule, info: RequestInfo) -> bool:
+    def _try_hit(self, rule: Rule, info: RequestInfo) -> bool:
         try:
-            is_hit = rule.takes(info)
+            is_hit = rule.try_hit(info)
         except Exception as error:  # noqa: BLE001 (`when` is a function of the test)
             self.failures.append(error)
             return False
@@ -322,7 +322,7 @@ class Faults:
             rule.effect is Effect.CORRUPT_BATCH
             and rule.may_hit(info.client_id)
             and rule.target.matches(info)
-            for rule in self._of_requests
+            for rule in self._request_rules
         )
 
     def needs_partitions(self, client_id: str) -> bool:
@@ -331,7 +331,7 @@ class Faults:
             rule.may_hit(client_id)
             and rule.target.has_api(ApiKey.FETCH)
             and (rule.target.filters_partitions or rule.effect is Effect.ERROR)
-            for rule in self._of_requests
+            for rule in self._request_rules
         )
 
     def unfired(self) -> list[AnyRule]:
@@ -355,7 +355,7 @@ class Faults:
         counted = Counter(str(info) for info in same).most_common(SIMILAR_SHOWN)
         if counted:
             return [f"saw {count} x {info}" for info, count in counted]
-        if any(map(rule.target.has_api, self.own)):
+        if any(map(rule.target.has_api, self.kit_apis)):
             return ["saw such requests only from calls of the test kit, which no fault hits"]
         return ["saw no such request"]
 

@@ -28,13 +28,13 @@ class AnyRule:
     """One armed fault.
 
     Attributes:
-        effect: What the fault does.
+        effect: Effect on each request that the fault hits.
         after: Handle the request first, then apply the effect to the response.
         milliseconds: Delay or throttle time, in ms.
         first: Number of the first matching request to hit, from 1.
         count: Maximum number of hits.
         probability: Probability of each hit, from 0 to 1.
-        random: Random numbers for `probability`.
+        random: Generator of the random numbers for `probability`.
         may_stay_unfired: Do not fail the test if the fault hits nothing.
         calls: Number of matching requests so far.
         hits: Number of hits so far.
@@ -53,11 +53,11 @@ class AnyRule:
 
     @property
     def is_used_up(self) -> bool:
-        """True if the fault hits nothing more."""
+        """True if the fault hits no further requests."""
         return self.hits >= self.count
 
-    def is_due(self) -> bool:
-        """Count a matching request. Return True if the fault hits it."""
+    def count_match(self) -> bool:
+        """Count a matching request. Return True if the fault hits the request."""
         self.calls += 1
         if self.calls < self.first or self.random.random() >= self.probability:
             return False
@@ -65,5 +65,5 @@ class AnyRule:
         return True
 
     def reset_counts(self) -> None:
-        """Forget the matches that were counted before the effect was known."""
+        """Reset the counts, which include requests that arrived before the effect was set."""
         self.calls = self.hits = 0

@@ -12,9 +12,9 @@ class SessionBroker(LocalBroker):
     def reset(self) -> None:
         """Prepare the broker for the next test.
 
-        Faults and version limits are removed, clocks show the real time, the broker runs, and
-        requests are counted from 0. If a clock was moved, the broker restarts, so clients lose
-        their connections.
+        Faults and version limits are removed, clocks are reset to the real time, and request counts
+        are reset to 0. A stopped broker is started. If a clock was moved, the broker is restarted,
+        which closes the connections of clients.
         """
         self.disarm_faults()
         self._unawaited.clear()
@@ -24,5 +24,5 @@ class SessionBroker(LocalBroker):
         self.start()
         if self.faults.limits:
             self.cap_versions(None)
-        self.faults.forget()
-        self._begin()
+        self.faults.clear_history()
+        self._remember_log_ends()

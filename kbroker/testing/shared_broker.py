@@ -1,7 +1,8 @@
 """One broker for several processes, for example the workers of pytest-xdist.
 
-The first process starts the broker in its own process, and stops it when all others have finished.
-Each process holds a file lock while it uses the broker, so a crashed one counts as finished.
+The first process starts the broker as a child process, and stops the broker when all other processes
+have finished. Each process holds a file lock while it uses the broker. The lock of a crashed process
+is released, so the crashed process counts as finished.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from filelock import FileLock, Timeout
 
 # Maximum seconds that the broker may take to stop.
 STOP_SECONDS = 30
+# Arguments of the `kbroker` command.
 SERVE = ["serve", "--memory", "--port", "0", "--json", "--exit-with-parent"]
 
 
@@ -64,7 +66,7 @@ def _start() -> tuple[subprocess.Popen[str], str]:
 
 
 def _wait_for_others(directory: Path, lock: FileLock, address: Path) -> None:
-    """Wait until no process uses the broker, then delete its address so that none can join."""
+    """Wait until no process uses the broker, then delete its address so that no process joins."""
     while True:
         with lock:
             busy = next(filter(_is_held, directory.glob("kbroker-user-*.lock")), None)

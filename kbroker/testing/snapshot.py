@@ -33,7 +33,7 @@ from .clock import ClockState, ClockStates
 from .stores import DirectoryStore, Store, copy_directories
 from .transactions import finish_prepared_transactions
 
-# File with the clock states of a saved snapshot; it does not exist if no clock was moved.
+# Name of the file with the clock states of a saved snapshot. If no clock was moved, there is no file.
 CLOCKS = "test-clocks.json"
 # Version of LeaveGroup and DescribeGroups requests.
 LEAVE_VERSION = 5
@@ -42,7 +42,8 @@ LEAVE_VERSION = 5
 class Snapshot:
     """Data of a broker at one moment: records, offsets, groups, producers, settings and clocks.
 
-    Create one with `LocalBroker.snapshot`. It is immutable and can be used any number of times.
+    `LocalBroker.snapshot` creates a snapshot. A snapshot is immutable and can be restored any number
+    of times.
     """
 
     def __init__(self, store: Store, clocks: ClockStates) -> None:
@@ -62,7 +63,9 @@ class Snapshot:
         """
         path = Path(directory)
         path.mkdir(parents=True)
-        copy_directories(self.store, DirectoryStore(_parts(path, len(self.store.directories))))
+        copy_directories(
+            self.store, DirectoryStore(_directory_paths(path, len(self.store.directories)))
+        )
         if self.clocks != ClockStates():
             (path / CLOCKS).write_text(json.dumps(self.clocks), encoding="utf-8")
 
@@ -79,7 +82,7 @@ class Snapshot:
             The snapshot.
 
         Raises:
-            FileNotFoundError: It is not a data directory.
+            FileNotFoundError: `directory` is not a data directory.
         """
         path = Path(directory)
         directories = [path] if (path / META_PROPERTIES).exists() else sorted(path.glob("[0-9]*"))
@@ -90,7 +93,7 @@ class Snapshot:
         return cls(DirectoryStore([each.as_posix() for each in directories]), _read_clocks(path))
 
 
-def _parts(path: Path, count: int) -> list[str]:
+def _directory_paths(path: Path, count: int) -> list[str]:
     if count == 1:
         return [path.as_posix()]
     return [(path / str(number)).as_posix() for number in range(count)]
@@ -118,7 +121,7 @@ async def take_snapshot(node: Node, store: Store, clocks: ClockStates) -> Snapsh
 
 
 class Progress(NamedTuple):
-    """Values that clients have seen and that must not decrease.
+    """Values that clients have seen. They must not decrease in a restore.
 
     Attributes:
         leader_epochs: Leader epochs by topic ID and partition.
@@ -152,7 +155,7 @@ async def read_progress(store: Store) -> Progress:
 
 
 def _producers(store: Store) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the producer IDs and epochs of transactional IDs, the newest last."""
+    """Yield transactional IDs, each with its producer ID and epoch; later pairs are newer."""
     files = store.files
     for directory in store.directories:
         for name in files.listdir(directory):
@@ -180,7 +183,7 @@ def _journal(store: Store) -> str | None:
 
 
 async def prepare_restored_store(
-    config: BrokerConfig, store: Store, clock: Clock, reached: Progress
+    config: BrokerConfig, store: Store, clock: Clock, progress: Progress
 ) -> None:
     """Prepare a store that was filled from a snapshot, so that clients recover by themselves.
 
@@ -192,7 +195,7 @@ async def prepare_restored_store(
         config: Settings of the broker.
         store: The store.
         clock: Clock of the broker.
-        reached: Progress before the restore.
+        progress: Progress before the restore.
     """
     async with open_broker(
         config,
@@ -203,19 +206,19 @@ async def prepare_restored_store(
         grace_seconds=0,
     ) as broker:
         cluster = broker.node.cluster
-        await cluster.raise_leader_epochs(reached.leader_epochs, cause="restored")
-        await cluster.skip_producer_ids(reached.producer_id)
+        await cluster.raise_leader_epochs(progress.leader_epochs, cause="restored")
+        await cluster.skip_producer_ids(progress.producer_id)
         _remove_members(broker.node.groups)
-        await _raise_producer_epochs(broker.node, reached.producers)
+        await _raise_producer_epochs(broker.node, progress.producers)
 
 
-async def _raise_producer_epochs(node: Node, reached: dict[str, tuple[int, int]]) -> None:
+async def _raise_producer_epochs(node: Node, seen: dict[str, tuple[int, int]]) -> None:
     """Raise the epochs of transactional producers above those that clients have seen."""
     await finish_prepared_transactions([node])
     for shard, transactional_id, known in node.transactions.known():
-        here = known.producer_id, known.epoch
-        producer_id, epoch = reached.get(transactional_id, here)
-        if (producer_id, epoch) != here:
+        current = known.producer_id, known.epoch
+        producer_id, epoch = seen.get(transactional_id, current)
+        if (producer_id, epoch) != current:
             above = epoch if producer_id == known.producer_id else LAST_EPOCH_GIVEN
             service = node.transactions
             service.run(

@@ -70,6 +70,7 @@ TRANSACTION_COORDINATOR_APIS = frozenset(
         ApiKey.END_TXN,
     }
 )
+# Causes of changes in explanations of the broker.
 CAUSE = "asked for by a test"
 ABORTED = "the test aborted it"
 
@@ -111,16 +112,16 @@ class StateOperations:
         """
         groups = coordinator_of_group(self.broker, group).groups
         shard, ids = self._members(group)
-        meant = [member_id for member_id, names in ids.items() if member in names]
-        if not meant:
+        matching = [member_id for member_id, names in ids.items() if member in names]
+        if not matching:
             known = ", ".join(sorted(ids)) or "none"
             raise ValueError(f"group {group!r} has no member {member!r} (valid: {known})")
         self.record_action(f"expired member {member}", group=group)
-        for member_id in meant:
+        for member_id in matching:
             shard.coordinator.end_session(group, member_id, groups.now())
         groups.deadlines.run_due()
         left = {member.id for member in shard.coordinator.view(group).members}
-        return [member_id for member_id in meant if member_id not in left]
+        return [member_id for member_id in matching if member_id not in left]
 
     def _members(self, group: str) -> tuple[GroupShard, dict[str, set[str]]]:
         """Return the coordinator shard of a group, and the names of each member by its ID."""
@@ -157,20 +158,23 @@ class StateOperations:
                 )
             return [await self._fence_transactional(transactional_id)]
         logs = [replica.log for node in self._nodes for replica in node.partitions.opened()]
-        named = {it.producer_id: name for _, name, it in known_transactions(self._nodes)}
-        known = sorted({*named, *(known for log in logs for known, _ in log.producers)})
-        meant = known if producer_id is None else [producer_id]
-        if not meant or not set(meant) <= set(known):
+        transactional_ids = {
+            transaction.producer_id: name
+            for _, name, transaction in known_transactions(self._nodes)
+        }
+        known = sorted({*transactional_ids, *(known for log in logs for known, _ in log.producers)})
+        matching = known if producer_id is None else [producer_id]
+        if not matching or not set(matching) <= set(known):
             valid = ", ".join(map(str, known)) or "none"
             raise ValueError(f"no producer {producer_id} has written records (valid: {valid})")
-        self.record_action(f"fenced producer {', '.join(map(str, meant))}")
-        for each in meant:
-            if each in named:
-                await self._init_newer_producer(named[each])
+        self.record_action(f"fenced producer {', '.join(map(str, matching))}")
+        for each in matching:
+            if each in transactional_ids:
+                await self._init_newer_producer(transactional_ids[each])
             else:
                 for log in logs:
                     log.fence(each)
-        return meant
+        return matching
 
     async def _fence_transactional(self, transactional_id: str) -> int:
         _, known = transaction_of(self._nodes, transactional_id)
@@ -181,16 +185,16 @@ class StateOperations:
     async def _init_newer_producer(self, transactional_id: str) -> None:
         """Initialize a newer instance of a producer; retry once its open transaction is aborted."""
         await finish_prepared_transactions(self._nodes)
-        code = await self._init(transactional_id)
+        code = await self._init_producer_id(transactional_id)
         if code == ErrorCode.CONCURRENT_TRANSACTIONS:
             await finish_prepared_transactions(self._nodes)
-            code = await self._init(transactional_id)
+            code = await self._init_producer_id(transactional_id)
         if code:
             raise RuntimeError(
                 f"transactional id {transactional_id!r} cannot be fenced: {code.name}"
             )
 
-    async def _init(self, transactional_id: str) -> ErrorCode:
+    async def _init_producer_id(self, transactional_id: str) -> ErrorCode:
         node = coordinator_of_transactions(self.broker, transactional_id)
         new_id = await node.transactions.new_id_for(transactional_id)
         shard, known = transaction_of([node], transactional_id)
@@ -211,7 +215,8 @@ class StateOperations:
     async def abort_transaction(self, transactional_id: str) -> None:
         """Abort an open transaction, as its coordinator would, and fence its producer.
 
-        read_committed consumers continue after it. Returns when the markers are written.
+        read_committed consumers then read the records after the transaction. The method returns when
+        the markers are written.
 
         Args:
             transactional_id: Transactional ID.
@@ -227,7 +232,7 @@ class StateOperations:
     async def expire_transaction(self, transactional_id: str) -> None:
         """Expire an open transaction now, so that its coordinator aborts it.
 
-        Neither `transaction.timeout.ms` nor the clock matters. Returns when the markers are
+        `transaction.timeout.ms` and the clock are ignored. The method returns when the markers are
         written.
 
         Args:
@@ -314,11 +319,10 @@ class StateOperations:
     async def move_coordinator(
         self, group: str | None = None, *, transactional_id: str | None = None
     ) -> None:
-        """Move a group or transaction coordinator to another node, which loads its state.
+        """Move a group or transaction coordinator to another node.
 
-        Clients get NOT_COORDINATOR and look up the coordinator again. If there is no other node,
-        the coordinator reloads its state. Each client then gets NOT_COORDINATOR until it looks up
-        the coordinator again.
+        Each client gets NOT_COORDINATOR until it looks up the coordinator again. If there is no
+        other node, the same coordinator reloads its state.
 
         Args:
             group: Group ID.
@@ -363,7 +367,7 @@ class StateOperations:
 
     def _fail_until(self, api: ApiKey, target: Target, code: ErrorCode) -> None:
         rule = Rule(
-            target, effect=Effect.ERROR, code=code, count=float("inf"), until=api, frees_all=True
+            target, effect=Effect.ERROR, code=code, count=float("inf"), until=api, releases_all=True
         )
         rule.may_stay_unfired = True
         self.faults.arm(rule)

@@ -1,8 +1,8 @@
 """Storage of a broker under test: in memory, on a disk that can fail, or in real directories.
 
-Each store can be copied while the broker runs. The cost does not depend on the amount of data,
-except for a disk that can fail: in memory the bytes are shared, on a real disk the files of closed
-segments are linked.
+Each store can be copied while the broker runs. A copy in memory shares the bytes. A copy of real
+directories links the files of closed segments. The cost of both does not depend on the amount of
+data. A disk that can fail is copied completely.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kbroker.storage.naming import (
 
 from .disk import DIRECTORY, Disk
 
-# Maximum bytes of a file that a copy keeps in memory.
+# Bytes of a file that are read and written at a time in a copy.
 COPIED_BYTES = 16 * 1024 * 1024
 # Suffixes of the files of closed segments that several brokers may share.
 UNCHANGING = (LOG,)
@@ -58,16 +58,19 @@ class Store(Protocol):
         """Argument of `open_broker`; None to keep the data in memory."""
 
     def copy(self, logs: LogDirectories) -> Store:
-        """Copy the current data, as if the owner of `logs` had been stopped.
+        """Return a copy of the current data, in the state after a clean stop.
 
         No checkpoint may be written during the copy.
+
+        Args:
+            logs: Open logs of the running broker.
         """
 
-    def fresh(self) -> Store:
-        """Return an empty store of the same kind, for another broker."""
+    def new_empty(self) -> Store:
+        """Return a new, empty store of the same type, for another broker."""
 
-    def take(self, other: Store) -> None:
-        """Replace the data by that of another store.
+    def replace_data(self, other: Store) -> None:
+        """Replace the data by a copy of the data of another store.
 
         Raises:
             ValueError: The other store has another number of directories.
@@ -94,13 +97,13 @@ class MemoryStore:
     def copy(self, logs: LogDirectories) -> MemoryStore:
         other = MemoryStore(self._limit)
         other.files = self.files.fork()
-        _complete(other.files, other, logs)
+        _complete_copy(other.files, other, logs)
         return other
 
-    def fresh(self) -> MemoryStore:
+    def new_empty(self) -> MemoryStore:
         return MemoryStore(self._limit)
 
-    def take(self, other: Store) -> None:
+    def replace_data(self, other: Store) -> None:
         if isinstance(other, MemoryStore):
             self.files = other.files.fork()
             self.files.limit = self._limit
@@ -113,7 +116,7 @@ class MemoryStore:
 
 
 class BreakableStore:
-    """Data on a disk that can fail; the cost of a copy is proportional to the amount of data."""
+    """Data on a disk that can fail. The cost of a copy is proportional to the amount of data."""
 
     directories = (f"/{DIRECTORY}",)
     data_dirs = directories
@@ -128,13 +131,13 @@ class BreakableStore:
     def copy(self, logs: LogDirectories) -> BreakableStore:
         other = BreakableStore()
         other.disk = self.disk.fork()
-        _complete(other.disk, other, logs)
+        _complete_copy(other.disk, other, logs)
         return other
 
-    def fresh(self) -> BreakableStore:
+    def new_empty(self) -> BreakableStore:
         return BreakableStore()
 
-    def take(self, other: Store) -> None:
+    def replace_data(self, other: Store) -> None:
         if isinstance(other, BreakableStore):
             self.disk = other.disk.fork()
         else:
@@ -173,18 +176,18 @@ class DirectoryStore:
     def copy(self, logs: LogDirectories) -> DirectoryStore:
         for log in logs:
             seal(log)
-        other = self.fresh()
+        other = self.new_empty()
         for directory, theirs in zip(self.directories, other.directories, strict=True):
             _link_directory(directory, theirs, READ_ONLY)
-        _complete(_UnsyncedFiles(), other, logs)
+        _complete_copy(_UnsyncedFiles(), other, logs)
         return other
 
-    def fresh(self) -> DirectoryStore:
-        # In the same parent directories, because links work only within one file system.
+    def new_empty(self) -> DirectoryStore:
+        # Use the same parent directories, because links work only within one file system.
         siblings = [_new_sibling(Path(directory)) for directory in self.directories]
         return DirectoryStore(siblings, is_temporary=True)
 
-    def take(self, other: Store) -> None:
+    def replace_data(self, other: Store) -> None:
         _check_directories(other, self)
         for directory in self.directories:
             _empty_directory(directory)
@@ -221,13 +224,13 @@ def new_store(data_dir: str | Sequence[str] | None, *, disk: bool, bytes_max: in
 
 
 class _UnsyncedFiles(OsFiles):
-    """Files of a copy that is needed only as long as this process runs, so they are not synced."""
+    """Files without syncs, for a copy that only this process uses."""
 
     def write_atomic(self, path: str, data: bytes) -> None:
         Path(path).write_bytes(data)
 
 
-def _complete(files: Files, copy: Store, logs: LogDirectories) -> None:
+def _complete_copy(files: Files, copy: Store, logs: LogDirectories) -> None:
     for manager, directory in zip(logs.managers, copy.directories, strict=True):
         complete(files, directory, manager)
 
@@ -308,8 +311,8 @@ def _link_partition(source: str, target: str, shared: tuple[str, ...]) -> None:
     active = max((name for name in names if name.endswith(LOG)), default="").removesuffix(LOG)
     for name in names:
         is_closed = not name.startswith(active)
-        place = _link if is_closed and name.endswith(shared) else shutil.copyfile
-        place(f"{source}/{name}", f"{target}/{name}")
+        copy_file = _link if is_closed and name.endswith(shared) else shutil.copyfile
+        copy_file(f"{source}/{name}", f"{target}/{name}")
 
 
 def _link(source: str, target: str) -> None:

@@ -10,7 +10,7 @@ from kbroker.coordinator import TransactionState
 from kbroker.protocol.records import iter_headers, read_records
 from kbroker.protocol.transaction_log import decode_value
 
-# The decision to commit or abort, a marker in a partition, and the end after the last marker.
+# Steps: the decision to commit or abort, a marker in a partition, the end after the last marker.
 PREPARED, MARKER, COMPLETED = "txn.prepared", "txn.marker", "txn.completed"
 
 

@@ -10,14 +10,16 @@ from kbroker.coordinator import TransactionMetadata, TransactionState
 from kbroker.coordinator_runtime.transactions import TransactionShard
 from kbroker.node.node import Node
 
-# Syncs to finish a transaction: the decision, the markers, and the completion depend on each other.
+# Number of syncs that finish a transaction: first the decision, then the markers, then the
+# completion.
 SYNCS_PER_TRANSACTION_END = 3
-# Maximum seconds until markers are written on other nodes.
+# Maximum seconds to wait until other nodes have written the markers.
 MARKER_SECONDS_MAX = 5
-# Seconds between two checks.
+# Seconds between two checks of the transactions.
 POLL_SECONDS = 0.01
 
-Known = tuple[TransactionShard, str, TransactionMetadata]
+# Coordinator shard, transactional ID and state of a transaction.
+KnownTransaction = tuple[TransactionShard, str, TransactionMetadata]
 
 
 async def finish_prepared_transactions(nodes: Sequence[Node]) -> None:
@@ -25,7 +27,9 @@ async def finish_prepared_transactions(nodes: Sequence[Node]) -> None:
     await _sync(nodes)
     if len(nodes) > 1:
         with trio.move_on_after(MARKER_SECONDS_MAX):
-            while any(it.state.is_prepared for _, _, it in known_transactions(nodes)):
+            while any(
+                transaction.state.is_prepared for _, _, transaction in known_transactions(nodes)
+            ):
                 await trio.sleep(POLL_SECONDS)
                 await _sync(nodes)
 
@@ -36,7 +40,7 @@ async def _sync(nodes: Sequence[Node]) -> None:
             await node.partitions.flusher.sync_now()
 
 
-def known_transactions(nodes: Sequence[Node]) -> Iterator[Known]:
+def known_transactions(nodes: Sequence[Node]) -> Iterator[KnownTransaction]:
     """Yield the transactions of all coordinators."""
     for node in nodes:
         yield from node.transactions.known()
@@ -65,13 +69,13 @@ def open_transaction(nodes: Sequence[Node], transactional_id: str) -> Transactio
     """
     shard, transaction = transaction_of(nodes, transactional_id)
     if transaction.state is not TransactionState.ONGOING:
-        is_open = [
+        open_ids = [
             each
-            for _, each, it in known_transactions(nodes)
-            if it.state is TransactionState.ONGOING
+            for _, each, transaction in known_transactions(nodes)
+            if transaction.state is TransactionState.ONGOING
         ]
         raise ValueError(
             f"transactional ID {transactional_id!r}: no transaction is open, its state is "
-            f"{transaction.state.label} (open: {', '.join(sorted(is_open)) or 'none'})"
+            f"{transaction.state.label} (open: {', '.join(sorted(open_ids)) or 'none'})"
         )
     return shard

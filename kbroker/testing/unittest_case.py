@@ -52,9 +52,9 @@ class KafkaTestCase(unittest.TestCase):
             settings = self.kbroker_settings
             self.kbroker = self.enterContext(LocalBroker(thread=self._thread, **settings))
         else:
-            self.kbroker = self._prepared(self._external)
+            self.kbroker = self._prepare_external(self._external)
 
-    def _prepared(self, kafka: ExternalKafka) -> ExternalKafka:
+    def _prepare_external(self, kafka: ExternalKafka) -> ExternalKafka:
         """Begin a test on an external Kafka: create the topics, and delete them after the test."""
         settings = dict(self.kbroker_settings)
         topics = topics_of(settings.pop("topics", None) or {})

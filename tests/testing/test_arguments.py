@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.testing import BrokerThread, LocalBroker, open_test_broker
-from kbroker.testing.arguments import broker_properties, group_state, partitions_of, topics_of
+from kbroker.testing.arguments import broker_properties, parse_group_state, partitions_of, topics_of
 from kbroker.testing.expectation import seconds
 
 
@@ -61,7 +61,11 @@ def test_partitions_accept_pairs_or_mapping(given: Any) -> None:
 
 
 def test_group_state_ignores_case() -> None:
-    assert [group_state(each) for each in ("stable", "EMPTY", None)] == ["Stable", "Empty", None]
+    assert [parse_group_state(each) for each in ("stable", "EMPTY", None)] == [
+        "Stable",
+        "Empty",
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_time_accepts_space_before_unit(text: str, expected: float) -> None:
             r"invalid partitions .*.t-0.*: pass \[\(\"orders\", 0\), ...\] or",
         ),
         (lambda: partitions_of({"t": "0"}), "invalid partitions"),
-        (lambda: group_state("stabel"), "invalid state .stabel. .valid: Empty, .*Stable"),
+        (lambda: parse_group_state("stabel"), "invalid state .stabel. .valid: Empty, .*Stable"),
         (lambda: broker_properties({"log.retention.hurs": 1}), r"mean log\.retention\.hours"),
         (lambda: broker_properties({"num.partitions": {}}), "num.partitions: expected a string"),
     ],

@@ -35,7 +35,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
 from kbroker.testing.control import CONNECTIONS_MAX, LOGIN_SECONDS, ControlConnections
 from kbroker.testing.control_token import ControlToken
-from kbroker.testing.fault_arguments import CALL_WORDS, EFFECTS, WORDS
+from kbroker.testing.fault_arguments import EFFECTS, FAULT_ARGUMENTS, REGISTRY_FAULT_ARGUMENTS
 
 from ..commands import KBROKER
 from ..limits import PROCESS_SECONDS
@@ -482,7 +482,9 @@ def test_control_page_lists_all_commands_and_arguments(command: Commands) -> Non
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == known_commands(command)
     effects = page.partition("<!-- effects -->")[2].partition("<!-- /effects -->")[0]
     assert re.findall(r"`(\w+)`", effects) == list(EFFECTS)
-    assert [word for word in {**WORDS, **CALL_WORDS} if f"`{word}`" not in page] == []
+    assert [
+        word for word in {**FAULT_ARGUMENTS, **REGISTRY_FAULT_ARGUMENTS} if f"`{word}`" not in page
+    ] == []
 
 
 # Commands whose names differ from the methods of the broker.
@@ -501,7 +503,7 @@ def test_every_broker_method_has_a_command(command: Commands) -> None:
     methods = {name for name in dir(LocalBroker) if not name.startswith("_")} - PYTHON_ONLY
     assert {ELSEWHERE.get(name, name) for name in methods} <= known_commands(command)
     words = set(inspect.signature(LocalBroker.fault).parameters) - {"self", "when"}
-    assert words <= set(WORDS)
+    assert words <= set(FAULT_ARGUMENTS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.testing.async_broker import RunningBroker, run_broker
-from kbroker.testing.broker_security import OPEN
+from kbroker.testing.broker_security import UNSECURED
 from kbroker.testing.broker_thread import BrokerThread
 from kbroker.testing.clock import MovableClock
 from kbroker.testing.log_tail import LogTail
@@ -30,7 +30,7 @@ def broker_of(thread: BrokerThread, store: Store) -> RestartableBroker:
     opening = partial(
         run_broker, config, store, faults=Faults(), clock=MovableClock(), log=LogTail()
     )
-    return RestartableBroker(opening, store, thread, [OPEN.listener(config)], None)
+    return RestartableBroker(opening, store, thread, [UNSECURED.listener(config)], None)
 
 
 async def topics(running: RunningBroker) -> dict[str, int]:

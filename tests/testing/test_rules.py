@@ -104,7 +104,7 @@ def test_target_matches_its_requests(target: Target, hit: bool) -> None:
 
 
 def hits(rule: Rule, calls: int = 10) -> list[int]:
-    return [number for number in range(1, calls + 1) if rule.takes(produce(0))]
+    return [number for number in range(1, calls + 1) if rule.try_hit(produce(0))]
 
 
 def test_rule_hits_requests_of_its_schedule() -> None:
@@ -127,9 +127,9 @@ def test_rule_with_probability_repeats_with_same_seed() -> None:
 
 def test_requests_that_do_not_match_are_not_counted() -> None:
     rule = Rule(Target(topic="orders"), first=2)
-    assert not rule.takes(produce(0))
-    assert not rule.takes(produce(0, topic="other"))
-    assert rule.takes(produce(0))
+    assert not rule.try_hit(produce(0))
+    assert not rule.try_hit(produce(0, topic="other"))
+    assert rule.try_hit(produce(0))
 
 
 def test_first_matching_rule_wins() -> None:
@@ -212,14 +212,14 @@ def test_until_releases_clients_one_by_one() -> None:
 def test_until_counts_only_requests_after_first_hit() -> None:
     """A client requests metadata before anything else."""
     info = request_info(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
-    for frees_all, hit in ((False, True), (True, False)):
+    for releases_all, hit in ((False, True), (True, False)):
         faults = Faults()
         rule = Rule(
             Target(frozenset({ApiKey.PRODUCE})),
             effect=Effect.DELAY,
             count=9,
             until=ApiKey.METADATA,
-            frees_all=frees_all,
+            releases_all=releases_all,
         )
         faults.arm(rule)
         faults.match_request(info)

@@ -1,7 +1,7 @@
-"""Error responses to whole requests: the error in every field that can hold one.
+"""Error responses to whole requests: all error fields of the response contain the same error.
 
-Kafka implements this for each request separately. Here one function maps the rows of any request to
-rows of its response, by the field names that both have in common.
+Kafka implements error responses for each request separately. Here one function derives the rows of
+the response from the rows of the request, by field names that both have in common.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.protocol.schema import Struct, fields
 
 from .rows import ERROR_FIELDS, S, error_field, structs
 
-# Fields of a request that the rows of a response's list are derived from.
+# For each list in a response: the lists in a request that its rows are derived from.
 ROWS_OF = {
     "responses": ("topic_data", "topics", "topic_names", "resources"),
     "partition_responses": ("partition_data",),
@@ -37,8 +37,8 @@ ROWS_OF = {
     "transaction_states": ("transactional_ids",),
 }
 
-# Names of a request field that correspond to a field of the response.
-SAME = {
+# For each response field: the names of the request fields with the same value.
+REQUEST_NAMES = {
     "index": ("index", "partition", "partition_index"),
     "partition": ("partition", "partition_index"),
     "partition_index": ("partition_index", "partition"),
@@ -47,15 +47,15 @@ SAME = {
     "topic_name": ("topic_name", "name"),
 }
 
-# Fields that identify a response row if the request has a list of plain values.
-IDENTITY = (
+# Response fields that take the value of a request row that is a plain name or number.
+IDENTITY_FIELDS = (
     *("name", "group_id", "key", "partition_index", "index", "partition", "partition_id"),
     "transactional_id",
 )
 
 # Fields that an error response repeats from the request.
-KEPT = {
-    *IDENTITY,
+REPEATED_FIELDS = {
+    *IDENTITY_FIELDS,
     *(
         "topic",
         "topic_name",
@@ -70,7 +70,14 @@ KEPT = {
 }
 
 # Fields that are -1 in an error response.
-UNKNOWN = {"base_offset", "offset", "timestamp", "high_watermark", "committed_offset", "node_id"}
+UNKNOWN_FIELDS = {
+    "base_offset",
+    "offset",
+    "timestamp",
+    "high_watermark",
+    "committed_offset",
+    "node_id",
+}
 
 
 def error_response(key: int, request: object, code: ErrorCode) -> Any:
@@ -81,56 +88,57 @@ def error_response(key: int, request: object, code: ErrorCode) -> Any:
     Args:
         key: API key.
         request: Decoded request.
-        code: Error to answer with.
+        code: Error of the response.
     """
-    response: Any = _mirror(messages.response_class(key), request, code)
+    response: Any = _build_response(messages.response_class(key), request, code)
     if hasattr(response, "error_code"):
         in_rows = any(error_field(row) for row in structs(response))
         response.error_code = ErrorCode.NONE if in_rows else code
     return response
 
 
-def _mirror(cls: type[S], request: object, code: ErrorCode) -> S:
-    """Return a struct of class `cls` with the identity of `request` and the error."""
-    made = cls()
+def _build_response(cls: type[S], request: object, code: ErrorCode) -> S:
+    """Return a struct of class `cls` that names the same objects as `request`, with the error."""
+    response = cls()
     for field in fields(cls):
         if field.name in ERROR_FIELDS:
-            setattr(made, field.name, code)
+            setattr(response, field.name, code)
         elif field.array and isinstance(field.kind, type):
-            rows = [_row(field.kind, each, code) for each in _rows(request, field.name)]
-            setattr(made, field.name, rows)
-        elif field.name in KEPT:
-            _copy(made, field.name, request)
-        elif field.name in UNKNOWN:
-            setattr(made, field.name, -1)
-    return made
+            rows = [
+                _build_row(field.kind, each, code) for each in _request_rows(request, field.name)
+            ]
+            setattr(response, field.name, rows)
+        elif field.name in REPEATED_FIELDS:
+            _copy_field(response, field.name, request)
+        elif field.name in UNKNOWN_FIELDS:
+            setattr(response, field.name, -1)
+    return response
 
 
-def _row(cls: type[S], asked: object, code: ErrorCode) -> S:
-    if isinstance(asked, Struct):
-        return _mirror(cls, asked, code)
+def _build_row(cls: type[S], row_request: object, code: ErrorCode) -> S:
+    if isinstance(row_request, Struct):
+        return _build_response(cls, row_request, code)
     names = {field.name for field in fields(cls)}
-    identity = next(name for name in IDENTITY if name in names)
-    row = cls(**{identity: asked})
+    identity = next(name for name in IDENTITY_FIELDS if name in names)
+    row = cls(**{identity: row_request})
     for name in names.intersection(ERROR_FIELDS):
         setattr(row, name, code)
     return row
 
 
-def _rows(request: object, field: str) -> list[object]:
+def _request_rows(request: object, field: str) -> list[object]:
     for name in ROWS_OF.get(field, ()):
         found = getattr(request, name, None)
-        if (
-            found and name == "dirs"
-        ):  # AlterReplicaLogDirs: requested by directory, answered by topic
+        if found and name == "dirs":
+            # AlterReplicaLogDirs requests have rows for directories, responses for topics.
             return [topic for directory in found for topic in directory.topics]
         if found:
             return list(found)
     return []
 
 
-def _copy(made: object, field: str, request: object) -> None:
-    for name in SAME.get(field, (field,)):
+def _copy_field(response: object, field: str, request: object) -> None:
+    for name in REQUEST_NAMES.get(field, (field,)):
         if hasattr(request, name):
-            setattr(made, field, getattr(request, name))
+            setattr(response, field, getattr(request, name))
             return

@@ -11,7 +11,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import decode, encode_bytes
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.schema import fields
-from kbroker.testing.error_answers import error_response
+from kbroker.testing.error_responses import error_response
 from kbroker.testing.rows import ERROR_FIELDS
 
 from ..brokers import started

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from kbroker.cli import main
 
-from ..testing.test_control import environment, served
+from ..testing.test_control import environment, run_server
 
 
 def run(ready: dict[str, Any], *arguments: str, status: int = 0) -> str:
@@ -29,7 +29,7 @@ def states(ready: dict[str, Any]) -> dict[int, str]:
 def test_node_commands_stop_start_add_and_remove_nodes(tmp_path: Path) -> None:
     port_file = tmp_path / "ports"
     flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
-    with served(*flags, "--port-file", str(port_file)) as ready:
+    with run_server(*flags, "--port-file", str(port_file)) as ready:
         assert [node["node_id"] for node in ready["nodes"]] == [1, 2, 3]
         addresses = [node["listeners"]["PLAINTEXT"] for node in ready["nodes"]]
         assert ready["bootstrap_servers"] == ",".join(addresses)
@@ -62,7 +62,7 @@ def test_node_commands_stop_start_add_and_remove_nodes(tmp_path: Path) -> None:
 
 def test_topic_commands_wait_for_new_leader_after_crash(tmp_path: Path) -> None:
     flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
-    with served(*flags) as ready:
+    with run_server(*flags) as ready:
         environment = {"KBROKER_BOOTSTRAP": ready["bootstrap_servers"]}
 
         def command(*arguments: str, given: str = "") -> str:

@@ -34,7 +34,7 @@ from ..handlers.test_consumer_groups import assigned_partitions, beat
 from ..handlers.test_consumer_groups import describe as describe_groups
 from ..handlers.test_consumer_groups import find as find_group
 from ..handlers.test_streams_groups import TOPOLOGY, describe_streams, statuses, streams_beat
-from ..testing.test_error_answers import errors_in
+from ..testing.test_error_responses import errors_in
 from ..wire import (
     ConnectionClosed,
     Topic,

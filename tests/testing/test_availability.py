@@ -18,7 +18,7 @@ from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
 from .test_disk import crash_in_produce
 from .test_snapshot import commit
 
-# Longer than any wait in this module.
+# Maximum seconds of each wait; longer than any wait in this module takes.
 RETRY_TIMEOUT_SECONDS = 20
 
 
@@ -34,26 +34,24 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + RETRY_TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def waiting(
+def start_waits(
     threads: ThreadPoolExecutor, broker: LocalBroker, *waits: Callable[[], Any]
 ) -> list[Future[Any]]:
-    """Yield running calls once all of them wait."""
+    """Start calls in threads, and return when all of them wait."""
     availability = broker.running.availability
-    began = [threads.submit(wait) for wait in waits]
-    until(lambda: len(availability.attempts) == len(waits))
-    return began
+    started = [threads.submit(wait) for wait in waits]
+    wait_until(lambda: len(availability.attempts) == len(waits))
+    return started
 
 
-def wait_for_order(
-    broker: LocalBroker, seconds: float = RETRY_TIMEOUT_SECONDS
-) -> Callable[[], Any]:
+def order_wait(broker: LocalBroker, seconds: float = RETRY_TIMEOUT_SECONDS) -> Callable[[], Any]:
     return lambda: broker.wait_for("orders", timeout=seconds)
 
 
@@ -75,7 +73,7 @@ def crash_and_return(broker: LocalBroker) -> None:
 def test_wait_continues_after_restart(
     broker: LocalBroker, threads: ThreadPoolExecutor, interrupt: Callable[[LocalBroker], None]
 ) -> None:
-    (wait,) = waiting(threads, broker, wait_for_order(broker))
+    (wait,) = start_waits(threads, broker, order_wait(broker))
     interrupt(broker)
     record = broker.produce("orders", "x")
     assert wait.result() == [record]
@@ -83,7 +81,7 @@ def test_wait_continues_after_restart(
 
 def test_all_waits_continue_after_restart(broker: LocalBroker, threads: ThreadPoolExecutor) -> None:
     fault = broker.fault("OffsetCommit")
-    waits = waiting(
+    waits = start_waits(
         threads,
         broker,
         lambda: broker.expect("orders").value("x").within(RETRY_TIMEOUT_SECONDS),
@@ -104,31 +102,31 @@ def test_all_waits_continue_after_restart(broker: LocalBroker, threads: ThreadPo
 
 
 async def test_observation_is_repeated_if_broker_closes_its_connection() -> None:
-    """An observation that is ready to continue is not reached by the cancellation."""
-    looks = []
+    """The cancellation comes too late for an observation that fails at the same time."""
+    observations = []
 
     async with open_test_broker() as broker, trio.open_nursery() as nursery:
 
-        async def come_back() -> None:
+        async def mark_available() -> None:
             broker.availability.mark_available()
 
-        async def look() -> tuple[bool, int]:
-            looks.append(broker.availability.is_available)
-            if len(looks) == 1:
+        async def observe() -> tuple[bool, int]:
+            observations.append(broker.availability.is_available)
+            if len(observations) == 1:
                 broker.availability.mark_unavailable()
-                nursery.start_soon(come_back)
+                nursery.start_soon(mark_available)
                 raise OSError(errno.EBADF, "Bad file descriptor")
             return True, 2
 
-        assert await broker.wait_until(look, "two looks", RETRY_TIMEOUT_SECONDS) == 2
-    assert looks == [True, True]
+        assert await broker.wait_until(observe, "two observations", RETRY_TIMEOUT_SECONDS) == 2
+    assert observations == [True, True]
 
 
 @pytest.mark.parametrize("end", [LocalBroker.stop, LocalBroker.close])
 def test_stop_fails_waits(
     broker: LocalBroker, threads: ThreadPoolExecutor, end: Callable[[LocalBroker], None]
 ) -> None:
-    (wait,) = waiting(threads, broker, wait_for_order(broker, 600))
+    (wait,) = start_waits(threads, broker, order_wait(broker, 600))
     end(broker)
     with pytest.raises(RuntimeError, match="the broker is stopped"):
         wait.result(RETRY_TIMEOUT_SECONDS)
@@ -137,7 +135,7 @@ def test_stop_fails_waits(
 def test_wait_that_times_out_during_power_cut_names_it(
     broker: LocalBroker, threads: ThreadPoolExecutor
 ) -> None:
-    (wait,) = waiting(threads, broker, wait_for_order(broker, 0.5))
+    (wait,) = start_waits(threads, broker, order_wait(broker, 0.5))
     crash_in_produce(broker)
     with pytest.raises(WaitTimeout, match="has crashed; wait_for_crash"):
         wait.result()
@@ -156,7 +154,7 @@ def test_wait_for_crash_continues_after_restart(
 
 
 async def test_close_fails_waits_of_trio_program() -> None:
-    told = []
+    errors = []
 
     async with trio.open_nursery() as nursery, open_test_broker(topics={"orders": 1}) as broker:
 
@@ -164,9 +162,9 @@ async def test_close_fails_waits_of_trio_program() -> None:
             try:
                 await broker.wait_for("orders", timeout=600)
             except RuntimeError as error:
-                told.append(str(error))
+                errors.append(str(error))
 
         nursery.start_soon(wait)
         while not broker.availability.attempts:
             await trio.lowlevel.checkpoint()
-    assert told == ["the broker is closed"]
+    assert errors == ["the broker is closed"]

@@ -33,22 +33,22 @@ Make = Callable[..., LocalBroker]
 
 @pytest.fixture
 def make(thread: BrokerThread) -> Iterator[Make]:
-    made: list[LocalBroker] = []
+    brokers: list[LocalBroker] = []
 
-    def new(**settings: Any) -> LocalBroker:
-        made.append(LocalBroker(thread=thread, **settings))
-        return made[-1]
+    def new_broker(**settings: Any) -> LocalBroker:
+        brokers.append(LocalBroker(thread=thread, **settings))
+        return brokers[-1]
 
-    yield new
-    for broker in made:
+    yield new_broker
+    for broker in brokers:
         broker.close()
 
 
-def sent(settings: dict[str, Any], topic: str = "orders") -> None:
+def send_record(settings: dict[str, Any], topic: str = "orders") -> None:
     """Send one record with kafka-python.
 
     Raises:
-        KafkaError: The broker rejects it.
+        KafkaError: The broker rejects the record.
     """
     producer = KafkaProducer(**settings, max_block_ms=5000, retries=0)
     try:
@@ -57,7 +57,7 @@ def sent(settings: dict[str, Any], topic: str = "orders") -> None:
         producer.close(0)
 
 
-def asks(settings: dict[str, str]) -> None:
+def request_metadata(settings: dict[str, str]) -> None:
     """Request metadata with the properties of a Java client.
 
     Raises:
@@ -78,7 +78,7 @@ def test_client_settings_connect_each_library(
     make: Make, tls: bool, users: dict[str, str] | None
 ) -> None:
     broker = make(topics=["orders"], tls=tls, users=users)
-    sent(broker.client().kafka_python)
+    send_record(broker.client().kafka_python)
     broker.produce("orders", "by the kit")
     assert [record.value for record in broker.wait_for("orders", count=2)] == [b"x", b"by the kit"]
 
@@ -86,22 +86,22 @@ def test_client_settings_connect_each_library(
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_users_authenticate_with_each_mechanism(make: Make, mechanism: str) -> None:
     broker = make(topics=["orders"], users=USERS | AWKWARD)
-    sent(broker.client("alice", mechanism=mechanism.lower()).kafka_python)
+    send_record(broker.client("alice", mechanism=mechanism.lower()).kafka_python)
     for name in USERS | AWKWARD:
-        asks(broker.client(name, mechanism=mechanism).java)
+        request_metadata(broker.client(name, mechanism=mechanism).java)
         with pytest.raises(OSError, match="cannot authenticate as"):
-            asks(broker.client(name, password="no", mechanism=mechanism).java)
+            request_metadata(broker.client(name, password="no", mechanism=mechanism).java)
     with pytest.raises(OSError, match="cannot authenticate as eve"):
-        asks(broker.client("eve", password="no", mechanism=mechanism).java)
+        request_metadata(broker.client("eve", password="no", mechanism=mechanism).java)
 
 
 def test_each_broker_has_its_own_ca(make: Make) -> None:
     one, other = make(topics=["orders"], tls=True), make(topics=["orders"], tls=True)
-    sent(one.client().kafka_python)
-    sent(other.client().kafka_python)
-    mistaken = one.client().java | {"bootstrap.servers": other.bootstrap_servers}
+    send_record(one.client().kafka_python)
+    send_record(other.client().kafka_python)
+    mixed_settings = one.client().java | {"bootstrap.servers": other.bootstrap_servers}
     with pytest.raises(OSError, match="is not trusted"):
-        asks(mistaken)
+        request_metadata(mixed_settings)
     assert (len(one.records("orders")), len(other.records("orders"))) == (1, 1)
 
 
@@ -112,18 +112,18 @@ def test_acls_are_enforced_and_can_be_added(make: Make) -> None:
         acls={"alice": ["WRITE topic ord*"], "*": ["DENY WRITE topic secrets"]},
         super_users=["root"],
     )
-    sent(broker.client("alice").kafka_python)
-    sent(broker.client("root").kafka_python)
+    send_record(broker.client("alice").kafka_python)
+    send_record(broker.client("root").kafka_python)
     with pytest.raises(TopicAuthorizationFailedError):
-        sent(broker.client("bob").kafka_python)
+        send_record(broker.client("bob").kafka_python)
     broker.allow("bob", "write TOPIC orders")
-    sent(broker.client("bob").kafka_python)
+    send_record(broker.client("bob").kafka_python)
     broker.allow("alice", "DENY WRITE topic orders")
     with pytest.raises(TopicAuthorizationFailedError):
-        sent(broker.client("alice").kafka_python)
+        send_record(broker.client("alice").kafka_python)
     broker.create_topic("secrets")
     with pytest.raises(TopicAuthorizationFailedError):
-        sent(broker.client("bob").kafka_python, "secrets")
+        send_record(broker.client("bob").kafka_python, "secrets")
     assert len(broker.records("orders")) == 3
 
 
@@ -136,11 +136,11 @@ def test_security_is_kept_over_restart_and_fork(make: Make, tmp_path: Any) -> No
         data_dir=str(tmp_path),
     )
     broker.restart()
-    sent(broker.client("alice").kafka_python)
+    send_record(broker.client("alice").kafka_python)
     with broker.fork() as fork:
-        sent(fork.client("alice").kafka_python)
+        send_record(fork.client("alice").kafka_python)
         with pytest.raises(TopicAuthorizationFailedError):
-            sent(fork.client("bob").kafka_python)
+            send_record(fork.client("bob").kafka_python)
         assert (len(broker.records("orders")), len(fork.records("orders"))) == (1, 2)
 
 
@@ -154,24 +154,24 @@ def test_nodes_authenticate_to_each_other(make: Make) -> None:
     )
     broker.create_topic("orders", 3)
     for _ in range(5):
-        sent(broker.client("alice").kafka_python | {"acks": "all"})
+        send_record(broker.client("alice").kafka_python | {"acks": "all"})
     broker.stop_node(1)
-    sent(broker.client("alice").kafka_python | {"acks": "all"})
+    send_record(broker.client("alice").kafka_python | {"acks": "all"})
     assert len(broker.records("orders")) == 6
 
 
-def sent_by_confluent(settings: dict[str, Any], topic: str = "orders") -> None:
+def send_by_confluent(settings: dict[str, Any], topic: str = "orders") -> None:
     """Send one record with confluent-kafka.
 
     Raises:
-        KafkaException: The broker rejects it.
-        AssertionError: It is not delivered.
+        KafkaException: The client cannot send the record.
+        AssertionError: The broker does not acknowledge the record.
     """
-    told: list[object] = []
+    errors: list[object] = []
     producer = Producer(settings)
-    producer.produce(topic, b"x", on_delivery=lambda error, _: told.append(error))
+    producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(20) == 0
-    assert told == [None]
+    assert errors == [None]
 
 
 def test_clients_authenticate_with_certificates(make: Make) -> None:
@@ -180,20 +180,22 @@ def test_clients_authenticate_with_certificates(make: Make) -> None:
         certificates=["shop", "billing@example.org"],
         acls={"shop": ["WRITE topic orders"], "billing@example.org": ["WRITE topic invoices"]},
     )
-    sent(broker.client("shop").kafka_python)
-    sent_by_confluent(broker.client("shop").confluent_kafka)
-    sent(broker.client("billing@example.org").kafka_python, "invoices")
+    send_record(broker.client("shop").kafka_python)
+    send_by_confluent(broker.client("shop").confluent_kafka)
+    send_record(broker.client("billing@example.org").kafka_python, "invoices")
     with pytest.raises(TopicAuthorizationFailedError):
-        sent(broker.client("shop").kafka_python, "invoices")
-    asks(broker.client().java)
+        send_record(broker.client("shop").kafka_python, "invoices")
+    request_metadata(broker.client().java)
     assert len(broker.records("orders")) == 2
-    nobody = {name: text for name, text in broker.client().java.items() if "keystore" not in name}
+    no_certificate = {
+        name: text for name, text in broker.client().java.items() if "keystore" not in name
+    }
     with pytest.raises(OSError, match=r"requires a client certificate; set ssl.keystore.location"):
-        asks(nobody)
-    stranger = make(certificates=["shop"]).client("shop").java
-    theirs = {name: text for name, text in stranger.items() if "keystore" in name}
+        request_metadata(no_certificate)
+    other_broker = make(certificates=["shop"]).client("shop").java
+    other_certificate = {name: text for name, text in other_broker.items() if "keystore" in name}
     with pytest.raises(OSError, match="rejected the client certificate"):
-        asks(broker.client().java | theirs)
+        request_metadata(broker.client().java | other_certificate)
 
 
 def test_clients_authenticate_with_tokens(make: Make) -> None:
@@ -204,11 +206,11 @@ def test_clients_authenticate_with_tokens(make: Make) -> None:
         tokens=["bot", "alice"],
         acls={"bot": ["WRITE topic orders"]},
     )
-    sent(broker.client("bot").kafka_python)
-    sent_by_confluent(broker.client("bot").confluent_kafka)
-    asks(broker.client("bot").java)
+    send_record(broker.client("bot").kafka_python)
+    send_by_confluent(broker.client("bot").confluent_kafka)
+    request_metadata(broker.client("bot").java)
     with pytest.raises(TopicAuthorizationFailedError):
-        sent(broker.client("alice", mechanism="oauthbearer").kafka_python)
+        send_record(broker.client("alice", mechanism="oauthbearer").kafka_python)
     assert broker.client("alice").java["sasl.mechanism"] == "SCRAM-SHA-512"
     for token in (
         broker.token("bot", exp=0),
@@ -218,8 +220,8 @@ def test_clients_authenticate_with_tokens(make: Make) -> None:
         "none",
     ):
         with pytest.raises(OSError, match="cannot authenticate as"):
-            asks(broker.client("bot", token=token).java)
-    asks(broker.client("whoever", token=broker.token("whoever")).java)
+            request_metadata(broker.client("bot", token=token).java)
+    request_metadata(broker.client("whoever", token=broker.token("whoever")).java)
     assert len(broker.records("orders")) == 2
 
 
@@ -229,28 +231,28 @@ def test_token_files_are_deleted_with_broker(thread: BrokerThread) -> None:
         assert isinstance(login, TokenLogin)
         directory = login.file.parent
         assert directory.stat().st_mode & 0o777 == 0o700
-        asks(broker.client("bot").java)
+        request_metadata(broker.client("bot").java)
         broker.restart()
-        asks(broker.client("bot").java)
+        request_metadata(broker.client("bot").java)
     del broker, login
     gc.collect()
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("known", [{"certificates": ["alice"]}, {"tokens": ["alice"]}])
+@pytest.mark.parametrize("users_option", [{"certificates": ["alice"]}, {"tokens": ["alice"]}])
 def test_nodes_authenticate_with_certificate_or_token_users(
-    make: Make, known: dict[str, Any]
+    make: Make, users_option: dict[str, Any]
 ) -> None:
     broker = make(
         nodes=3,
         config={"default.replication.factor": 3},
         acls={"alice": ["WRITE topic orders"]},
-        **known,
+        **users_option,
     )
     broker.create_topic("orders", 3)
-    sent(broker.client("alice").kafka_python | {"acks": "all"})
+    send_record(broker.client("alice").kafka_python | {"acks": "all"})
     broker.stop_node(1)
-    sent(broker.client("alice").kafka_python | {"acks": "all"})
+    send_record(broker.client("alice").kafka_python | {"acks": "all"})
     assert len(broker.records("orders")) == 2
 
 
@@ -343,12 +345,12 @@ def test_missing_security_feature_raises_error(make: Make) -> None:
 def test_missing_optional_packages_are_named(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
-    def without(name: str, *args: Any) -> Any:
+    def import_without_extras(name: str, *args: Any) -> Any:
         if name.partition(".")[0] in ("trustme", "joserfc"):
             raise ModuleNotFoundError(name)
         return real(name, *args)
 
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setattr(builtins, "__import__", import_without_extras)
     with pytest.raises(ValueError, match=r"pip install 'kbroker\[testing\]'"):
         make(tls=True)
     with pytest.raises(ValueError, match=r"pip install 'kbroker\[oauth\]'"):
@@ -397,11 +399,11 @@ async def test_open_test_broker_supports_security_options() -> None:
         acls={"alice": ["DESCRIBE topic orders"]},
     ) as broker:
         for user in ("alice", "bot"):
-            sends = partial(sent, broker.client(user).kafka_python)
+            send = partial(send_record, broker.client(user).kafka_python)
             with pytest.raises(TopicAuthorizationFailedError):
-                await trio.to_thread.run_sync(sends)
+                await trio.to_thread.run_sync(send)
             await broker.allow(user, "WRITE topic orders")
-            await trio.to_thread.run_sync(sends)
+            await trio.to_thread.run_sync(send)
         assert len(await broker.records("orders")) == 2
         with pytest.raises(ValueError, match="there is no user 'alise'; did you mean alice"):
             await broker.allow("alise", "READ topic orders")

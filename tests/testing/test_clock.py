@@ -38,10 +38,10 @@ def member(broker: LocalBroker, group: str = "g", **settings: Any) -> Iterator[N
         | settings
     )
     client.subscribe(["orders"])
-    going = True
+    is_polling = True
 
     def poll() -> None:
-        while going:
+        while is_polling:
             client.poll(0.05)
 
     thread = threading.Thread(target=poll)
@@ -50,7 +50,7 @@ def member(broker: LocalBroker, group: str = "g", **settings: Any) -> Iterator[N
         broker.wait_for_group(group, members=1, timeout=10)
         yield
     finally:
-        going = False
+        is_polling = False
         thread.join()
         client.close()
 
@@ -112,9 +112,8 @@ def test_compaction_waits_for_minimum_lag(broker: LocalBroker) -> None:
     for number in range(3):
         broker.produce("state", f"{number}", key="k")
     broker.clock.advance(hours=2)
-    broker.produce(
-        "state", "3", key="k"
-    )  # rolls a new segment, so that the previous one can be compacted
+    # This record rolls a new segment, so that the previous one can be compacted.
+    broker.produce("state", "3", key="k")
     broker.clock.advance(hours=21)
     assert len(broker.records("state")) == 4
     broker.clock.advance(hours=2)
@@ -122,7 +121,7 @@ def test_compaction_waits_for_minimum_lag(broker: LocalBroker) -> None:
 
 
 def test_tombstones_are_removed_one_day_after_compaction(broker: LocalBroker) -> None:
-    """The next compaction after that day removes them, as in Kafka."""
+    """Compaction keeps a tombstone for one day. A later compaction removes it, as in Kafka."""
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.01",
@@ -138,15 +137,14 @@ def test_tombstones_are_removed_one_day_after_compaction(broker: LocalBroker) ->
     assert [record.value for record in broker.records("state")] == [None, b"x"]
     broker.clock.advance(hours=15)
     assert broker.records("state")[0].value is None
-    for _ in range(
-        2
-    ):  # later records roll a new segment, so that the previous one can be compacted
+    # The records roll a new segment, so that the previous one can be compacted.
+    for _ in range(2):
         broker.produce("state", "y", key="other")
         broker.clock.advance(hours=2)
     assert None not in [record.value for record in broker.records("state")]
 
 
-def producers(broker: LocalBroker) -> int:
+def count_producers(broker: LocalBroker) -> int:
     """Return the number of producers in the log of orders-0."""
 
     async def count(running: RunningBroker) -> int:
@@ -162,9 +160,9 @@ def test_producer_continues_after_its_state_expired(broker: LocalBroker) -> None
     client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, enable_idempotence=True)
     client.send("orders", b"1").get(10)
     broker.clock.advance(hours=23)
-    assert producers(broker) == 1
+    assert count_producers(broker) == 1
     broker.clock.advance(hours=2)
-    assert producers(broker) == 0
+    assert count_producers(broker) == 0
     assert client.send("orders", b"2").get(10).offset == 1
     client.close()
 
@@ -182,8 +180,11 @@ def test_frozen_log_clock_moves_only_on_advance(broker: LocalBroker) -> None:
 
 
 @asynccontextmanager
-async def short_and_long_session() -> AsyncIterator[RunningBroker]:
-    """Create a stable group: session timeouts of 10 s and 300 s, rebalance timeouts of 60 s."""
+async def group_with_two_sessions() -> AsyncIterator[RunningBroker]:
+    """Run a broker with a stable group of two members.
+
+    The session timeouts are 10 s and 300 s, the rebalance timeouts 60 s.
+    """
     async with (
         open_test_broker() as broker,
         connected(broker.broker.endpoint) as one,
@@ -203,7 +204,7 @@ async def short_and_long_session() -> AsyncIterator[RunningBroker]:
 
 async def test_timeouts_are_handled_in_order() -> None:
     """The session timeout starts a rebalance, whose timeout is due as well."""
-    async with short_and_long_session() as broker:
+    async with group_with_two_sessions() as broker:
         await broker.advance_coordinator(9_000, keep_members=False)
         assert len(state(broker.broker).members) == 2
         await broker.advance_coordinator(2_000, keep_members=False)
@@ -213,12 +214,14 @@ async def test_timeouts_are_handled_in_order() -> None:
         assert state(broker.broker).group_state == "Empty"
 
 
-@pytest.mark.parametrize(("seconds", "found"), [(69, "PreparingRebalance"), (71, "Empty")])
-async def test_one_advance_handles_timeouts_that_others_cause(seconds: int, found: str) -> None:
-    """10 s for the session timeout, and 60 s more for the rebalance that it causes."""
-    async with short_and_long_session() as broker:
+@pytest.mark.parametrize(("seconds", "state_after"), [(69, "PreparingRebalance"), (71, "Empty")])
+async def test_one_advance_handles_timeouts_that_others_cause(
+    seconds: int, state_after: str
+) -> None:
+    """The session timeout takes 10 s, and the rebalance that follows takes 60 s."""
+    async with group_with_two_sessions() as broker:
         await broker.advance_coordinator(seconds * 1000, keep_members=False)
-        assert state(broker.broker).group_state == found
+        assert state(broker.broker).group_state == state_after
 
 
 async def test_kept_members_do_not_expire() -> None:
@@ -249,14 +252,14 @@ def test_coordinator_clock_expires_members(broker: LocalBroker) -> None:
 def test_frozen_clock_stands_still_until_resumed() -> None:
     clock = MovableClock()
     clock.log.freeze()
-    stood = clock.log_ms()
+    frozen_at = clock.log_ms()
     time.sleep(0.01)
-    assert clock.log_ms() == stood
+    assert clock.log_ms() == frozen_at
     clock.log.add(1000)
-    assert clock.log_ms() == stood + 1000
+    assert clock.log_ms() == frozen_at + 1000
     began = time.monotonic()
     clock.log.resume()
-    passed = clock.log_ms() - stood - 1000
+    passed = clock.log_ms() - frozen_at - 1000
     assert 0 <= passed <= (time.monotonic() - began) * 1000 + 1
     with pytest.raises(ValueError, match="cannot move a clock back"):
         milliseconds(days=0, hours=-1, minutes=0, seconds=0)

@@ -42,7 +42,7 @@ from ..limits import PROCESS_SECONDS
 
 
 @contextmanager
-def served(*flags: str) -> Iterator[dict[str, Any]]:
+def run_server(*flags: str) -> Iterator[dict[str, Any]]:
     """Yield the ready event of a server with a control port."""
     command = [
         *KBROKER,
@@ -85,11 +85,11 @@ class Commands:
 
     def send(self, line: bytes) -> dict[str, Any]:
         self._stream.sendall(line + b"\n")
-        answer: dict[str, Any] = json.loads(self._lines.readline())
-        return answer
+        response: dict[str, Any] = json.loads(self._lines.readline())
+        return response
 
-    def __call__(self, do: str, **words: Any) -> dict[str, Any]:
-        return self.send(json.dumps({"do": do, **words}).encode())
+    def __call__(self, do: str, **arguments: Any) -> dict[str, Any]:
+        return self.send(json.dumps({"do": do, **arguments}).encode())
 
     def ended(self) -> bool:
         """Return True if the broker has closed the connection."""
@@ -103,7 +103,7 @@ class Commands:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Commands]:
     """Run one server for all tests of this module."""
-    with served("--topic", "orders:2") as ready:
+    with run_server("--topic", "orders:2") as ready:
         commands = Commands(ready)
         yield commands
         commands.close()
@@ -132,8 +132,8 @@ def send(ready: dict[str, Any]) -> int:
 
 
 def test_json_command_arms_fault(ready: dict[str, Any], command: Commands) -> None:
-    words = {"api": "Produce", "topic": "orders", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}
-    assert command("fault", **words) == {"ok": True, "fault": 1}
+    arguments = {"api": "Produce", "topic": "orders", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}
+    assert command("fault", **arguments) == {"ok": True, "fault": 1}
     assert not command("check")["ok"]
     assert send(ready) == 0
     assert command("hits", fault=1, wait=2)["hits"] == 2
@@ -222,19 +222,21 @@ def test_json_commands_move_clocks(ready: dict[str, Any], command: Commands) -> 
     ],
 )
 def test_invalid_command_returns_error(server: Commands, line: bytes, error: str) -> None:
-    answer = server.send(line)
-    assert not answer["ok"]
-    assert error in answer["error"]
+    response = server.send(line)
+    assert not response["ok"]
+    assert error in response["error"]
 
 
 def test_json_faults_follow_their_schedules(command: Commands) -> None:
     """Each schedule is tested on a fault that returns an error."""
 
-    def hits(calls: int, **words: Any) -> int:
-        fresh = command("open", topics={"orders": 1})
-        commands = Commands(fresh)
-        number = commands("fault", api="Produce", error="NOT_LEADER_OR_FOLLOWER", **words)["fault"]
-        client = KafkaProducer(bootstrap_servers=fresh["bootstrap_servers"], retries=0)
+    def hits(calls: int, **arguments: Any) -> int:
+        new_broker = command("open", topics={"orders": 1})
+        commands = Commands(new_broker)
+        number = commands("fault", api="Produce", error="NOT_LEADER_OR_FOLLOWER", **arguments)[
+            "fault"
+        ]
+        client = KafkaProducer(bootstrap_servers=new_broker["bootstrap_servers"], retries=0)
         for _ in range(calls):
             client.send("orders", b"x").exception  # noqa: B018
             client.flush(5)
@@ -254,24 +256,24 @@ def test_json_faults_follow_their_schedules(command: Commands) -> None:
     assert hits(3, times=3, client_id="another", optional=True) == 0
     assert hits(3, times=3, versions=[0, 1], optional=True) == 0
     assert hits(3, until="FindCoordinator") == 3
-    assert hits(3, until="Metadata") > 0, "what it asks before the first hit does not count"
+    assert hits(3, until="Metadata") > 0, "requests before the first hit do not count"
 
 
 def test_json_commands_open_and_close_brokers(command: Commands) -> None:
-    fresh = command("open", config={"num.partitions": 4, "auto.create.topics.enable": False})
-    mine = Commands(fresh)
-    assert mine("create_topic", name="mine", partitions=2, configs={"retention.ms": 5})["ok"]
-    assert mine("topics")["topics"] == {"mine": 2}
+    new_broker = command("open", config={"num.partitions": 4, "auto.create.topics.enable": False})
+    other = Commands(new_broker)
+    assert other("create_topic", name="mine", partitions=2, configs={"retention.ms": 5})["ok"]
+    assert other("topics")["topics"] == {"mine": 2}
     assert command("topics")["topics"] == {"orders": 2}
-    mine("fault", api="Fetch", error="UNKNOWN_SERVER_ERROR")
-    failed = mine("close")
+    other("fault", api="Fetch", error="UNKNOWN_SERVER_ERROR")
+    failed = other("close")
     assert "never fired: saw no such request" in failed["error"]
-    assert mine.ended()
-    for port in (fresh["bootstrap_servers"], fresh["control"]):
+    assert other.ended()
+    for port in (new_broker["bootstrap_servers"], new_broker["control"]):
         host, _, number = port.rpartition(":")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(number)))
-    mine.close()
+    other.close()
 
 
 def test_json_commands_read_records_and_groups(ready: dict[str, Any], command: Commands) -> None:
@@ -370,28 +372,28 @@ def test_json_commands_end_transactions(ready: dict[str, Any], command: Commands
         assert producer.flush(10) == 0
         return producer
 
-    open_ones = [write()]
+    producers = [write()]
     assert command("abort_transaction", transactional_id="tx")["ok"]
-    open_ones.append(write())
+    producers.append(write())
     assert command("expire_transaction", transactional_id="tx")["ok"]
-    open_ones.append(write())
+    producers.append(write())
     assert command("move_coordinator", transactional_id="tx")["ok"]
     assert command("fence_producer", transactional_id="tx")["producer_ids"] == [0]
     text = command("explain", transactional_id="tx")["text"]
     assert text.startswith("transactional id tx is Empty: producer 0, epoch ")
     assert command("records", topic="orders")["records"] == []
     arguments = [sys.executable, "-m", "kbroker", "explain", "transaction", "tx"]
-    told = subprocess.run(
+    finished = subprocess.run(
         arguments,
         env=os.environ | environment(ready),
         capture_output=True,
         check=False,
     )
-    assert told.stdout.decode().startswith("transactional id tx is Empty"), told
+    assert finished.stdout.decode().startswith("transactional id tx is Empty"), finished
 
 
 def test_json_commands_stop_and_crash_broker() -> None:
-    with served("--topic", "orders:1", "--faulty-disk", "--idle-timeout", "1h") as ready:
+    with run_server("--topic", "orders:1", "--faulty-disk", "--idle-timeout", "1h") as ready:
         command = Commands(ready)
         assert send(ready) == 0
         assert command("stop")["ok"]
@@ -426,14 +428,14 @@ def test_json_commands_stop_and_crash_broker() -> None:
 def test_wait_continues_when_another_connection_restarts_broker(
     ready: dict[str, Any], command: Commands
 ) -> None:
-    waiting = Commands(ready)
+    waiter = Commands(ready)
     with ThreadPoolExecutor() as threads:
-        wait = threads.submit(waiting, "wait_for", topic="orders", timeout=20)
+        wait = threads.submit(waiter, "wait_for", topic="orders", timeout=20)
         time.sleep(0.2)
         assert command("restart")["ok"]
         assert command("produce", topic="orders", value="x")["ok"]
         assert [record["value"] for record in wait.result()["records"]] == ["x"]
-    waiting.close()
+    waiter.close()
 
 
 def test_json_commands_freeze_and_resume_clock(command: Commands) -> None:
@@ -457,7 +459,7 @@ def test_json_commands_arm_registry_faults(server: Commands) -> None:
 
 
 def test_server_with_registry_accepts_registry_faults() -> None:
-    with served("--registry-port", "0") as ready:
+    with run_server("--registry-port", "0") as ready:
         command = Commands(ready)
         assert command("registry_fault", error=503)["ok"]
         with pytest.raises(urllib.error.HTTPError, match="503"):
@@ -487,8 +489,8 @@ def test_control_page_lists_all_commands_and_arguments(command: Commands) -> Non
     ] == []
 
 
-# Commands whose names differ from the methods of the broker.
-ELSEWHERE = {
+# Commands for methods of the broker that have another name, by method.
+RENAMED_COMMANDS = {
     "bootstrap_servers": "open",
     "has_schema_registry": "open",
     "schema_registry_url": "open",
@@ -496,18 +498,19 @@ ELSEWHERE = {
     "wait_for_hits": "hits",
     "disk": "disk_flip",
 }
+# Attributes of `LocalBroker` that have no command.
 PYTHON_ONLY = {"connections", "on", "run_in_broker", "running"}
 
 
 def test_every_broker_method_has_a_command(command: Commands) -> None:
     methods = {name for name in dir(LocalBroker) if not name.startswith("_")} - PYTHON_ONLY
-    assert {ELSEWHERE.get(name, name) for name in methods} <= known_commands(command)
-    words = set(inspect.signature(LocalBroker.fault).parameters) - {"self", "when"}
-    assert words <= set(FAULT_ARGUMENTS)
+    assert {RENAMED_COMMANDS.get(name, name) for name in methods} <= known_commands(command)
+    arguments = set(inspect.signature(LocalBroker.fault).parameters) - {"self", "when"}
+    assert arguments <= set(FAULT_ARGUMENTS)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["run", "--faulty-disk", "--", "true"],
         ["run", "--control", "--faulty-disk", "--keep", "--", "true"],
@@ -515,8 +518,8 @@ def test_every_broker_method_has_a_command(command: Commands) -> None:
         ["serve", "--control-port", "0", "--faulty-disk"],
     ],
 )
-def test_faulty_disk_option_requires_control_port(words: list[str]) -> None:
-    done = CliRunner().invoke(main, words)
+def test_faulty_disk_option_requires_control_port(arguments: list[str]) -> None:
+    done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
     assert "--faulty-disk needs" in done.output
 
@@ -529,9 +532,9 @@ def test_start_node_with_port_in_use_returns_error(
     address = command("nodes")["nodes"][1]["address"]
     assert command("stop_node", node=2)["ok"]
     with socket.create_server(Endpoint.parse(address)):
-        answer = command("start_node", node=2)
-    assert not answer["ok"]
-    assert f"port {address.rpartition(':')[2]} is in use" in answer["error"]
+        response = command("start_node", node=2)
+    assert not response["ok"]
+    assert f"port {address.rpartition(':')[2]} is in use" in response["error"]
     assert "Traceback" not in capfd.readouterr().err
     assert command("start_node", node=2)["ok"]
     assert command("close")["ok"]
@@ -539,8 +542,8 @@ def test_start_node_with_port_in_use_returns_error(
 
 
 def test_control_port_in_use_is_rejected() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         command = [*KBROKER, "serve", "--memory", "--port", "0", "--control-port", port]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
@@ -552,9 +555,13 @@ def test_control_port_in_use_is_rejected() -> None:
 
 @pytest.mark.slow
 def test_cli_commands_control_broker(ready: dict[str, Any], command: Commands) -> None:
-    def kbroker(*words: str, status: int = 0) -> str:
+    def kbroker(*arguments: str, status: int = 0) -> str:
         done = subprocess.run(
-            [*KBROKER, *words], capture_output=True, text=True, timeout=PROCESS_SECONDS, check=False
+            [*KBROKER, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PROCESS_SECONDS,
+            check=False,
         )
         assert done.returncode == status, done.stderr
         return done.stdout + done.stderr
@@ -573,8 +580,8 @@ def test_cli_commands_control_broker(ready: dict[str, Any], command: Commands) -
     )
     kbroker("clock", "advance", "8d", *at)
     assert json.loads(kbroker("control", "topics", *at)) == {"topics": {"orders": 2}}
-    said = kbroker("control", "produce", "topic=orders", 'value={"id": 1}', "key=a", *at)
-    assert json.loads(json.loads(said)["record"]["value"]) == {"id": 1}
+    printed = kbroker("control", "produce", "topic=orders", 'value={"id": 1}', "key=a", *at)
+    assert json.loads(json.loads(printed)["record"]["value"]) == {"id": 1}
     assert "expected WORD=VALUE" in kbroker("control", "produce", "orders", *at, status=2)
     kbroker("clock", "advance", "50s", "--coordinator", "--keep-members", *at)
     for wrong in (["--control", "127.0.0.1:1"], ["--control-token-file", "/nowhere"]):
@@ -598,20 +605,23 @@ def test_run_passes_control_address_to_its_command() -> None:
 
 # -- authentication
 
-ORDER = {"do": "create_topic", "name": "mischief"}
+COMMAND = {"do": "create_topic", "name": "mischief"}
 
 
-def answers(ready: dict[str, Any], *lines: bytes) -> list[dict[str, Any]]:
+def responses_before_login(ready: dict[str, Any], *lines: bytes) -> list[dict[str, Any]]:
     """Return the responses to an unauthenticated client, until the server closes the connection."""
-    with connect(ready) as stream, stream.makefile() as answers:
+    with connect(ready) as stream, stream.makefile() as responses_before_login:
         stream.sendall(b"".join(lines))
-        return [json.loads(line) for line in answers]
+        return [json.loads(line) for line in responses_before_login]
 
 
 def test_web_page_cannot_send_commands(ready: dict[str, Any], command: Commands) -> None:
-    """A browser sends such a request on behalf of any page."""
+    """Any web page can make a browser send this request."""
     token = Path(ready["control_token_file"]).read_text().strip()
-    for body in ([ORDER], [{"do": "login", "token": token}, ORDER]):  # even with the right token
+    for body in (
+        [COMMAND],
+        [{"do": "login", "token": token}, COMMAND],
+    ):  # even with the right token
         text = "".join(json.dumps(line) + "\n" for line in body)
         request = urllib.request.Request(
             f"http://{ready['control']}/", text.encode(), {"Content-Type": "text/plain"}
@@ -625,7 +635,7 @@ def test_web_page_cannot_send_commands(ready: dict[str, Any], command: Commands)
 @pytest.mark.parametrize(
     "first",
     [
-        ORDER,
+        COMMAND,
         {"do": "login"},
         {"do": "login", "token": ""},
         {"do": "login", "token": "é"},
@@ -637,9 +647,9 @@ def test_web_page_cannot_send_commands(ready: dict[str, Any], command: Commands)
 def test_unauthenticated_connection_cannot_send_commands(
     ready: dict[str, Any], command: Commands, first: dict[str, Any]
 ) -> None:
-    lines = [json.dumps(each).encode() + b"\n" for each in (first, ORDER)]
-    (answer,) = answers(ready, *lines)
-    assert re.match("the first line must be|wrong token", answer["error"])
+    lines = [json.dumps(each).encode() + b"\n" for each in (first, COMMAND)]
+    (response,) = responses_before_login(ready, *lines)
+    assert re.match("the first line must be|wrong token", response["error"])
     assert command("topics") == {"ok": True, "topics": {"orders": 2}}
 
 
@@ -655,9 +665,9 @@ def test_unauthenticated_connection_cannot_send_commands(
 )
 def test_invalid_line_closes_connection(ready: dict[str, Any], line: bytes, error: str) -> None:
     commands = Commands(ready)
-    answer = commands.send(line)
-    assert not answer["ok"]
-    assert error in answer["error"]
+    response = commands.send(line)
+    assert not response["ok"]
+    assert error in response["error"]
     assert commands.ended()
     commands.close()
 
@@ -665,9 +675,9 @@ def test_invalid_line_closes_connection(ready: dict[str, Any], line: bytes, erro
 @pytest.mark.slow
 def test_silent_connection_is_closed() -> None:
     async def main() -> None:
-        nobody: Any = None
+        no_commands: Any = None
         ours, theirs = trio.testing.memory_stream_pair()
-        await ControlConnections(nobody, ControlToken("x", Path())).serve(theirs)
+        await ControlConnections(no_commands, ControlToken("x", Path())).serve(theirs)
         await theirs.aclose()
         assert await ours.receive_some() == b""
         assert trio.current_time() - started == LOGIN_SECONDS
@@ -705,18 +715,18 @@ def test_token_file_is_readable_only_by_owner(tmp_path: Path) -> None:
     flags = ("--control-token-file", str(path))
     seen = []
     for _ in range(2):
-        with served(*flags) as ready:
+        with run_server(*flags) as ready:
             assert ready["control_token_file"] == str(path)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             commands = Commands(ready)
             commands.close()
             seen.append(path.read_text())
     assert seen[0] == seen[1]  # later shell commands can read it
-    with served() as ready:
-        own = Path(ready["control_token_file"])
-        assert stat.S_IMODE(own.stat().st_mode) == 0o600
-        assert own.read_text() not in seen
-    assert not own.exists()
+    with run_server() as ready:
+        temporary = Path(ready["control_token_file"])
+        assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
+        assert temporary.read_text() not in seen
+    assert not temporary.exists()
 
 
 @pytest.mark.slow
@@ -752,8 +762,8 @@ def test_unusable_token_file_is_rejected(
 
 def test_json_commands_open_broker_with_users_and_acls(server: Commands) -> None:
     acls = {"alice": ["WRITE topic others"]}
-    asked = {"topics": {"orders": 1}, "tls": True, "users": {"alice": "pencil"}}
-    ready = server("open", **asked, acls=acls)
+    options = {"topics": {"orders": 1}, "tls": True, "users": {"alice": "pencil"}}
+    ready = server("open", **options, acls=acls)
     command = Commands(ready)
     client = command("client", user="alice", mechanism="PLAIN")
     assert client["properties"]["security.protocol"] == "SASL_SSL"
@@ -783,16 +793,16 @@ def test_json_commands_open_broker_with_certificates_and_tokens(server: Commands
     stale = command("token", user="bot", claims={"exp": 0})["token"]
     assert command("token", user="bot", claims={"user": "somebody else"})["ok"]
     refused = command("client", token=stale)["properties"]
-    for properties, comes_in in ((command("client")["properties"], True), (refused, False)):
-        words = [word for item in properties.items() for word in ("-X", "=".join(item))]
+    for properties, is_accepted in ((command("client")["properties"], True), (refused, False)):
+        arguments = [word for item in properties.items() for word in ("-X", "=".join(item))]
         done = subprocess.run(
-            [*KBROKER, "health", "-b", ready["bootstrap_servers"], *words],
+            [*KBROKER, "health", "-b", ready["bootstrap_servers"], *arguments],
             capture_output=True,
             text=True,
             timeout=PROCESS_SECONDS,
             check=False,
         )
-        assert (done.returncode == 0) is comes_in, done.stderr
+        assert (done.returncode == 0) is is_accepted, done.stderr
     assert command("close")["ok"]
     command.close()
     ready = server("open", certificates=["shop"])

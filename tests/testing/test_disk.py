@@ -66,7 +66,7 @@ def librdkafka(address: str) -> Iterator[Send]:
 
 
 class Writer:
-    """Unmodified producer that writes numbers in a thread until it is stopped.
+    """Unmodified producer that writes numbers in a thread until `stop`.
 
     Args:
         keys: Number of keys to use in turn; 0 for records without a key.
@@ -83,21 +83,21 @@ class Writer:
         self._address = broker.bootstrap_servers
         self._client = client
         self._keys = keys
-        self._going = True
+        self._is_running = True
         self._thread = threading.Thread(target=self._write)
         self._thread.start()
 
     def _write(self) -> None:
         number = 0
         with self._client(self._address) as send:
-            while self._going:
+            while self._is_running:
                 value = b"%d" % number
                 send(value, b"%d" % (number % self._keys) if self._keys else None)
                 self.acknowledged.append(value)
                 number += 1
 
     def wait_for_more(self, count: int = 5) -> None:
-        """Wait until a number of further records are acknowledged."""
+        """Wait until `count` more records are acknowledged."""
         wanted = len(self.acknowledged) + count
         deadline = time.monotonic() + 20
         while len(self.acknowledged) < wanted:
@@ -105,7 +105,7 @@ class Writer:
             time.sleep(0.01)
 
     def stop(self) -> list[bytes]:
-        self._going = False
+        self._is_running = False
         self._thread.join()
         return self.acknowledged
 
@@ -207,7 +207,7 @@ def test_group_continues_after_crash_during_commit(broker: LocalBroker) -> None:
         reconnect_backoff_ms=10,
         consumer_timeout_ms=10_000,
     )
-    broker.crash_at("commit.appended")  # and not at the group metadata records that come before
+    broker.crash_at("commit.appended")  # earlier group metadata records do not reach the point
     seen = [next(client).value for _ in range(10)]
     committing = threading.Thread(target=client.commit)
     committing.start()
@@ -222,7 +222,7 @@ def test_group_continues_after_crash_during_commit(broker: LocalBroker) -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_transactional_offsets_survive_crash(broker: LocalBroker, commit: bool) -> None:
-    """They are lost or kept; in both cases the client retries, and they take effect once."""
+    """The crash loses or keeps the offsets. The client retries, and they take effect once."""
     client = Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0}
     )
@@ -247,7 +247,7 @@ def test_transactional_offsets_survive_crash(broker: LocalBroker, commit: bool) 
 
 
 def test_transaction_marker_does_not_reach_commit_point(broker: LocalBroker) -> None:
-    """The marker is written to the offsets topic too."""
+    """A transaction marker is a write to the offsets topic, but not a commit."""
     address = {"bootstrap.servers": broker.bootstrap_servers}
     client = Consumer({**address, "group.id": "g"})
     producer = Producer({**address, "transactional.id": "tx"})
@@ -341,7 +341,7 @@ def test_crashed_broker_raises_runtime_error(broker: LocalBroker) -> None:
 
 
 def image_after_cut(mode: Any) -> dict[str, bytes]:
-    """Return what a power cut leaves of a file that was never synced."""
+    """Return the files after a power cut; one file was never synced."""
     disk = Disk()
     disk.open("/log", create=True).append([bytes(range(1, 251)) * 100])
     disk.sync_dir("/")
@@ -393,17 +393,17 @@ def test_power_cut_loses_only_unacknowledged_records(broker: LocalBroker) -> Non
     assert values(broker) == acknowledged
 
 
-def synced_up_to(broker: LocalBroker) -> int:
-    async def look(running: RunningBroker) -> int:
+def read_synced_offset(broker: LocalBroker) -> int:
+    async def observe(running: RunningBroker) -> int:
         log = running.broker.node.partitions.logs.get("orders", 0)
         return log.synced_offset if log else 0
 
-    return broker.run_in_broker(look)
+    return broker.run_in_broker(observe)
 
 
 def wait_until_synced(broker: LocalBroker, offset: int) -> None:
     deadline = time.monotonic() + 10
-    while synced_up_to(broker) < offset:
+    while read_synced_offset(broker) < offset:
         assert time.monotonic() < deadline, "no file is synced"
         time.sleep(0.01)
 
@@ -436,7 +436,7 @@ def test_os_policy_loses_only_data_not_written_back() -> None:
 
 @pytest.mark.parametrize("policy", ["interval", "os"])
 def test_flush_messages_of_topic_limits_loss(policy: str) -> None:
-    """With flush.messages an ack waits for the disk once that number of records is unsynced."""
+    """When `flush.messages` records are unsynced, the next ack waits for a sync."""
     config = {"flush.policy": policy, "flush.interval.ms": "3600000"}
     with LocalBroker(disk=True, config=config) as broker:
         broker.create_topic("orders", configs={"flush.messages": "2"})
@@ -463,7 +463,7 @@ def test_restart_loses_nothing_with_any_policy() -> None:
             assert texts(broker) == ["1"]
 
 
-# -- a disk that fails
+# -- failures of the disk
 
 
 def test_failed_sync_prevents_acks(broker: LocalBroker) -> None:
@@ -501,8 +501,8 @@ def test_failed_write_rejects_only_its_batch(broker: LocalBroker) -> None:
         broker.disk.fail("read")
 
 
-def produce_when_it_is_taken(broker: LocalBroker, value: str) -> None:
-    """Retry until the broker has detected that the disk has space again."""
+def produce_with_retries(broker: LocalBroker, value: str) -> None:
+    """Produce a record; retry until the broker has detected that the disk has space again."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -520,7 +520,7 @@ def test_full_disk_rejects_records_until_it_has_space(broker: LocalBroker) -> No
     with pytest.raises(KafkaError):
         broker.produce("orders", "x")
     broker.disk.full(free=10_000)
-    produce_when_it_is_taken(broker, "after")
+    produce_with_retries(broker, "after")
     assert texts(broker) == ["before", "after"]
 
 
@@ -598,11 +598,11 @@ def test_torn_write_is_truncated(broker: LocalBroker) -> None:
 
 @pytest.mark.parametrize("stop", ["restart", "power_cut"])
 def test_five_unanswered_batches_are_written_once(broker: LocalBroker, stop: str) -> None:
-    """librdkafka sends them again after the restart, and gets their offsets."""
+    """librdkafka sends the batches again after the restart, and gets their offsets."""
     offsets: list[int] = []
     errors: list[Any] = []
 
-    def answered(error: Any, message: Any) -> None:
+    def record_delivery(error: Any, message: Any) -> None:
         errors.append(error)
         offsets.append(message.offset())
 
@@ -619,7 +619,7 @@ def test_five_unanswered_batches_are_written_once(broker: LocalBroker, stop: str
         }
     )
     for number in range(5):
-        client.produce("orders", b"%d" % number, on_delivery=answered)
+        client.produce("orders", b"%d" % number, on_delivery=record_delivery)
     client.poll(0)
     unanswered.wait(5)
     getattr(broker, stop)()
@@ -631,9 +631,9 @@ def test_five_unanswered_batches_are_written_once(broker: LocalBroker, stop: str
 
 def test_slow_disk_delays_ack(broker: LocalBroker) -> None:
     broker.disk.slow(100)
-    began = time.monotonic()
+    started = time.monotonic()
     broker.produce("orders", "x")
-    assert time.monotonic() - began >= 0.1
+    assert time.monotonic() - started >= 0.1
     broker.disk.slow(0)
 
 

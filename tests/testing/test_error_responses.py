@@ -20,12 +20,12 @@ from ..wire import connected
 
 CODE = ErrorCode.NOT_CONTROLLER
 # Responses that have errors only in rows, and no rows if the request names none.
-WITHOUT_A_PLACE = {(ApiKey.METADATA, version) for version in range(13)} | {
+ERRORS_ONLY_IN_ROWS = {(ApiKey.METADATA, version) for version in range(13)} | {
     (ApiKey.ELECT_LEADERS, 0)
 }
 
 # Responses whose rows are about objects that the request does not name.
-NEVER_A_PLACE = {(ApiKey.DESCRIBE_LOG_DIRS, version) for version in range(3)}
+ERRORS_ONLY_IN_OTHER_ROWS = {(ApiKey.DESCRIBE_LOG_DIRS, version) for version in range(3)}
 
 
 def errors_in(message: Any) -> list[int]:
@@ -44,17 +44,17 @@ async def test_error_response_of_every_api_has_the_error() -> None:
             world = await make_world(wire)
         for key, api in load_apis().items():
             for version in api.versions:
-                asked = VALID[ApiKey(key)](world, random.Random(version))
-                request, _ = decode(api.request_class, encode_bytes(asked, version), version)
-                answer = encode_bytes(error_response(key, request, CODE), version)
-                response, _ = decode(messages.response_class(key), answer, version)
-                asks_for_nothing = not any(
+                sent_request = VALID[ApiKey(key)](world, random.Random(version))
+                request, _ = decode(api.request_class, encode_bytes(sent_request, version), version)
+                encoded = encode_bytes(error_response(key, request, CODE), version)
+                response, _ = decode(messages.response_class(key), encoded, version)
+                has_no_rows = not any(
                     getattr(request, name, None) for name in ("topics", "topic_partitions")
                 )
-                has_no_place = (key, version) in NEVER_A_PLACE or (
-                    (key, version) in WITHOUT_A_PLACE and asks_for_nothing
+                has_no_error_field = (key, version) in ERRORS_ONLY_IN_OTHER_ROWS or (
+                    (key, version) in ERRORS_ONLY_IN_ROWS and has_no_rows
                 )
-                assert has_no_place or CODE in errors_in(response), (ApiKey(key), version)
+                assert has_no_error_field or CODE in errors_in(response), (ApiKey(key), version)
 
 
 def test_error_rows_identify_their_request_row() -> None:
@@ -70,5 +70,5 @@ def test_error_rows_identify_their_request_row() -> None:
 def test_plain_names_of_request_become_error_rows() -> None:
     from kbroker.protocol.messages.groups import DeleteGroupsRequest
 
-    answer = error_response(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]), CODE)
-    assert [(row.group_id, row.error_code) for row in answer.results] == [("g", CODE)]
+    encoded = error_response(ApiKey.DELETE_GROUPS, DeleteGroupsRequest(groups_names=["g"]), CODE)
+    assert [(row.group_id, row.error_code) for row in encoded.results] == [("g", CODE)]

@@ -33,17 +33,17 @@ def broker() -> Iterator[LocalBroker]:
 def test_explanation_shows_missed_heartbeats_fault_and_clock(broker: LocalBroker) -> None:
     """The explanation has the fault, the moved clock and the rebalance, in this order."""
     with member(broker, **MEMBER):
-        (known,) = broker.wait_for_group("g", members=1, timeout=10).members
-        hidden = broker.fault("Heartbeat", group="g").delay(500)
-        hidden.wait(1, timeout=10)
+        (group_member,) = broker.wait_for_group("g", members=1, timeout=10).members
+        delayed = broker.fault("Heartbeat", group="g").delay(500)
+        delayed.wait(1, timeout=10)
         broker.clock.coordinator.advance(seconds=7)
         text = broker.explain.group("g")
-    told = [
+    expected_lines = [
         r"fault delay for Heartbeat, group 'g' hit Heartbeat \d+, group 'g' from 'app'",
         r"the test moved the coordinators' clock 7 s ahead",
-        rf"rebalance 2 because member {known.id} missed heartbeats {TIME}-{TIME}",
+        rf"rebalance 2 because member {group_member.id} missed heartbeats {TIME}-{TIME}",
     ]
-    assert re.search(".*".join(told), text, re.DOTALL), text
+    assert re.search(".*".join(expected_lines), text, re.DOTALL), text
 
 
 def test_explanation_of_share_partition_shows_test_actions(broker: LocalBroker) -> None:
@@ -62,11 +62,12 @@ def test_explanation_omits_other_groups_and_topics(broker: LocalBroker) -> None:
     client = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=10)
     client.send("orders", b"x", partition=0).get(10)
     client.close()
-    hit = broker.explain.partition("orders", 0)
+    explanation = broker.explain.partition("orders", 0)
     assert (
-        "fault NOT_LEADER_OR_FOLLOWER for Produce, topic 'orders', partition 0 hit Produce" in hit
+        "fault NOT_LEADER_OR_FOLLOWER for Produce, topic 'orders', partition 0 hit Produce"
+        in explanation
     )
-    assert hit.endswith(" and 1 more")
+    assert explanation.endswith(" and 1 more")
     assert "fault" not in broker.explain.partition("orders", 1)
     assert "fault" not in broker.explain.group("g")
 
@@ -147,11 +148,11 @@ def test_report_has_last_requests_of_each_client(broker: LocalBroker) -> None:
         client.close()
     lines = broker.report().splitlines()
     for name in ("one", "two"):
-        (place,) = [i for i, line in enumerate(lines) if f"client {name!r} sent" in line]
-        assert len([line for line in lines[place + 1 : place + 6] if repr(name) in line]) == 5
+        (position,) = [i for i, line in enumerate(lines) if f"client {name!r} sent" in line]
+        assert len([line for line in lines[position + 1 : position + 6] if repr(name) in line]) == 5
 
 
-async def test_in_trio() -> None:
+async def test_failed_wait_in_trio_explains_state() -> None:
     async with open_test_broker(topics={"orders": 1}) as broker:
         assert broker.explain.partition("orders", 0).now.startswith("partition orders-0 is online")
         with pytest.raises(WaitTimeout, match="partition orders-0 is online"):

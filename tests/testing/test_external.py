@@ -1,6 +1,6 @@
-"""External Kafka: idleness as far as it is visible, and cleanup after tests.
+"""External Kafka: waits for visible idleness, and cleanup after tests.
 
-The external Kafka is a broker of this process, so that tests can control it.
+The external Kafka of these tests is a broker of this process, so that tests can control it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kbroker.testing import ExternalKafka, LocalBroker, WaitTimeout
 
 from .test_clock import member
-from .test_local import soon
+from .test_local import call_soon
 
 SETTLE_SECONDS = 0.2
 
@@ -41,8 +41,8 @@ def commit(broker: LocalBroker, group: str, topic: str = "orders") -> None:
     client.close()
 
 
-def producer_in(broker: LocalBroker, transactional_id: str, topic: str) -> Producer:
-    """Return a producer that has written in an open transaction."""
+def open_producer(broker: LocalBroker, transactional_id: str, topic: str) -> Producer:
+    """Return a producer that has written a record in an open transaction."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
     producer = Producer(settings | {"transactional.id": transactional_id})
     producer.init_transactions(10)
@@ -77,10 +77,10 @@ def test_change_restarts_settle_time(broker: LocalBroker) -> None:
         written_at.append(time.monotonic())
         broker.produce("orders", "second")
 
-    with soon(write):
+    with call_soon(write):
         kafka.wait_until_idle(timeout=20)
-        settled_at = time.monotonic()
-    assert settled_at - written_at[0] >= 1
+        idle_at = time.monotonic()
+    assert idle_at - written_at[0] >= 1
     kafka.close()
 
 
@@ -101,10 +101,10 @@ def test_failed_wait_names_pending_work_of_external_kafka(
 
 def test_open_transaction_prevents_idleness(broker: LocalBroker, kafka: ExternalKafka) -> None:
     broker.create_topic("of-others")
-    others = producer_in(broker, "another", "of-others")
+    others = open_producer(broker, "another", "of-others")
     kafka.produce("orders", "x")
     kafka.wait_until_idle(timeout=20)
-    mine = producer_in(broker, "tx", "orders")
+    mine = open_producer(broker, "tx", "orders")
     with pytest.raises(WaitTimeout, match="seen last: the transaction of tx is Ongoing"):
         kafka.wait_until_idle(timeout=0.3)
     mine.commit_transaction(10)
@@ -172,10 +172,10 @@ def test_group_with_members_is_deleted_after_later_test(
 ) -> None:
     with kafka.one_test():
         kafka.produce("orders", "x")
-        going_on = member(broker)
-        going_on.__enter__()
+        open_member = member(broker)
+        open_member.__enter__()
     assert broker.group("g") is not None
-    going_on.__exit__(None, None, None)
+    open_member.__exit__(None, None, None)
     with kafka.one_test():
         pass
     assert broker.group("g") is None
@@ -183,12 +183,12 @@ def test_group_with_members_is_deleted_after_later_test(
 
 def test_end_of_test_aborts_its_transactions(broker: LocalBroker, kafka: ExternalKafka) -> None:
     broker.create_topic("of-others")
-    others = producer_in(broker, "another", "of-others")
+    others = open_producer(broker, "another", "of-others")
     with kafka.one_test():
         kafka.produce("orders", "x")
-        producer_in(broker, "tx", "orders")
-    told = str(broker.explain.transaction("tx"))
-    assert "CompleteAbort" in told
-    assert "has no transaction open" in told
+        open_producer(broker, "tx", "orders")
+    explanation = str(broker.explain.transaction("tx"))
+    assert "CompleteAbort" in explanation
+    assert "has no transaction open" in explanation
     assert "is Ongoing" in str(broker.explain.transaction("another"))
     others.abort_transaction(10)

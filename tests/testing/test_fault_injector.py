@@ -41,12 +41,12 @@ ORDERS = Topic("orders")
 DELAY_MS = 80
 
 
-async def ends(broker: RunningBroker) -> int:
+async def count_records(broker: RunningBroker) -> int:
     return len(await broker.records("orders"))
 
 
-async def codes(wire: Wire, count: int) -> list[int]:
-    """Return the errors of a number of requests."""
+async def list_groups_errors(wire: Wire, count: int) -> list[int]:
+    """Send a number of ListGroups requests, and return their error codes."""
     return [
         (await wire.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))).error_code
         for _ in range(count)
@@ -73,7 +73,7 @@ async def test_fault_hits_requests_of_its_schedule(
     broker: RunningBroker, wire: Wire, schedule: Any, hit: list[int]
 ) -> None:
     fault = schedule(broker.fault("ListGroups", error=HIT))
-    assert await codes(wire, 6) == [HIT if call in hit else 0 for call in range(1, 7)]
+    assert await list_groups_errors(wire, 6) == [HIT if call in hit else 0 for call in range(1, 7)]
     assert fault.hits == len(hit)
     await fault.wait(len(hit))
     with pytest.raises(WaitTimeout, match=f"hit {len(hit)} requests"):
@@ -84,15 +84,15 @@ async def test_probability_repeats_with_same_seed(broker: RunningBroker, wire: W
     chance = random.Random(5)
     expected = [HIT if chance.random() < 0.4 else 0 for _ in range(20)]
     broker.fault("ListGroups", error=HIT).with_probability(0.4, seed=5)
-    assert await codes(wire, 20) == expected
+    assert await list_groups_errors(wire, 20) == expected
     assert set(expected) == {HIT, 0}
 
 
 async def test_until_hits_each_client_until_its_request(broker: RunningBroker, wire: Wire) -> None:
     broker.fault("ListGroups", error=HIT).until("Metadata")
-    assert await codes(wire, 2) == [HIT, HIT]
+    assert await list_groups_errors(wire, 2) == [HIT, HIT]
     await metadata(wire, ["orders"])
-    assert await codes(wire, 2) == [0, 0]
+    assert await list_groups_errors(wire, 2) == [0, 0]
 
 
 async def test_unfired_fault_names_similar_requests(broker: RunningBroker, wire: Wire) -> None:
@@ -106,13 +106,13 @@ async def test_unfired_fault_names_similar_requests(broker: RunningBroker, wire:
 
 async def test_disarmed_fault_hits_nothing(broker: RunningBroker, wire: Wire) -> None:
     fault = broker.fault("ListGroups", error=HIT).always()
-    assert await codes(wire, 1) == [HIT]
+    assert await list_groups_errors(wire, 1) == [HIT]
     fault.disarm()
-    assert await codes(wire, 1) == [0]
+    assert await list_groups_errors(wire, 1) == [0]
     assert fault.hits == 1
 
 
-# -- effects, before and after the work
+# -- effects, before and after the request is handled
 
 
 @pytest.mark.parametrize(("at", "written"), [("before", 0), ("after", 1)])
@@ -121,7 +121,7 @@ async def test_error_before_or_after_work_is_returned(
 ) -> None:
     broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", at=at)
     assert (await produce(wire, ORDERS, batch())).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert await ends(broker) == written
+    assert await count_records(broker) == written
     assert (await produce(wire, ORDERS, batch())).error_code == 0
 
 
@@ -132,17 +132,17 @@ async def test_disconnect_closes_connection(
     broker.fault("Produce", at=at).disconnect()
     with pytest.raises(ConnectionClosed, match="after 0 of 4"):
         await produce(wire, ORDERS, batch())
-    assert await ends(broker) == written
+    assert await count_records(broker) == written
 
 
 async def test_disconnect_after_write_with_acks_0_closes_connection(
     broker: RunningBroker, wire: Wire
 ) -> None:
     broker.fault("Produce", at="after").disconnect()
-    ask = produce_request(ORDERS, batch(), acks=0)
-    await wire.send(ApiKey.PRODUCE, 9, ask, answered=False)
+    sent_request = produce_request(ORDERS, batch(), acks=0)
+    await wire.send(ApiKey.PRODUCE, 9, sent_request, answered=False)
     assert await wire.wait_closed() == b""
-    assert await ends(broker) == 1
+    assert await count_records(broker) == 1
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
@@ -162,12 +162,12 @@ async def test_delay_keeps_order_of_responses(broker: RunningBroker, wire: Wire,
 
 async def test_throttle_sets_throttle_time(broker: RunningBroker, wire: Wire) -> None:
     broker.fault("Produce").throttle(250)
-    told = []
+    throttle_times = []
     for _ in range(2):
         answer = await wire.ask(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
-        told.append(answer.throttle_time_ms)
-    assert told == [250, 0]
-    assert await ends(broker) == 2
+        throttle_times.append(answer.throttle_time_ms)
+    assert throttle_times == [250, 0]
+    assert await count_records(broker) == 2
 
 
 @pytest.mark.parametrize(("at", "written"), [("before", 0), ("after", 1)])
@@ -177,7 +177,7 @@ async def test_blackhole_sends_no_response(
     broker.fault("Produce", at=at).blackhole()
     await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
     assert await wire.is_silent()
-    assert await ends(broker) == written
+    assert await count_records(broker) == written
     async with connected(broker.broker.endpoint) as other:
         assert await other.works()
 
@@ -188,7 +188,7 @@ async def test_truncate_response_sends_half_a_frame(broker: RunningBroker, wire:
     data = await wire.wait_closed()
     (size,) = struct.unpack_from(">i", data)
     assert len(data) == (4 + size) // 2
-    assert await ends(broker) == 1
+    assert await count_records(broker) == 1
 
 
 async def test_requests_after_truncated_response_are_dropped(
@@ -217,11 +217,11 @@ async def test_member_that_disconnects_during_changed_response_is_removed(
         assert len(group.members) == 2
         nursery.cancel_scope.cancel()
 
-    async def one() -> tuple[bool, object]:
+    async def observe() -> tuple[bool, object]:
         group = await broker.group("g")
         return group is not None and len(group.members) == 1, group
 
-    await broker.wait_until(one, "one member", 30)
+    await broker.wait_until(observe, "one member", 30)
 
 
 async def test_duplicate_response_sends_two_responses(broker: RunningBroker, wire: Wire) -> None:
@@ -229,14 +229,14 @@ async def test_duplicate_response_sends_two_responses(broker: RunningBroker, wir
     await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch()))
     assert await wire.receive_frame() == await wire.receive_frame()
     assert await wire.is_silent(0.05)
-    assert await ends(broker) == 1
+    assert await count_records(broker) == 1
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
 async def test_corrupt_batch_hits_produced_batch(
     broker: RunningBroker, wire: Wire, at: str
 ) -> None:
-    """`at` makes no difference: a batch cannot be corrupted once it is written."""
+    """`at` makes no difference, because a batch must be corrupted before it is written."""
     fault = broker.fault("Produce", topic="orders", partition=1, at=at).corrupt_batch(bit=3)
     assert (await produce(wire, ORDERS, batch())).error_code == 0
     assert (await produce(wire, ORDERS, None, partition=1)).error_code != 0
@@ -285,8 +285,10 @@ async def test_error_in_shared_response_affects_one_client(
 ) -> None:
     broker.fault("Metadata", error=HIT, at="after").on_call(2)
     answers = [await metadata(wire) for _ in range(3)]
-    codes = [[row.error_code for row in answer.topics[0].partitions] for answer in answers]
-    assert codes == [[0, 0], [HIT, HIT], [0, 0]]
+    list_groups_errors = [
+        [row.error_code for row in answer.topics[0].partitions] for answer in answers
+    ]
+    assert list_groups_errors == [[0, 0], [HIT, HIT], [0, 0]]
 
 
 # -- criteria
@@ -296,8 +298,8 @@ async def test_fault_matches_several_apis_and_partitions(broker: RunningBroker, 
     broker.fault(["Produce", "Fetch"], error=HIT, partition=[1, 7]).times(2)
     assert (await produce(wire, ORDERS, batch())).error_code == 0
     assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == HIT
-    ask = fetch_request(ORDERS, partitions=(0, 1))
-    (topic,) = (await wire.ask(ApiKey.FETCH, 12, ask)).responses
+    sent_request = fetch_request(ORDERS, partitions=(0, 1))
+    (topic,) = (await wire.ask(ApiKey.FETCH, 12, sent_request)).responses
     assert {row.partition_index: row.error_code for row in topic.partitions} == {0: 0, 1: HIT}
 
 
@@ -314,8 +316,8 @@ async def test_error_serves_rows_of_other_groups_and_resources(
     broker: RunningBroker, wire: Wire
 ) -> None:
     broker.fault("DescribeGroups", error=HIT, group="mine")
-    ask = DescribeGroupsRequest(groups=["mine", "other"])
-    answer = await wire.ask(ApiKey.DESCRIBE_GROUPS, 5, ask)
+    sent_request = DescribeGroupsRequest(groups=["mine", "other"])
+    answer = await wire.ask(ApiKey.DESCRIBE_GROUPS, 5, sent_request)
     found = {row.group_id: row.error_code == HIT for row in answer.groups}
     assert found == {"mine": True, "other": False}
 
@@ -346,11 +348,11 @@ async def test_hook_gets_requests_and_responses(broker: RunningBroker, wire: Wir
     seen: list[Any] = []
 
     @broker.on("Produce", topic="orders")
-    def look(message: ProduceRequest, info: Any) -> None:
+    def observe_request(message: ProduceRequest, info: Any) -> None:
         seen.append((type(message), info.partitions))
 
     @broker.on("Produce", at="after")
-    def look_again(message: ProduceResponse, info: Any) -> None:
+    def observe_response(message: ProduceResponse, info: Any) -> None:
         seen.append((type(message), info.partitions))
 
     assert (await produce(wire, ORDERS, batch(), partition=1)).error_code == 0
@@ -362,25 +364,25 @@ async def test_request_that_hook_passes_on_can_be_hit_by_next_fault(
 ) -> None:
     first = broker.fault("ListGroups").hook(lambda message, info: None).always()
     second = broker.fault("ListGroups", error=HIT).on_call(2)
-    assert await codes(wire, 3) == [0, HIT, 0]
+    assert await list_groups_errors(wire, 3) == [0, HIT, 0]
     assert (first.hits, second.hits) == (3, 1)
 
 
 async def test_fault_without_effect_only_counts(broker: RunningBroker, wire: Wire) -> None:
     count = broker.fault("ListGroups").times(2)
     broker.fault("ListGroups", error=HIT)
-    assert await codes(wire, 3) == [HIT, 0, 0]
+    assert await list_groups_errors(wire, 3) == [HIT, 0, 0]
     assert count.hits == 2
 
 
 async def test_hits_before_effect_was_set_do_not_count(broker: RunningBroker, wire: Wire) -> None:
     fault = broker.fault("ListGroups")
-    assert await codes(wire, 1) == [0]
+    assert await list_groups_errors(wire, 1) == [0]
     fault.throttle(5)
     assert fault.hits == 0
     with pytest.raises(UnfiredFault):
         broker.check_faults()
-    assert await codes(wire, 1) == [0]
+    assert await list_groups_errors(wire, 1) == [0]
     assert fault.hits == 1
 
 
@@ -393,7 +395,7 @@ async def test_when_function_selects_requests(broker: RunningBroker, wire: Wire)
 
 async def test_exception_of_when_function_fails_test(broker: RunningBroker, wire: Wire) -> None:
     broker.fault("ListGroups", error=HIT, when=lambda request: bool(request.missing)).optional()
-    assert await codes(wire, 1) == [0]
+    assert await list_groups_errors(wire, 1) == [0]
     with pytest.raises(AttributeError, match="missing"):
         broker.check_faults()
     broker.disarm_faults()
@@ -402,22 +404,22 @@ async def test_exception_of_when_function_fails_test(broker: RunningBroker, wire
 async def test_response_of_hook_is_sent(broker: RunningBroker, wire: Wire) -> None:
     answer = ListGroupsResponse(error_code=HIT)
     fault = broker.fault("ListGroups").hook(lambda message, info: answer).on_call(2)
-    assert await codes(wire, 3) == [0, HIT, 0]
+    assert await list_groups_errors(wire, 3) == [0, HIT, 0]
     assert fault.hits == 1
 
 
 async def test_slow_hook_keeps_order_of_responses(broker: RunningBroker, wire: Wire) -> None:
-    go_on = trio.Event()
+    may_continue = trio.Event()
 
-    async def think(message: Any, info: Any) -> None:
-        await go_on.wait()
+    async def wait_in_hook(message: Any, info: Any) -> None:
+        await may_continue.wait()
 
-    fault: Fault[Any] = broker.fault("Produce").hook(think)
+    fault: Fault[Any] = broker.fault("Produce").hook(wait_in_hook)
     for value in (b"0", b"1"):
         await wire.send(ApiKey.PRODUCE, 9, produce_request(ORDERS, batch([value])))
     await fault.wait()
     assert await wire.is_silent(0.05)
-    go_on.set()
+    may_continue.set()
     await wire.receive()
     await wire.receive()
     assert [record.text for record in await broker.records("orders")] == ["0", "1"]
@@ -426,27 +428,27 @@ async def test_slow_hook_keeps_order_of_responses(broker: RunningBroker, wire: W
 async def test_earlier_request_is_answered_while_hook_runs(
     broker: RunningBroker, wire: Wire
 ) -> None:
-    go_on = trio.Event()
+    may_continue = trio.Event()
 
     @broker.on("ListGroups")
-    async def think(message: Any, info: Any) -> None:
-        await go_on.wait()
+    async def wait_in_hook(message: Any, info: Any) -> None:
+        await may_continue.wait()
 
     find = wire.frame(ApiKey.FIND_COORDINATOR, 0, request(ApiKey.FIND_COORDINATOR, key="g"))
     await wire.send_bytes(find + wire.frame(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS)))
     assert (await wire.receive()).error_code == 0
     assert await wire.is_silent(0.02)
-    go_on.set()
+    may_continue.set()
     assert (await wire.receive()).error_code == 0
 
 
 async def test_hook_can_change_response(broker: RunningBroker, wire: Wire) -> None:
     @broker.on("ListGroups", at="after")
-    async def lie(message: Any, info: Any) -> Any:
+    async def change_response(message: Any, info: Any) -> Any:
         message.error_code = HIT
         return message
 
-    assert await codes(wire, 2) == [HIT, HIT]
+    assert await list_groups_errors(wire, 2) == [HIT, HIT]
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
@@ -456,18 +458,18 @@ async def test_hook_can_close_connection(broker: RunningBroker, wire: Wire, at: 
         raise ConnectionResetError
 
     with pytest.raises(ConnectionClosed):
-        await codes(wire, 1)
+        await list_groups_errors(wire, 1)
     broker.check_faults()
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
 async def test_exception_of_hook_fails_test(broker: RunningBroker, wire: Wire, at: str) -> None:
     @broker.on("ListGroups", at=at)
-    def fail(message: Any, info: Any) -> None:
+    def raise_error(message: Any, info: Any) -> None:
         raise KeyError("missing")
 
     with pytest.raises(ConnectionClosed):
-        await codes(wire, 1)
+        await list_groups_errors(wire, 1)
     assert "a hook raised KeyError('missing')" in await broker.report()
     with pytest.raises(KeyError, match="missing"):
         broker.check_faults()
@@ -477,7 +479,7 @@ async def test_exception_of_hook_fails_test(broker: RunningBroker, wire: Wire, a
 async def test_hook_with_wrong_result_type_fails_test(broker: RunningBroker, wire: Wire) -> None:
     broker.fault("ListGroups").hook(lambda message, info: "yes")
     with pytest.raises(ConnectionClosed):
-        await codes(wire, 1)
+        await list_groups_errors(wire, 1)
     with pytest.raises(TypeError, match="None or a ListGroupsResponse, not 'yes'"):
         broker.check_faults()
     broker.disarm_faults()

@@ -14,7 +14,7 @@ from kbroker.testing import ExternalKafka, LocalBroker, UnfiredFault, WaitTimeou
 from kbroker.testing.expectation import seconds
 
 from .test_clock import member
-from .test_local import soon
+from .test_local import call_soon
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def broker() -> Iterator[LocalBroker]:
 
 
 @pytest.fixture
-def program(broker: LocalBroker) -> Iterator[ExternalKafka]:
-    """Return a producer outside the test kit."""
+def other_program(broker: LocalBroker) -> Iterator[ExternalKafka]:
+    """Yield a second client, whose records the test does not know."""
     kafka = ExternalKafka(broker.bootstrap_servers)
     yield kafka
     kafka.close()
@@ -59,13 +59,13 @@ def test_offsets_in_open_transaction_do_not_count_as_committed(broker: LocalBrok
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "tx", "log_level": 0}
     )
     producer.init_transactions(10)
-    with reader(broker, "orders") as client:
+    with paused_member(broker, "orders") as client:
         producer.begin_transaction()
         offsets = [TopicPartition("orders", 0, 1)]
         producer.send_offsets_to_transaction(offsets, client.consumer_group_metadata(), 10)
         assert broker.committed("g") == {}
-        waits = "offsets are pending in open transactions of producer "
-        with pytest.raises(WaitTimeout, match=waits):
+        reason = "offsets are pending in open transactions of producer "
+        with pytest.raises(WaitTimeout, match=reason):
             broker.wait_for_commit("g", "orders", 0, 1, timeout=0.3)
         with pytest.raises(WaitTimeout, match=r"group g: has committed None of 1 in orders-0"):
             broker.wait_until_idle(timeout=0.3)
@@ -75,8 +75,8 @@ def test_offsets_in_open_transaction_do_not_count_as_committed(broker: LocalBrok
 
 
 @contextmanager
-def reader(broker: LocalBroker, *topics: str) -> Iterator[Consumer]:
-    """Run a member of group g that consumes nothing, commits on demand, and rejoins when polled."""
+def paused_member(broker: LocalBroker, *topics: str) -> Iterator[Consumer]:
+    """Run a member of group g that consumes no records. It rejoins only when it is polled."""
     client = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -105,7 +105,7 @@ def commit(client: Consumer, topic: str) -> None:
 
 def test_uncommitted_changelog_does_not_prevent_idleness(broker: LocalBroker) -> None:
     broker.create_topic("changelog", configs={"cleanup.policy": "compact"})
-    with reader(broker, "orders", "changelog") as client:
+    with paused_member(broker, "orders", "changelog") as client:
         broker.produce("changelog", "x", key="k")
         with pytest.raises(WaitTimeout, match="has committed None of 1 in changelog-0"):
             broker.wait_until_idle("g", timeout=0.1)
@@ -120,7 +120,7 @@ def test_uncommitted_changelog_does_not_prevent_idleness(broker: LocalBroker) ->
 
 def test_uncommitted_records_of_other_topic_prevent_idleness(broker: LocalBroker) -> None:
     broker.create_topic("bills")
-    with reader(broker, "orders", "bills") as client:
+    with paused_member(broker, "orders", "bills") as client:
         broker.produce("orders", "x", partition=0)
         commit(client, "orders")
         broker.produce("bills", "x")
@@ -129,7 +129,7 @@ def test_uncommitted_records_of_other_topic_prevent_idleness(broker: LocalBroker
 
 
 def test_unopened_log_with_records_prevents_idleness(broker: LocalBroker) -> None:
-    with reader(broker, "orders"):
+    with paused_member(broker, "orders"):
         broker.produce("orders", "x", partition=0)
         broker.restart()
         with pytest.raises(WaitTimeout, match="has committed None of 1 in orders-0"):
@@ -138,7 +138,7 @@ def test_unopened_log_with_records_prevents_idleness(broker: LocalBroker) -> Non
 
 def test_wait_for_lag_waits_until_rebalance_ends(broker: LocalBroker) -> None:
     broker.produce("orders", "x", partition=0)
-    with reader(broker, "orders") as client:
+    with paused_member(broker, "orders") as client:
         commit(client, "orders")
         with member(broker):
             broker.wait_for_group("g", state="PreparingRebalance", timeout=10)
@@ -153,19 +153,19 @@ def test_wait_for_lag_waits_until_rebalance_ends(broker: LocalBroker) -> None:
 def test_request_in_progress_prevents_idleness(broker: LocalBroker) -> None:
     from kafka import KafkaProducer
 
-    may_go_on = threading.Event()
+    may_continue = threading.Event()
 
-    async def hold(request: object, info: object) -> None:
-        while not may_go_on.is_set():  # noqa: ASYNC110  # set in another thread
+    async def wait_in_hook(request: object, info: object) -> None:
+        while not may_continue.is_set():  # noqa: ASYNC110  # set in another thread
             await trio.sleep(0.005)
 
-    fault = broker.fault("Produce").hook(hold)
+    fault = broker.fault("Produce").hook(wait_in_hook)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
     sent = producer.send("orders", b"x")
     fault.wait()
     with pytest.raises(WaitTimeout, match="is not answered yet"):
         broker.wait_until_idle(timeout=0.05)
-    may_go_on.set()
+    may_continue.set()
     broker.wait_until_idle()
     assert sent.get(5).offset == 0
     producer.close()
@@ -175,7 +175,7 @@ def test_expectation_returns_matching_record(broker: LocalBroker) -> None:
     def later() -> None:
         broker.produce("orders", {"id": 1, "state": "new"}, key="a", headers=[("h", b"v")])
 
-    with soon(later):
+    with call_soon(later):
         record = broker.expect("orders").key("a").json(id=1).header("h", b"v").within("5s")
     assert record.json["state"] == "new"
     with pytest.raises(WaitTimeout):
@@ -200,10 +200,10 @@ def test_expect_nothing_fails_on_record_of_other_program(broker: LocalBroker) ->
 
 
 def test_expect_nothing_fails_on_duplicate_record(
-    broker: LocalBroker, program: ExternalKafka
+    broker: LocalBroker, other_program: ExternalKafka
 ) -> None:
     for _ in range(2):
-        program.produce("orders", "x", partition=0)
+        other_program.produce("orders", "x", partition=0)
     assert broker.expect("orders").value("x").within("1s").offset == 0
     assert len(broker.records("orders")) == 2, "a check does not make the record known"
     with pytest.raises(AssertionError, match=r"'orders' has records that(?s:.*)offset=1,"):
@@ -214,9 +214,9 @@ def test_expect_nothing_fails_on_duplicate_record(
 
 
 def test_expect_nothing_ignores_records_of_snapshot(
-    broker: LocalBroker, program: ExternalKafka
+    broker: LocalBroker, other_program: ExternalKafka
 ) -> None:
-    program.produce("orders", "before", partition=0)
+    other_program.produce("orders", "before", partition=0)
     snapshot = broker.snapshot()
     broker.restore(snapshot)
     broker.expect_nothing("orders")
@@ -230,22 +230,22 @@ def test_expect_nothing_ignores_records_of_snapshot(
 
 
 def test_expect_nothing_treats_recreated_topic_as_new(
-    broker: LocalBroker, program: ExternalKafka
+    broker: LocalBroker, other_program: ExternalKafka
 ) -> None:
     broker.produce("short", "x")
     broker.delete_topic("short")
-    program.produce("short", "x")
+    other_program.produce("short", "x")
     with pytest.raises(AssertionError, match="'short' has records that"):
         broker.expect_nothing("short")
 
 
 def test_failed_wait_shows_most_similar_records(
-    broker: LocalBroker, program: ExternalKafka
+    broker: LocalBroker, other_program: ExternalKafka
 ) -> None:
     broker.produce("orders", {"id": 2}, key="a", partition=0)
     for _ in range(6):
         broker.produce("orders", "far", key="z", partition=1)
-    for kafka in (broker, program):
+    for kafka in (broker, other_program):
         with pytest.raises(WaitTimeout) as failed:
             kafka.expect("orders").key("a").json(id=1).within(0.05)
         first, others, nearest, *_ = str(failed.value).splitlines()

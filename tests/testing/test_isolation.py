@@ -54,7 +54,7 @@ def test_ports_are_not_reused_soon() -> None:
 
 @pytest.mark.long
 def test_hundred_tests_with_same_names_are_isolated(tmp_path: Path) -> None:
-    """A tenth of the soak test, in two processes."""
+    """Run a tenth of the soak test, in two processes."""
     run = subprocess.run(
         [
             *[sys.executable, "-m", "pytest", "tests/isolation", "-q", "-p", "no:cacheprovider"],

@@ -14,13 +14,14 @@ from kafka import KafkaProducer
 
 from kbroker.testing import BrokerThread, LocalBroker
 
+# Number of brokers in one thread.
 BROKERS = 50
-# Maximum number of idle worker threads that trio keeps for some seconds.
+# Name prefix of the idle worker threads that trio keeps for some seconds.
 TRIO_CACHE = "Trio thread"
 
 
-class Traces:
-    """Numbers of all resources that a broker could leave behind."""
+class Resources:
+    """Resources of this process that a broker could leave behind."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -33,12 +34,12 @@ class Traces:
 
     @staticmethod
     def _descriptors() -> int:
-        """Return the number of open descriptors; 0 if the system does not tell."""
+        """Return the number of open descriptors; 0 without /proc."""
         directory = Path("/proc/self/fd")
         return len(list(directory.iterdir())) if directory.exists() else 0
 
-    def new(self, before: Traces) -> dict[str, object]:
-        """Return the resources that were not there before."""
+    def new(self, before: Resources) -> dict[str, object]:
+        """Return the resources that are not in `before`."""
         return {
             "threads": self.threads - before.threads,
             "descriptors": self.descriptors - before.descriptors,
@@ -47,11 +48,11 @@ class Traces:
         }
 
 
-NOTHING = {"threads": set(), "descriptors": 0, "files": set(), "handlers": 0}
+NO_RESOURCES = {"threads": set(), "descriptors": 0, "files": set(), "handlers": 0}
 
 
 @pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _separate_temporary_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use a separate directory for temporary files, because other processes run other tests."""
     with tempfile.TemporaryDirectory() as directory:  # a short path, because it has sockets
         monkeypatch.setattr(tempfile, "tempdir", directory)
@@ -59,8 +60,8 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _warmed_up(_alone: None) -> None:
-    """Create first what exists once per process."""
+def _warm_up(_separate_temporary_directory: None) -> None:
+    """Create the resources that exist once per process."""
     with LocalBroker(topics={"orders": 1}) as broker:
         use(broker)
 
@@ -74,7 +75,7 @@ def use(broker: LocalBroker) -> None:
 
 @pytest.mark.slow
 def test_brokers_of_one_thread_leave_nothing_behind(tmp_path: Path) -> None:
-    before = Traces()
+    before = Resources()
     thread = BrokerThread()
     for number in range(BROKERS):
         directory = str(tmp_path / str(number)) if number % 10 == 0 else None
@@ -87,30 +88,30 @@ def test_brokers_of_one_thread_leave_nothing_behind(tmp_path: Path) -> None:
             if number % 10 == 3:
                 broker.restart()
     thread.close()
-    assert Traces().new(before) == NOTHING
+    assert Resources().new(before) == NO_RESOURCES
 
 
 def test_brokers_with_own_threads_leave_nothing_behind() -> None:
-    before = Traces()
+    before = Resources()
     for _ in range(5):
         with LocalBroker(topics={"orders": 1}) as broker:
             broker.produce("orders", "x")
-    assert Traces().new(before) == NOTHING
+    assert Resources().new(before) == NO_RESOURCES
 
 
 def test_crashed_brokers_leave_nothing_behind() -> None:
-    before = Traces()
+    before = Resources()
     with LocalBroker(topics={"orders": 1}, disk=True) as broker:
         for _ in range(3):
             broker.produce("orders", "x")
             broker.power_cut()
-    assert Traces().new(before) == NOTHING
+    assert Resources().new(before) == NO_RESOURCES
 
 
 def test_open_broker_is_detected_as_leftover() -> None:
-    before = Traces()
+    before = Resources()
     broker = LocalBroker(topics={"orders": 1})
-    found = Traces().new(before)
+    found = Resources().new(before)
     broker.close()
     assert found["threads"]
     assert found["descriptors"]

@@ -59,8 +59,8 @@ def send(broker: LocalBroker, value: bytes = b"x", **settings: Any) -> int:
 
 
 @contextmanager
-def soon(function: Callable[..., object], *arguments: Any) -> Iterator[None]:
-    """Call a function a little later, and wait for its return, before the broker is closed."""
+def call_soon(function: Callable[..., object], *arguments: Any) -> Iterator[None]:
+    """Call a function 50 ms after the start of the block, and wait for its return at the end."""
     timer = threading.Timer(0.05, function, arguments)
     timer.start()
     try:
@@ -91,7 +91,7 @@ def test_produced_records_can_be_read(broker: LocalBroker) -> None:
 
 
 def test_wait_for_returns_records_of_client(broker: LocalBroker) -> None:
-    with soon(send, broker, b"late"):
+    with call_soon(send, broker, b"late"):
         (found,) = broker.wait_for("orders", match=lambda record: record.value == b"late")
     assert found.offset == 0
 
@@ -148,7 +148,7 @@ def test_client_retries_after_retriable_error(broker: LocalBroker) -> None:
 
 
 def test_error_after_work_causes_duplicate(broker: LocalBroker) -> None:
-    """A producer that is not idempotent writes again after an error."""
+    """A non-idempotent producer writes the record again after the error."""
     broker.fault("Produce", error="NOT_LEADER_OR_FOLLOWER", at="after")
     assert send(broker, enable_idempotence=False, retries=5) == 1
     assert len(broker.records("orders")) == 2
@@ -205,7 +205,7 @@ def test_delay_keeps_order_of_records(broker: LocalBroker, at: str) -> None:
     client.close()
 
 
-def test_incremental_fetch_is_hit_by_unnamed_topic(
+def test_fault_hits_incremental_fetch_that_omits_topic(
     broker: LocalBroker,
 ) -> None:
     """KIP-227: an incremental fetch names only changed partitions."""
@@ -329,7 +329,7 @@ def test_unfired_fault_fails_test() -> None:
 
 
 def test_wait_for_request_counts_requests_of_client(broker: LocalBroker) -> None:
-    with soon(send, broker):
+    with call_soon(send, broker):
         broker.wait_for_request("Produce", client_id="app", timeout=10)
     with pytest.raises(WaitTimeout, match="0 requests"):
         broker.wait_for_request("Produce", client_id="nobody", timeout=0.01)
@@ -402,7 +402,10 @@ def test_lag_counts_partitions_without_commit(broker: LocalBroker) -> None:
 
 
 def test_lag_counts_assigned_topics_until_first_commit(broker: LocalBroker) -> None:
-    """Later only topics with commits count: a stream processor never commits in its changelogs."""
+    """After the first commit, only topics with commits count.
+
+    A stream processor never commits in its changelogs.
+    """
     broker.create_topic("other")
     for topic in ("orders", "other"):
         broker.produce(topic, "x", partition=0)

@@ -13,7 +13,7 @@ from kbroker.testing.log_tail import LINES_KEPT, LogTail
 logger = logging.getLogger("kbroker.some.module")
 
 
-async def warn(broker: object) -> None:
+async def log_outside_brokers(broker: object) -> None:
     """Log a line in a task of the test, outside all brokers."""
     logger.warning("of a task of the test")
 
@@ -42,7 +42,7 @@ def test_log_tails_of_brokers_in_one_thread_are_separate() -> None:
         broken.disk.fail("fsync")
         with pytest.raises(KafkaError):
             broken.produce("t", "x")
-        sound.run_in_broker(warn)
+        sound.run_in_broker(log_outside_brokers)
         assert "log: " in broken.report()
         assert "log: " not in sound.report()
         broken.stop()

@@ -33,8 +33,8 @@ class Clients:
         )
         self.sent = 0
 
-    def go_on(self) -> None:
-        """Write a record, consume it and commit its offset."""
+    def process_one_record(self) -> None:
+        """Produce a record, consume it, and commit its offset."""
         self.sent += 1
         self.producer.send("orders", b"%d" % self.sent).get(20)
         found: list[bytes] = []
@@ -61,44 +61,44 @@ def broker() -> Iterator[LocalBroker]:
 @pytest.fixture
 def clients(broker: LocalBroker) -> Iterator[Clients]:
     clients = Clients(broker.bootstrap_servers)
-    clients.go_on()
+    clients.process_one_record()
     yield clients
     clients.close()
 
 
-def leader(broker: LocalBroker, topic: str = "orders") -> int:
-    async def look(running: RunningBroker) -> int:
+def leader_id(broker: LocalBroker, topic: str = "orders") -> int:
+    async def observe(running: RunningBroker) -> int:
         return running.broker.running().cluster.topics[topic].partitions[0].leader
 
-    return broker.run_in_broker(look)
+    return broker.run_in_broker(observe)
 
 
 @pytest.mark.slow
 def test_clients_survive_all_node_operations(broker: LocalBroker, clients: Clients) -> None:
-    first = leader(broker)
+    first = leader_id(broker)
     broker.move_leader("orders")
-    assert leader(broker) != first
-    clients.go_on()
-    coordinator = leader(broker, "__consumer_offsets")
+    assert leader_id(broker) != first
+    clients.process_one_record()
+    coordinator = leader_id(broker, "__consumer_offsets")
     broker.move_coordinator("billing")
-    assert leader(broker, "__consumer_offsets") != coordinator
-    clients.go_on()
-    crashed = leader(broker)
+    assert leader_id(broker, "__consumer_offsets") != coordinator
+    clients.process_one_record()
+    crashed = leader_id(broker)
     broker.crash_node(crashed)
-    clients.go_on()
-    assert leader(broker) != crashed
+    clients.process_one_record()
+    assert leader_id(broker) != crashed
     assert {each.id: each.state for each in broker.nodes()}[crashed] == "crashed"
     broker.start_node(crashed)
-    stopped = leader(broker)
+    stopped = leader_id(broker)
     broker.stop_node(stopped)
-    assert leader(broker) != stopped
-    clients.go_on()
+    assert leader_id(broker) != stopped
+    clients.process_one_record()
     broker.start_node(stopped)
     assert broker.add_node() == 4
-    removed = leader(broker)
+    removed = leader_id(broker)
     broker.remove_node(removed)
     assert removed not in [each.id for each in broker.nodes()]
-    clients.go_on()
+    clients.process_one_record()
     assert [record.value for record in broker.records("orders")] == [
         b"%d" % (number + 1) for number in range(clients.sent)
     ]
@@ -106,32 +106,32 @@ def test_clients_survive_all_node_operations(broker: LocalBroker, clients: Clien
     assert broker.lag("billing") == 0
     explained = broker.explain.partition("orders", 0)
     assert f"the test crashed node {crashed}" in explained
-    assert f"node {leader(broker)} leads" in explained
+    assert f"node {leader_id(broker)} leads" in explained
     assert "topic orders: high watermarks 6" in broker.report()
 
 
 def test_follower_falls_behind_while_link_is_cut(broker: LocalBroker, clients: Clients) -> None:
-    ahead = leader(broker)
-    behind = next(each.id for each in broker.nodes() if each.id != ahead)
-    broker.cut_link(behind, ahead, one_way=True)
-    clients.go_on()
+    leader = leader_id(broker)
+    behind = next(each.id for each in broker.nodes() if each.id != leader)
+    broker.cut_link(behind, leader, one_way=True)
+    clients.process_one_record()
     assert {each.id: each.behind > 0 for each in broker.nodes()}[behind]
     broker.heal_links()
 
-    async def wait(running: RunningBroker) -> None:
-        async def look() -> tuple[bool, object]:
+    async def wait_until_in_sync(running: RunningBroker) -> None:
+        async def observe() -> tuple[bool, object]:
             nodes = running.nodes()
             return all(not each.behind for each in nodes), nodes
 
-        await running.wait_until(look, "all nodes to be in sync", 30)
+        await running.wait_until(observe, "all nodes to be in sync", 30)
 
-    broker.run_in_broker(wait)
+    broker.run_in_broker(wait_until_in_sync)
 
 
 def test_move_leader_moves_to_named_node(broker: LocalBroker) -> None:
     for node_id in (3, 1, 2, 2):
         broker.move_leader("orders", 0, to=node_id)
-        assert leader(broker) == node_id
+        assert leader_id(broker) == node_id
     broker.crash_node(3)
     broker.produce("orders", "x")
     with pytest.raises(ValueError, match="node 3 cannot lead orders-0: it is not in the ISR"):
@@ -140,7 +140,7 @@ def test_move_leader_moves_to_named_node(broker: LocalBroker) -> None:
 
 def test_waits_continue_while_nodes_stop(broker: LocalBroker) -> None:
     broker.produce("orders", "1")
-    broker.crash_node(leader(broker))
+    broker.crash_node(leader_id(broker))
     assert len(broker.wait_for("orders")) == 1
     broker.produce("orders", "2")
     assert len(broker.wait_for("orders", count=2)) == 2
@@ -160,17 +160,17 @@ def test_faults_hit_clients_but_not_nodes(broker: LocalBroker) -> None:
     broker.cap_versions({"Fetch": 11})
     broker.produce("orders", "x")  # followers have replicated the record
     assert all(not each.behind for each in broker.nodes())
-    asked = {each.client_id for each in broker.faults.log}
-    assert not asked & {"node-1", "node-2", "node-3"}
+    client_ids = {each.client_id for each in broker.faults.log}
+    assert not client_ids & {"node-1", "node-2", "node-3"}
     broker.disarm_faults()
 
 
 def test_invalid_node_operations_are_rejected(broker: LocalBroker) -> None:
-    for verb in (broker.stop_node, broker.crash_node, broker.start_node, broker.remove_node):
+    for operation in (broker.stop_node, broker.crash_node, broker.start_node, broker.remove_node):
         with pytest.raises(
             ValueError, match=r"there is no node 7 in this process \(valid: 1, 2, 3\)"
         ):
-            verb(7)
+            operation(7)
     with pytest.raises(ValueError, match="there is no node 7"):
         broker.cut_link(1, 7)
     with pytest.raises(ValueError, match="cannot cut a link: both nodes are 1"):

@@ -1,4 +1,4 @@
-"""Brokers in test processes that patch clocks and ids, fork, or block what an event loop needs."""
+"""Brokers in test processes that patch clocks or IDs, fork, or block threads or sockets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PATCHES: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 
 def use(broker: LocalBroker) -> None:
-    """Create topics, produce with librdkafka and with the kit, wait with and without success."""
+    """Create topics, produce with librdkafka and the kit, and wait, once until a timeout."""
     broker.create_topic("first")
     broker.create_topic("second")
     errors: list[object] = []
@@ -108,7 +108,7 @@ def test_wall_clock_is_real_while_another_thread_starts_and_stops_travelling() -
     assert max(read) - real < _ONE_HOUR_NS
 
 
-def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
         capture_output=True,
@@ -156,9 +156,9 @@ if pid != 0:
 def test_forked_child_ends_and_parent_keeps_its_broker(
     action: str, status: int, error: str
 ) -> None:
-    ended = python(FORK, action)
-    assert ended.stdout.splitlines() == [f"child: {status}", "end"], ended.stderr
-    assert error in ended.stderr
+    finished = run_python(FORK, action)
+    assert finished.stdout.splitlines() == [f"child: {status}", "end"], finished.stderr
+    assert error in finished.stderr
 
 
 RESTART_BESIDE_CHILD = """
@@ -179,8 +179,8 @@ with LocalBroker(topics={"t": 1}) as broker:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 def test_broker_restarts_on_its_port_while_a_forked_child_lives() -> None:
-    ended = python(RESTART_BESIDE_CHILD)
-    assert ended.stdout == "{'t': 1}\n", ended.stderr
+    finished = run_python(RESTART_BESIDE_CHILD)
+    assert finished.stdout == "{'t': 1}\n", finished.stderr
 
 
 NO_FILES = """
@@ -204,18 +204,18 @@ USE = "; from kbroker.testing import LocalBroker; LocalBroker()"
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_broker_without_file_descriptors_fails_at_once() -> None:
-    ended = python(NO_FILES)
-    assert ended.returncode == 1
-    assert "raise the limit of open files" in ended.stderr.splitlines()[-1]
+    finished = run_python(NO_FILES)
+    assert finished.returncode == 1
+    assert "raise the limit of open files" in finished.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", PATCHED_THREADS)
 def test_broker_under_patched_threads_names_the_way_out(library: str) -> None:
-    ended = python(PATCHED_THREADS[library] + USE)
-    assert ended.returncode == 1
-    assert library in ended.stderr
-    assert "kbroker run -- COMMAND" in ended.stderr.splitlines()[-1]
+    finished = run_python(PATCHED_THREADS[library] + USE)
+    assert finished.returncode == 1
+    assert library in finished.stderr
+    assert "kbroker run -- COMMAND" in finished.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ def test_plugin_with_blocked_sockets_says_how_to_allow_them(
 ) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(kbroker): kbroker.create_topic('t')\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", option]
-    ended = subprocess.run(
+    finished = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
-    assert outcome in ended.stdout
+    assert outcome in finished.stdout

@@ -152,16 +152,16 @@ def test_failed_test_reports_logs_and_saves_data(run: Run, tmp_path: Path) -> No
             kbroker.produce("orders", "kept")
             assert False
     """
-    keep, level = tmp_path / "kept", logging.getLogger("kbroker").level
-    result = run(text, "--kbroker-dump-dir", str(keep), "--kbroker-log", "debug")
+    dump_directory, level = tmp_path / "kept", logging.getLogger("kbroker").level
+    result = run(text, "--kbroker-dump-dir", str(dump_directory), "--kbroker-log", "debug")
     result.assert_outcomes(failed=1)
     assert logging.getLogger("kbroker").level == level, "the run must restore the log level"
     result.stdout.fnmatch_lines(
         ["log: * INFO topic orders created: *", "saved; to inspect it: kbroker serve *"]
     )
-    (directory,) = keep.glob("*test_it/1")
-    with LocalBroker(load=Snapshot.load(directory)) as again:
-        assert [record.text for record in again.records("orders")] == ["kept"]
+    (directory,) = dump_directory.glob("*test_it/1")
+    with LocalBroker(load=Snapshot.load(directory)) as loaded:
+        assert [record.text for record in loaded.records("orders")] == ["kept"]
 
 
 def test_data_that_cannot_be_saved_is_reported(run: Run, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_invalid_marker_is_rejected(run: Run) -> None:
 
 
 def test_markers_of_module_class_and_test_are_merged(run: Run) -> None:
-    """The innermost marker wins for each topic, property and option."""
+    """If several markers set a topic, property or option, the innermost marker applies."""
     result = run("""
         import pytest
 
@@ -332,10 +332,10 @@ def test_same_tests_run_against_external_kafka(run: Run) -> None:
         def test_of_a_fault(kbroker):
             kbroker.fault("Produce")
     """
-    with LocalBroker(topics={"orders": 1}) as elsewhere:
-        elsewhere.produce("orders", "of an earlier run")
-        result = run(text, "-rs", "--kbroker-bootstrap", elsewhere.bootstrap_servers)
-        assert elsewhere.topics() == {}
+    with LocalBroker(topics={"orders": 1}) as external:
+        external.produce("orders", "of an earlier run")
+        result = run(text, "-rs", "--kbroker-bootstrap", external.bootstrap_servers)
+        assert external.topics() == {}
     result.assert_outcomes(passed=1, skipped=3)
     found = [line for line in result.outlines if line.startswith("SKIPPED")]
     assert all("test_same_tests_run_against_external_kafka.py:" in line for line in found), found
@@ -396,9 +396,9 @@ def test_topics_of_test_are_deleted_from_external_kafka(run: Run) -> None:
         def test_once_more(kbroker):
             assert kbroker.topics() == {"not-mine": 1}
     """
-    with LocalBroker(topics={"not-mine": 1}) as elsewhere:
-        result = run(text, "--kbroker-bootstrap", elsewhere.bootstrap_servers)
-        assert elsewhere.topics() == {"not-mine": 1}
+    with LocalBroker(topics={"not-mine": 1}) as external:
+        result = run(text, "--kbroker-bootstrap", external.bootstrap_servers)
+        assert external.topics() == {"not-mine": 1}
     result.assert_outcomes(passed=2, failed=1)
 
 
@@ -437,17 +437,17 @@ def test_wait_until_idle_works_on_external_kafka(run: Run) -> None:
                 self.kbroker.expect_nothing("orders")
                 assert self.kbroker._settle_seconds == 0.1
     """
-    with LocalBroker() as elsewhere, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("ELSEWHERE", elsewhere.bootstrap_servers)
+    with LocalBroker() as external, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ELSEWHERE", external.bootstrap_servers)
         options = [
             "--kbroker-bootstrap",
-            elsewhere.bootstrap_servers,
+            external.bootstrap_servers,
             "--kbroker-settle-time",
             "0.1",
         ]
         result = run(text, *options)
-        assert elsewhere.group("g") is None
-        assert elsewhere.topics() == {}
+        assert external.group("g") is None
+        assert external.topics() == {}
     result.assert_outcomes(passed=2)
 
 
@@ -465,9 +465,9 @@ def test_leftovers_of_earlier_test_are_not_unexpected(run: Run, options: list[st
             assert len(kbroker_session.records("orders")) == 1
             kbroker_session.expect_nothing("orders")
     """
-    with LocalBroker() as elsewhere:
+    with LocalBroker() as external:
         if "--kbroker-bootstrap" in options:
-            options = [*options, elsewhere.bootstrap_servers]
+            options = [*options, external.bootstrap_servers]
         result = run(text, *options, "--kbroker-settle-time", "0.1")
     result.assert_outcomes(passed=2)
 
@@ -475,11 +475,11 @@ def test_leftovers_of_earlier_test_are_not_unexpected(run: Run, options: list[st
 def test_bootstrap_address_is_read_from_environment(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LocalBroker() as elsewhere:
-        monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", elsewhere.bootstrap_servers)
+    with LocalBroker() as external:
+        monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", external.bootstrap_servers)
         result = run(f"""
             def test_it(kbroker, kbroker_session):
-                assert kbroker.bootstrap_servers == "{elsewhere.bootstrap_servers}"
+                assert kbroker.bootstrap_servers == "{external.bootstrap_servers}"
                 assert kbroker_session is kbroker
         """)
     result.assert_outcomes(passed=1)

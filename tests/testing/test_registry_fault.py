@@ -21,7 +21,7 @@ from kbroker.testing.registry_calls import Call, CallRule, CallTarget, parse_cal
 from kbroker.testing.schedule import Effect
 
 SECONDS = 30
-CUT_OFF = (http.client.RemoteDisconnected, ConnectionResetError)
+CONNECTION_ERRORS = (http.client.RemoteDisconnected, ConnectionResetError)
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def broker(thread: BrokerThread) -> Iterator[LocalBroker]:
         yield broker
 
 
-def ask(broker: LocalBroker, path: str, body: Any = None) -> Any:
-    """Return the response, or the status and body of an error."""
+def call_registry(broker: LocalBroker, path: str, body: Any = None) -> Any:
+    """Return the decoded response, or HTTP status and error code of an error."""
     data = None if body is None else json.dumps(body).encode()
     url = f"{broker.schema_registry_url}{path}"
     try:
@@ -42,7 +42,7 @@ def ask(broker: LocalBroker, path: str, body: Any = None) -> Any:
 
 
 def register(broker: LocalBroker, subject: str = "s") -> Any:
-    return ask(broker, f"/subjects/{subject}/versions", {"schema": '"string"'})
+    return call_registry(broker, f"/subjects/{subject}/versions", {"schema": '"string"'})
 
 
 @pytest.mark.parametrize(("error", "status"), [(503, 503), (50001, 500), (409, 409), (42201, 422)])
@@ -60,32 +60,32 @@ def test_registry_calls_about_other_subjects_are_served(broker: LocalBroker) -> 
     subject = broker.registry_fault(["POST", "PUT"], subject="orders value", error=503)
     assert register(broker, "s")["id"] == 1
     assert register(broker, "orders%20value") == (503, 503)
-    assert ask(broker, "/schemas/ids/1") == (404, 40403)
-    assert ask(broker, "/subjects") == ["s"]
+    assert call_registry(broker, "/schemas/ids/1") == (404, 40403)
+    assert call_registry(broker, "/subjects") == ["s"]
     assert (path.hits, subject.hits) == (1, 1)
 
 
-def test_registry_fault_after_work_keeps_the_work(broker: LocalBroker) -> None:
+def test_registry_fault_after_call_keeps_its_change(broker: LocalBroker) -> None:
     broker.registry_fault("POST", at="after", error=50001)
     assert register(broker) == (500, 50001)
-    assert ask(broker, "/subjects/s/versions") == [1]
+    assert call_registry(broker, "/subjects/s/versions") == [1]
     broker.registry_fault("POST", at="after").disconnect()
-    with pytest.raises(CUT_OFF):
+    with pytest.raises(CONNECTION_ERRORS):
         register(broker, "t")
-    assert ask(broker, "/subjects") == ["s", "t"]
+    assert call_registry(broker, "/subjects") == ["s", "t"]
     broker.registry_fault("GET", at="after").delay(1)
-    assert ask(broker, "/subjects") == ["s", "t"]
+    assert call_registry(broker, "/subjects") == ["s", "t"]
 
 
 def test_registry_disconnect_sends_no_response(broker: LocalBroker) -> None:
     broker.registry_fault("POST").disconnect()
-    with pytest.raises(CUT_OFF):
+    with pytest.raises(CONNECTION_ERRORS):
         register(broker)
-    assert ask(broker, "/subjects") == []
+    assert call_registry(broker, "/subjects") == []
 
 
 @contextmanager
-def waiting(broker: LocalBroker) -> Iterator[socket.socket]:
+def open_call(broker: LocalBroker) -> Iterator[socket.socket]:
     """Open a connection, and request the subjects."""
     address = Endpoint.parse(broker.schema_registry_url.removeprefix("http://"))
     with socket.create_connection(address, timeout=SECONDS) as client:
@@ -99,10 +99,10 @@ def test_registry_blackhole_does_not_block_other_calls(
 ) -> None:
     fault = broker.registry_fault("GET")
     _ = fault.blackhole() if ms is None else fault.delay(ms)
-    with waiting(broker) as client:
+    with open_call(broker) as client:
         fault.wait()
         assert register(broker)["id"] == 1
-        assert ask(broker, "/subjects") == ["s"]
+        assert call_registry(broker, "/subjects") == ["s"]
         client.settimeout(0.01)
         with pytest.raises(TimeoutError):
             client.recv(1)
@@ -131,9 +131,9 @@ def test_unfired_registry_fault_names_similar_calls(broker: LocalBroker) -> None
 def test_registry_faults_survive_restart_and_can_be_disarmed(broker: LocalBroker) -> None:
     fault = broker.registry_fault(error=503).always()
     broker.restart()
-    assert ask(broker, "/subjects") == (503, 503)
+    assert call_registry(broker, "/subjects") == (503, 503)
     fault.disarm()
-    assert ask(broker, "/subjects") == []
+    assert call_registry(broker, "/subjects") == []
 
 
 def test_registry_fault_without_effect_only_counts(
@@ -157,7 +157,7 @@ def test_kafka_and_registry_faults_do_not_interfere(broker: LocalBroker) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "message"),
     [
         ({"method": "PATCH"}, "invalid method .PATCH. .valid: GET, HEAD, POST, PUT, DELETE"),
         ({"path": "subjects"}, "a path begins with /"),
@@ -175,14 +175,14 @@ def test_kafka_and_registry_faults_do_not_interfere(broker: LocalBroker) -> None
         ({"times": 0}, "times must be at least 1"),
     ],
 )
-def test_invalid_registry_fault_is_rejected(words: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        parse_call_rule(words)
+def test_invalid_registry_fault_is_rejected(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_call_rule(arguments)
 
 
 def test_fault_command_creates_same_rule() -> None:
-    words = {"method": ["get", "POST"], "path": "/subjects/*", "at": "after", "times": 2}
-    rule = parse_call_rule({**words, "effect": "delay", "ms": 5, "subject": None})
+    arguments = {"method": ["get", "POST"], "path": "/subjects/*", "at": "after", "times": 2}
+    rule = parse_call_rule({**arguments, "effect": "delay", "ms": 5, "subject": None})
     assert rule.target == CallTarget(frozenset({"GET", "POST"}), "/subjects/*")
     assert (rule.effect, rule.milliseconds, rule.after, rule.count) == (Effect.DELAY, 5, True, 2)
     assert str(rule) == "delay for GET or POST, path '/subjects/*'"

@@ -33,7 +33,7 @@ async def broker() -> AsyncIterator[RunningBroker]:
         yield broker
 
 
-async def told(wire: Wire) -> dict[int, tuple[int, int]]:
+async def announced_versions(wire: Wire) -> dict[int, tuple[int, int]]:
     """Return the API versions that the broker announces."""
     answer = await wire.ask(ApiKey.API_VERSIONS, 2, request(ApiKey.API_VERSIONS))
     assert not answer.error_code, answer
@@ -62,13 +62,13 @@ def test_release_limits_match_known_versions(release: str, newest: dict[str, int
 
 
 def test_release_4_0_drops_old_versions() -> None:
-    """KIP-896."""
+    """KIP-896 removed old versions in 4.0."""
     first = {release: limits_of(release)[ApiKey.FETCH].start for release in ("3.9", "4.0", "4.3")}
     assert first == {"3.9": 0, "4.0": 4, "4.3": 4}
 
 
 def test_newest_versions_never_decrease() -> None:
-    """Except for APIs that the first KRaft brokers lacked, and versions that 4.0 removed."""
+    """The exceptions are APIs that the first KRaft brokers did not have."""
     tables = [limits_of(release) for release in RELEASES]
     assert all(set(table) == set(ApiKey) for table in tables)
     for earlier, later in itertools.pairwise(tables):
@@ -77,7 +77,7 @@ def test_newest_versions_never_decrease() -> None:
     assert {key for key, versions in tables[-1].items() if not versions} == TELEMETRY
 
 
-def test_newest_release_limits_nothing_that_is_served() -> None:
+def test_newest_release_allows_all_served_versions() -> None:
     """The table's last release has all versions of this broker, except client telemetry."""
     apis = {key: api for key, api in load_apis().items() if key not in TELEMETRY}
     kept = apply_limits(load_apis(), limits_of(RELEASES[-1]))
@@ -102,14 +102,14 @@ async def test_unknown_release_or_api_is_rejected(
 
 async def test_capped_versions_are_announced_and_enforced(broker: RunningBroker) -> None:
     async with connected(broker.broker.endpoint) as wire:
-        everything = await told(wire)
+        everything = await announced_versions(wire)
         await broker.cap_versions("2.8")
         with pytest.raises(ConnectionClosed):
-            await told(wire)
+            await announced_versions(wire)
     async with connected(broker.broker.endpoint) as wire:
-        assert set(await told(wire)) < set(everything)
-        assert (await told(wire))[ApiKey.FETCH] == (0, 12)
-        assert ApiKey.LIST_CONFIG_RESOURCES not in await told(wire)
+        assert set(await announced_versions(wire)) < set(everything)
+        assert (await announced_versions(wire))[ApiKey.FETCH] == (0, 12)
+        assert ApiKey.LIST_CONFIG_RESOURCES not in await announced_versions(wire)
         orders = produce_request(Topic("orders"), batch())
         await wire.ask(ApiKey.PRODUCE, 9, orders)
         with pytest.raises(ConnectionClosed):
@@ -117,7 +117,7 @@ async def test_capped_versions_are_announced_and_enforced(broker: RunningBroker)
     assert len(await broker.records("orders")) == 1
     await broker.cap_versions(None)
     async with connected(broker.broker.endpoint) as wire:
-        assert await told(wire) == everything
+        assert await announced_versions(wire) == everything
 
 
 @pytest.mark.parametrize("version", [4, 99])
@@ -134,13 +134,13 @@ async def test_newer_api_versions_request_gets_version_0_response(
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
         (row,) = answer.api_keys
         assert (row.api_key, row.min_version, row.max_version) == (ApiKey.API_VERSIONS, 0, 3)
-        assert (await told(wire))[ApiKey.FETCH] == (0, 12)
+        assert (await announced_versions(wire))[ApiKey.FETCH] == (0, 12)
 
 
 async def test_single_apis_can_be_capped(broker: RunningBroker) -> None:
     await broker.cap_versions({"Fetch": 11, "DescribeTopicPartitions": None})
     async with connected(broker.broker.endpoint) as wire:
-        found = await told(wire)
+        found = await announced_versions(wire)
     assert found[ApiKey.FETCH] == (0, 11)
     assert found[ApiKey.PRODUCE] == (0, 13)
     assert ApiKey.DESCRIBE_TOPIC_PARTITIONS not in found

@@ -25,20 +25,20 @@ def thread() -> Iterator[BrokerThread]:
     thread.close()
 
 
-def broker_of(thread: BrokerThread, store: Store) -> RestartableBroker:
+def new_restartable_broker(thread: BrokerThread, store: Store) -> RestartableBroker:
     config = BrokerConfig.load()
-    opening = partial(
+    open_run = partial(
         run_broker, config, store, faults=Faults(), clock=MovableClock(), log=LogTail()
     )
-    return RestartableBroker(opening, store, thread, [UNSECURED.listener(config)], None)
+    return RestartableBroker(open_run, store, thread, [UNSECURED.listener(config)], None)
 
 
-async def topics(running: RunningBroker) -> dict[str, int]:
+async def list_topics(running: RunningBroker) -> dict[str, int]:
     return await running.topics()
 
 
 def test_restarted_broker_has_its_port_and_its_data(thread: BrokerThread) -> None:
-    broker = broker_of(thread, MemoryStore(2**20))
+    broker = new_restartable_broker(thread, MemoryStore(2**20))
     broker.start()
     servers, first = broker.bootstrap_servers, broker.running
     thread.call(first.create_topic, "t")
@@ -46,12 +46,12 @@ def test_restarted_broker_has_its_port_and_its_data(thread: BrokerThread) -> Non
         broker.end()
         assert broker.watched is first
     assert broker.bootstrap_servers == servers
-    assert thread.call(topics, broker.running) == {"t": 1}
+    assert thread.call(list_topics, broker.running) == {"t": 1}
     broker.stop()
 
 
 def test_stopped_broker_is_not_running(thread: BrokerThread) -> None:
-    broker = broker_of(thread, MemoryStore(2**20))
+    broker = new_restartable_broker(thread, MemoryStore(2**20))
     broker.start()
     broker.stop()
     with pytest.raises(RuntimeError):
@@ -61,16 +61,16 @@ def test_stopped_broker_is_not_running(thread: BrokerThread) -> None:
 
 
 def test_broker_without_disk_cannot_crash(thread: BrokerThread) -> None:
-    broker = broker_of(thread, MemoryStore(2**20))
+    broker = new_restartable_broker(thread, MemoryStore(2**20))
     with pytest.raises(ValueError, match="no disk that can fail"):
         broker.crash_at("produce.appended", "drop", 0)
 
 
 def test_broker_starts_again_after_a_power_cut(thread: BrokerThread) -> None:
-    broker = broker_of(thread, BreakableStore())
+    broker = new_restartable_broker(thread, BreakableStore())
     broker.start()
     servers = broker.bootstrap_servers
     broker.power_cut("drop", 0)
     assert broker.bootstrap_servers == servers
-    assert thread.call(topics, broker.running) == {}
+    assert thread.call(list_topics, broker.running) == {}
     broker.stop()

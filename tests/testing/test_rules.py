@@ -26,14 +26,14 @@ from kbroker.testing.schedule import Effect
 TOPIC_ID = UUID(int=7)
 
 
-def produce(*partitions: int, topic: str = "orders", client_id: str = "app") -> RequestInfo:
+def produce_info(*partitions: int, topic: str = "orders", client_id: str = "app") -> RequestInfo:
     rows = [ProduceRequest.Partition(index=index, records=None) for index in partitions]
     request = ProduceRequest(topic_data=[ProduceRequest.Topic(name=topic, partition_data=rows)])
     return request_info(ApiKey.PRODUCE, 9, client_id, request, lambda topic_id: "")
 
 
 def test_request_info_has_topics_groups_and_ids() -> None:
-    info = produce(0, 2)
+    info = produce_info(0, 2)
     assert info.partitions == {"orders": {0, 2}}
     assert (info.api, info.version, info.client_id) == (ApiKey.PRODUCE, 9, "app")
 
@@ -49,15 +49,15 @@ def test_request_info_has_topics_groups_and_ids() -> None:
     stale = request_info(ApiKey.FETCH, 13, None, fetch, lambda topic_id: "")
     assert stale.partitions == {str(TOPIC_ID): {1}}
 
-    for looked_for in (
+    for find_request in (
         FindCoordinatorRequest(key="g"),
         FindCoordinatorRequest(coordinator_keys=["g"]),
     ):
-        found = request_info(ApiKey.FIND_COORDINATOR, 4, "c", looked_for, str)
+        found = request_info(ApiKey.FIND_COORDINATOR, 4, "c", find_request, str)
         assert found.groups == {"g"}
         assert found.transactional_id is None
-    looked_for = FindCoordinatorRequest(key_type=1, key="t")
-    found = request_info(ApiKey.FIND_COORDINATOR, 3, "c", looked_for, str)
+    find_request = FindCoordinatorRequest(key_type=1, key="t")
+    found = request_info(ApiKey.FIND_COORDINATOR, 3, "c", find_request, str)
     assert not found.groups
     assert found.transactional_id == "t"
 
@@ -68,12 +68,12 @@ def test_request_info_has_topics_groups_and_ids() -> None:
     assert found.resources == {"orders"}
     assert "resource 'orders'" in str(found)
 
-    beat = request_info(ApiKey.HEARTBEAT, 4, "c", HeartbeatRequest(group_id="g"), str)
-    assert beat.groups == {"g"}
-    gone = request_info(
+    heartbeat = request_info(ApiKey.HEARTBEAT, 4, "c", HeartbeatRequest(group_id="g"), str)
+    assert heartbeat.groups == {"g"}
+    deletion = request_info(
         ApiKey.DELETE_GROUPS, 2, "c", DeleteGroupsRequest(groups_names=["a", "b"]), str
     )
-    assert gone.groups == {"a", "b"}
+    assert deletion.groups == {"a", "b"}
 
 
 @pytest.mark.slow
@@ -100,24 +100,24 @@ def test_request_info_has_topics_groups_and_ids() -> None:
     ],
 )
 def test_target_matches_its_requests(target: Target, hit: bool) -> None:
-    assert target.matches(produce(0, 2)) is hit
+    assert target.matches(produce_info(0, 2)) is hit
 
 
-def hits(rule: Rule, calls: int = 10) -> list[int]:
-    return [number for number in range(1, calls + 1) if rule.try_hit(produce(0))]
+def hit_numbers(rule: Rule, calls: int = 10) -> list[int]:
+    return [number for number in range(1, calls + 1) if rule.try_hit(produce_info(0))]
 
 
 def test_rule_hits_requests_of_its_schedule() -> None:
-    assert hits(Rule(Target())) == [1]
-    assert hits(Rule(Target(), count=3)) == [1, 2, 3]
-    assert hits(Rule(Target(), first=4)) == [4]
-    assert hits(Rule(Target(), first=4, count=2)) == [4, 5]
-    assert hits(Rule(Target(), count=float("inf"))) == list(range(1, 11))
+    assert hit_numbers(Rule(Target())) == [1]
+    assert hit_numbers(Rule(Target(), count=3)) == [1, 2, 3]
+    assert hit_numbers(Rule(Target(), first=4)) == [4]
+    assert hit_numbers(Rule(Target(), first=4, count=2)) == [4, 5]
+    assert hit_numbers(Rule(Target(), count=float("inf"))) == list(range(1, 11))
 
 
 def test_rule_with_probability_repeats_with_same_seed() -> None:
     def run(seed: int) -> list[int]:
-        return hits(
+        return hit_numbers(
             Rule(Target(), count=float("inf"), probability=0.3, random=random.Random(seed)), 100
         )
 
@@ -127,9 +127,9 @@ def test_rule_with_probability_repeats_with_same_seed() -> None:
 
 def test_requests_that_do_not_match_are_not_counted() -> None:
     rule = Rule(Target(topic="orders"), first=2)
-    assert not rule.try_hit(produce(0))
-    assert not rule.try_hit(produce(0, topic="other"))
-    assert rule.try_hit(produce(0))
+    assert not rule.try_hit(produce_info(0))
+    assert not rule.try_hit(produce_info(0, topic="other"))
+    assert rule.try_hit(produce_info(0))
 
 
 def test_first_matching_rule_wins() -> None:
@@ -137,7 +137,7 @@ def test_first_matching_rule_wins() -> None:
     first, second = Rule(Target(), effect=Effect.DELAY), Rule(Target(), effect=Effect.DELAY)
     faults.arm(first)
     faults.arm(second)
-    assert [faults.match_request(produce(0)) for _ in range(3)] == [first, second, None]
+    assert [faults.match_request(produce_info(0)) for _ in range(3)] == [first, second, None]
 
 
 def test_near_misses_show_similar_requests() -> None:
@@ -147,10 +147,10 @@ def test_near_misses_show_similar_requests() -> None:
     assert faults.unfired() == [rule]
     assert faults.near_misses(rule) == ["saw no such request"]
     for _ in range(3):
-        faults.match_request(produce(0, topic="order"))
+        faults.match_request(produce_info(0, topic="order"))
     assert faults.near_misses(rule) == ["saw 3 x Produce 9, topic 'order' from 'app'"]
     rule.first = 5
-    faults.match_request(produce(0))
+    faults.match_request(produce_info(0))
     assert faults.near_misses(rule) == ["saw 1 such requests, the fault hits number 5"]
     rule.may_stay_unfired = True
     assert faults.unfired() == []
@@ -170,17 +170,23 @@ def test_unknown_name_is_rejected_with_suggestion() -> None:
     ("arm", "message"),
     [
         (
-            lambda faults: arming(faults).fault("Metadata").corrupt_batch(),
+            lambda faults: new_arming(faults).fault("Metadata").corrupt_batch(),
             "cannot corrupt a batch of Metadata",
         ),
-        (lambda faults: arming(faults).fault("SaslHandshake").throttle(5), "no throttle_time_ms"),
         (
-            lambda faults: arming(faults).fault("Produce", error=2, top_level=True),
+            lambda faults: new_arming(faults).fault("SaslHandshake").throttle(5),
+            "no throttle_time_ms",
+        ),
+        (
+            lambda faults: new_arming(faults).fault("Produce", error=2, top_level=True),
             "no top-level error",
         ),
-        (lambda faults: arming(faults).fault(error=2, top_level=True), "needs an API"),
-        (lambda faults: arming(faults).fault("Fetch").until("Metdata"), "did you mean Metadata"),
-        (lambda faults: arming(faults).fault("Fetch", error=3).delay(5), "arm another fault"),
+        (lambda faults: new_arming(faults).fault(error=2, top_level=True), "needs an API"),
+        (
+            lambda faults: new_arming(faults).fault("Fetch").until("Metdata"),
+            "did you mean Metadata",
+        ),
+        (lambda faults: new_arming(faults).fault("Fetch", error=3).delay(5), "arm another fault"),
     ],
 )
 def test_impossible_effect_is_rejected(arm: Callable[[Faults], object], message: str) -> None:
@@ -189,8 +195,8 @@ def test_impossible_effect_is_rejected(arm: Callable[[Faults], object], message:
         arm(faults)
 
 
-def arming(faults: Faults) -> Arming[None]:
-    """Return the fault methods of a broker without a broker."""
+def new_arming(faults: Faults) -> Arming[None]:
+    """Return an object with the fault methods of a broker, but without a broker."""
     broker = Arming[None]()
     broker.faults = faults
     return broker
@@ -202,11 +208,11 @@ def test_until_releases_clients_one_by_one() -> None:
         Target(frozenset({ApiKey.PRODUCE})), effect=Effect.DELAY, count=9, until=ApiKey.METADATA
     )
     faults.arm(rule)
-    assert [faults.match_request(produce(0)) for _ in range(2)] == [rule, rule]
+    assert [faults.match_request(produce_info(0)) for _ in range(2)] == [rule, rule]
     info = request_info(ApiKey.METADATA, 9, "app", MetadataRequest(topics=None), str)
     assert faults.match_request(info) is None
-    assert faults.match_request(produce(0)) is None
-    assert faults.match_request(produce(0, client_id="other")) is rule
+    assert faults.match_request(produce_info(0)) is None
+    assert faults.match_request(produce_info(0, client_id="other")) is rule
 
 
 def test_until_counts_only_requests_after_first_hit() -> None:
@@ -223,9 +229,9 @@ def test_until_counts_only_requests_after_first_hit() -> None:
         )
         faults.arm(rule)
         faults.match_request(info)
-        assert (faults.match_request(produce(0)) is rule) is hit
+        assert (faults.match_request(produce_info(0)) is rule) is hit
         faults.match_request(info)
-        assert faults.match_request(produce(0)) is None
+        assert faults.match_request(produce_info(0)) is None
 
 
 @pytest.mark.slow
@@ -271,7 +277,7 @@ def test_corrupt_batch_rule_checks_only_requests_with_batches() -> None:
     faults.arm(rule)
     info = request_info(ApiKey.FETCH, 12, "app", FetchRequest(), str)
     assert faults.corrupts(info)
-    assert not faults.corrupts(produce(0))
+    assert not faults.corrupts(produce_info(0))
     assert faults.match_request(info) is None
     assert faults.match_batch(info, lambda rule: False) is None
     assert faults.near_misses(rule) == ["saw such requests, but none of them has a batch"]

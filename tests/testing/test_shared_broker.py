@@ -42,11 +42,11 @@ class User:
         self.process.communicate("\n", timeout=PROCESS_SECONDS)
         return self.process.returncode
 
-    def is_there(self) -> bool:
+    def is_running(self) -> bool:
         return self.process.poll() is None
 
 
-def answers(bootstrap: str) -> bool:
+def is_reachable(bootstrap: str) -> bool:
     kafka = ExternalKafka(bootstrap)
     try:
         return kafka.topics() is not None
@@ -62,11 +62,11 @@ def test_shared_broker_runs_until_last_user_leaves(tmp_path: Path) -> None:
     first.process.stdin.flush()
     with pytest.raises(subprocess.TimeoutExpired):
         first.process.wait(0.5)
-    assert answers(second.bootstrap)
+    assert is_reachable(second.bootstrap)
     assert second.leave() == 0
     assert first.leave() == 0
     with pytest.raises(ClientError):
-        answers(second.bootstrap)
+        is_reachable(second.bootstrap)
 
 
 def test_killed_user_counts_as_left(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_killed_user_counts_as_left(tmp_path: Path) -> None:
         user.process.communicate()
     assert not (tmp_path / "kbroker.address").exists()
     with shared_broker(tmp_path) as again:
-        assert answers(again)
+        assert is_reachable(again)

@@ -24,7 +24,7 @@ from kbroker.testing import LocalBroker, RunningBroker, Snapshot
 from ..handlers.test_transactions import NAME, Writer, begin_writer
 from ..limits import PROCESS_SECONDS
 from ..wire import Topic, Wire, connected
-from .test_transactions import confluent, topic_of
+from .test_transactions import new_confluent_producer, topic_of
 
 T = TypeVar("T")
 
@@ -79,22 +79,24 @@ def commit(broker: LocalBroker, offset: int) -> None:
     client.close()
 
 
-def ask(broker: LocalBroker, question: Any) -> Any:
+def call_with_node(broker: LocalBroker, function: Any) -> Any:
     """Call a function with the broker's node, in its thread."""
 
-    async def answer(running: RunningBroker) -> Any:
-        return question(running.broker.node)
+    async def call(running: RunningBroker) -> Any:
+        return function(running.broker.node)
 
-    return broker.run_in_broker(answer)
+    return broker.run_in_broker(call)
 
 
 def leader_epoch(broker: LocalBroker) -> int:
-    return int(ask(broker, lambda node: node.cluster.partition("orders", 0).leader_epoch))
+    return int(
+        call_with_node(broker, lambda node: node.cluster.partition("orders", 0).leader_epoch)
+    )
 
 
 def generation(broker: LocalBroker) -> int:
     """Return the generation of group g."""
-    return int(ask(broker, lambda node: node.groups.history.of("g")[-1].generation))
+    return int(call_with_node(broker, lambda node: node.groups.history.of("g")[-1].generation))
 
 
 # -- transactions
@@ -109,16 +111,21 @@ async def new_writer(running: RunningBroker, wire: Wire, version: int) -> tuple[
     return writer, topic
 
 
-def with_wire(broker: LocalBroker, story: Callable[[RunningBroker, Wire], Awaitable[T]]) -> T:
+def run_with_wire(
+    broker: LocalBroker, scenario: Callable[[RunningBroker, Wire], Awaitable[T]]
+) -> T:
     async def run(running: RunningBroker) -> T:
         async with connected(running.broker.endpoint) as wire:
-            return await story(running, wire)
+            return await scenario(running, wire)
 
     return broker.run_in_broker(run)
 
 
 def test_transactions_continue_after_restore(broker: LocalBroker) -> None:
-    producers = [confluent(broker, "committed"), confluent(broker, "aborted")]
+    producers = [
+        new_confluent_producer(broker, "committed"),
+        new_confluent_producer(broker, "aborted"),
+    ]
     for number, producer in enumerate(producers):
         producer.begin_transaction()
         producer.produce("orders", f"{number}", partition=number)
@@ -132,14 +139,14 @@ def test_transactions_continue_after_restore(broker: LocalBroker) -> None:
 
 
 def test_open_transaction_is_open_in_fork(broker: LocalBroker) -> None:
-    producer = confluent(broker)
+    producer = new_confluent_producer(broker)
     producer.begin_transaction()
     producer.produce("orders", "1", partition=0)
     assert producer.flush(10) == 0
     with broker.fork() as fork:
         fork.produce("orders", "behind", partition=0)
         assert values(fork) == []
-        confluent(fork)
+        new_confluent_producer(fork)
         assert values(fork) == ["behind"], "a new producer with the ID aborts the transaction"
     producer.commit_transaction(10)
     assert values(broker) == ["1"]
@@ -159,7 +166,7 @@ def test_prepared_transaction_of_snapshot_is_finished(broker: LocalBroker) -> No
         Shards.store(service, shard, result)
         assert shard.coordinator.transactions[NAME].state.is_prepared
 
-    with_wire(broker, prepare)
+    run_with_wire(broker, prepare)
     assert values(broker) == ["1"]
     with broker.fork() as fork:
         assert values(fork) == ["1", "2"]
@@ -170,7 +177,7 @@ def test_prepared_transaction_of_snapshot_is_finished(broker: LocalBroker) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_open", [True, False], ids=["open", "at rest"])
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "idle"])
 def test_producer_epoch_is_not_reused_after_restore(broker: LocalBroker, is_open: bool) -> None:
     """A producer from after the snapshot still runs when another one starts after the restore."""
 
@@ -180,7 +187,7 @@ def test_producer_epoch_is_not_reused_after_restore(broker: LocalBroker, is_open
             await writer.write(topic, b"open")
         return writer
 
-    async def go_on(running: RunningBroker, wire: Wire) -> list[tuple[int, int]]:
+    async def continue_transactions(running: RunningBroker, wire: Wire) -> list[tuple[int, int]]:
         writer = await begin_writer(wire, 13)
         newest = [(writer.id, writer.epoch)]
         for _ in range(3):
@@ -189,7 +196,7 @@ def test_producer_epoch_is_not_reused_after_restore(broker: LocalBroker, is_open
             newest.append((writer.id, writer.epoch))
         return newest
 
-    async def come_back(running: RunningBroker, wire: Wire) -> tuple[int, int]:
+    async def use_restored(running: RunningBroker, wire: Wire) -> tuple[int, int]:
         topic = topic_of(running)
         zombie, new = Writer(wire, 13), await begin_writer(wire, 13)
         for zombie.id, zombie.epoch in known:
@@ -199,12 +206,12 @@ def test_producer_epoch_is_not_reused_after_restore(broker: LocalBroker, is_open
         await new.commit()
         return new.id, new.epoch
 
-    with_wire(broker, start)
+    run_with_wire(broker, start)
     snapshot = broker.snapshot()
-    known = with_wire(broker, go_on)
+    known = run_with_wire(broker, continue_transactions)
     broker.restore(snapshot)
     for _ in range(2):
-        assert with_wire(broker, come_back) not in known
+        assert run_with_wire(broker, use_restored) not in known
     assert values(broker) == ["1", "new", "new"]
 
 
@@ -255,7 +262,9 @@ def test_snapshot_has_log_start_offset(broker: LocalBroker) -> None:
     """DeleteRecords moves the log start offset at once; the next checkpoint stores it on disk."""
     for number in range(5):
         broker.produce("orders", f"{number}", partition=0)
-    ask(broker, lambda node: node.partitions.logs.get("orders", 0).delete_records_before(3))
+    call_with_node(
+        broker, lambda node: node.partitions.logs.get("orders", 0).delete_records_before(3)
+    )
     with broker.fork() as fork:
         assert values(fork) == ["3", "4"]
 
@@ -275,33 +284,33 @@ def test_snapshot_has_topic_configs(broker: LocalBroker) -> None:
     snapshot = broker.snapshot()
     broker.delete_topic("kept")
     broker.restore(snapshot)
-    configs = ask(broker, lambda node: dict(node.cluster.topics["kept"].configs))
+    configs = call_with_node(broker, lambda node: dict(node.cluster.topics["kept"].configs))
     assert configs == {"retention.ms": "4711"}
 
 
 def test_snapshot_has_users(broker: LocalBroker) -> None:
-    def make(name: str) -> None:
-        async def story(running: RunningBroker, wire: Wire) -> None:
+    def create_user(name: str) -> None:
+        async def scenario(running: RunningBroker, wire: Wire) -> None:
             credential = credential_from(ScramMechanism.SHA_256, b"hash", b"salt", 4096)
-            given = {name: {ScramMechanism.SHA_256: credential}}
-            assert await running.broker.node.cluster.put_scram_users(given, cause="test")
+            credentials = {name: {ScramMechanism.SHA_256: credential}}
+            assert await running.broker.node.cluster.put_scram_users(credentials, cause="test")
 
-        with_wire(broker, story)
+        run_with_wire(broker, scenario)
 
-    make("bob")
+    create_user("bob")
     snapshot = broker.snapshot()
-    make("carol")
+    create_user("carol")
     broker.restore(snapshot)
-    assert ask(broker, lambda node: list(node.cluster.scram_users.names)) == ["bob"]
+    assert call_with_node(broker, lambda node: list(node.cluster.scram_users.names)) == ["bob"]
     with broker.fork() as fork:
-        assert ask(fork, lambda node: list(node.cluster.scram_users.names)) == ["bob"]
+        assert call_with_node(fork, lambda node: list(node.cluster.scram_users.names)) == ["bob"]
 
 
 # -- clients
 
 
 def test_idempotent_producer_continues_after_restore(broker: LocalBroker) -> None:
-    """Sequence numbers continue after those of the snapshot: no batch is rejected or duplicated."""
+    """The sequence numbers follow those in the snapshot: no batch is rejected or duplicated."""
     producer = KafkaProducer(
         bootstrap_servers=broker.bootstrap_servers,
         enable_idempotence=True,
@@ -326,9 +335,9 @@ def test_producer_id_is_not_reused_after_restore(broker: LocalBroker) -> None:
         return await running.broker.node.transactions.producer_ids.next()
 
     snapshot = broker.snapshot()
-    given = broker.run_in_broker(producer_id)
+    first_id = broker.run_in_broker(producer_id)
     broker.restore(snapshot)
-    assert broker.run_in_broker(producer_id) > given
+    assert broker.run_in_broker(producer_id) > first_id
 
 
 def test_leader_epochs_increase_with_each_restore(broker: LocalBroker) -> None:
@@ -342,8 +351,9 @@ def test_leader_epochs_increase_with_each_restore(broker: LocalBroker) -> None:
 
 
 def test_reader_without_group_detects_truncation_after_restore(in_directory: LocalBroker) -> None:
-    """The reader is at offset 100 and the log ends at 50. The new leader epoch tells the reader the
-    diverging offset (KIP-320), where it continues.
+    """The position of the consumer is 100, and the log end offset is 50.
+
+    With the new leader epoch the consumer finds the diverging offset (KIP-320), and continues there.
     """
     for number in range(50):
         in_directory.produce("orders", f"{number}")
@@ -367,7 +377,7 @@ def test_reader_without_group_detects_truncation_after_restore(in_directory: Loc
 
 
 def test_producer_ahead_of_snapshot_gets_error_and_continues(in_directory: LocalBroker) -> None:
-    """One batch is rejected, then a new epoch is used, as with a Kafka that lost records."""
+    """The first batch is rejected, and the producer continues with a new epoch, as with Kafka."""
     client = KafkaProducer(
         bootstrap_servers=in_directory.bootstrap_servers,
         enable_idempotence=True,
@@ -402,22 +412,22 @@ def test_group_continues_from_committed_offset_after_restore(broker: LocalBroker
         }
     )
     client.subscribe(["orders"])
-    assert read(client, 5) == [b"0", b"1", b"2", b"3", b"4"]
+    assert consume(client, 5) == [b"0", b"1", b"2", b"3", b"4"]
     client.commit(asynchronous=False)
     snapshot = broker.snapshot()
     before = generation(broker)
     for number in range(5, 9):
         broker.produce("orders", f"{number}", partition=0)
-    assert read(client, 4) == [b"5", b"6", b"7", b"8"]
+    assert consume(client, 4) == [b"5", b"6", b"7", b"8"]
     client.commit(asynchronous=False)
     broker.restore(snapshot)
     broker.produce("orders", "another 5", partition=0)
-    assert read(client, 1) == [b"another 5"]
+    assert consume(client, 1) == [b"another 5"]
     assert generation(broker) > before
     client.close()
 
 
-def read(client: Consumer, count: int) -> list[bytes | None]:
+def consume(client: Consumer, count: int) -> list[bytes | None]:
     found: list[bytes | None] = []
     for _ in range(400):
         message = client.poll(0.05)
@@ -446,7 +456,7 @@ def test_fork_is_independent_of_original(broker: LocalBroker) -> None:
 
 def test_fork_has_its_own_cluster_id(broker: LocalBroker) -> None:
     def cluster_id(of: LocalBroker) -> str:
-        return str(ask(of, lambda node: node.cluster.id))
+        return str(call_with_node(of, lambda node: node.cluster.id))
 
     mine = cluster_id(broker)
     snapshot = broker.snapshot()
@@ -469,8 +479,8 @@ def test_saved_snapshot_can_be_loaded(broker: LocalBroker, tmp_path: Path) -> No
         broker.snapshot().save(tmp_path / "saved")
     several = (tmp_path / "saved" / "1").is_dir()
     for name in ("a", "b"):  # any number of times
-        place = [str(tmp_path / name / each) for each in ("0", "1")] if several else None
-        with LocalBroker(load=tmp_path / "saved", data_dir=place) as other:
+        data_dir = [str(tmp_path / name / each) for each in ("0", "1")] if several else None
+        with LocalBroker(load=tmp_path / "saved", data_dir=data_dir) as other:
             assert values(other) == ["kept"]
             assert abs(other.clock.now_ms() - broker.clock.now_ms()) < 60_000
             other.produce("orders", "more")

@@ -90,9 +90,9 @@ class Query:
 
 
 def test_wait_for_query_alive_waits_until_active(kafka: KafkaUtils) -> None:
-    soon, never = time.monotonic() + 0.05, float("inf")
-    kafka.wait_for_query_alive(Query(soon), interval=0.01)
-    assert time.monotonic() >= soon
+    active_at, never = time.monotonic() + 0.05, float("inf")
+    kafka.wait_for_query_alive(Query(active_at), interval=0.01)
+    assert time.monotonic() >= active_at
     with pytest.raises(AssertionError, match=r"the query is not active within 0\.01 s"):
         kafka.wait_for_query_alive(Query(never), timeout=0.01, interval=0.001)
     with pytest.raises(AssertionError, match="the query has failed: no such topic"):

@@ -161,17 +161,17 @@ async def test_waiting_member_is_notified_of_moved_coordinator(
     async with connected(broker.broker.endpoint) as second_wire:
         await Member(wire).enter()
         waiting = Member(second_wire)
-        answers = []
+        error_codes = []
 
         async def join() -> None:
-            answers.append((await waiting.join()).error_code)
+            error_codes.append((await waiting.join()).error_code)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(join)
             await broker.wait_for_request(ApiKey.JOIN_GROUP, None, 4, 5)
             await wait_all_tasks_blocked()
             await broker.move_coordinator("g")
-        assert answers == [ErrorCode.NOT_COORDINATOR]
+        assert error_codes == [ErrorCode.NOT_COORDINATOR]
 
 
 # -- partitions
@@ -212,8 +212,8 @@ async def test_move_leader_without_partition_moves_all_leaders(
 async def test_waiting_fetch_is_notified_of_moved_leader(broker: RunningBroker, wire: Wire) -> None:
     (topic,) = (await metadata(wire, ["orders"])).topics
     epoch = next(row.leader_epoch for row in topic.partitions if not row.partition_index)
-    ask = fetch_request(ORDERS, max_wait_ms=10_000, current_leader_epoch=epoch)
-    await wire.send(ApiKey.FETCH, 12, ask)
+    sent_request = fetch_request(ORDERS, max_wait_ms=10_000, current_leader_epoch=epoch)
+    await wire.send(ApiKey.FETCH, 12, sent_request)
     await broker.wait_for_request(ApiKey.FETCH, None, 1, 5)
     await wait_all_tasks_blocked()
     await broker.move_leader("orders")

@@ -37,7 +37,7 @@ def topic_of(broker: RunningBroker) -> Topic:
     return Topic("orders", broker.broker.node.cluster.topics["orders"].id)
 
 
-async def writing(wire: Wire, orders: Topic, version: int = SECOND) -> Writer:
+async def open_transaction(wire: Wire, orders: Topic, version: int = SECOND) -> Writer:
     """Open a transaction in orders-0, followed by a record of another producer."""
     writer = await begin_writer(wire, version)
     await writer.write(orders, b"open")
@@ -46,8 +46,8 @@ async def writing(wire: Wire, orders: Topic, version: int = SECOND) -> Writer:
     return writer
 
 
-def confluent(broker: LocalBroker, name: str = NAME, **settings: Any) -> Producer:
-    """Return a librdkafka producer that has begun a transaction."""
+def new_confluent_producer(broker: LocalBroker, name: str = NAME, **settings: Any) -> Producer:
+    """Return a librdkafka producer with an initialized transactional ID."""
     producer = Producer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -63,7 +63,7 @@ def confluent(broker: LocalBroker, name: str = NAME, **settings: Any) -> Produce
     return producer
 
 
-def write(producer: Producer, value: str, *topics: str) -> None:
+def write_in_transaction(producer: Producer, value: str, *topics: str) -> None:
     """Begin a transaction and write to topics in it."""
     producer.begin_transaction()
     for topic in topics:
@@ -78,7 +78,7 @@ def write(producer: Producer, value: str, *topics: str) -> None:
 async def test_abort_transaction_aborts_and_fences(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
-    writer = await writing(wire, orders, version)
+    writer = await open_transaction(wire, orders, version)
     await broker.abort_transaction(NAME)
     assert await committed_values(wire, orders) == [b"after"], "read_committed consumers continue"
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -92,17 +92,17 @@ async def test_abort_transaction_aborts_and_fences(
 async def test_abort_of_transaction_that_is_not_open_is_rejected(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    for verb in (broker.abort_transaction, broker.expire_transaction):
+    for operation in (broker.abort_transaction, broker.expire_transaction):
         with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: none\)"):
-            await verb("x")
+            await operation("x")
     writer = await begin_writer(wire, SECOND)
-    for verb in (broker.abort_transaction, broker.expire_transaction):
+    for operation in (broker.abort_transaction, broker.expire_transaction):
         with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
-            await verb("x")
+            await operation("x")
         with pytest.raises(
             ValueError, match=r"'tx': no transaction is open, its state is Empty \(open:"
         ):
-            await verb(NAME)
+            await operation(NAME)
     await writer.write(orders, b"x")
     await broker.expire_transaction(NAME)
     with pytest.raises(ValueError, match=r"its state is CompleteAbort \(open: none\)"):
@@ -113,7 +113,7 @@ async def test_abort_of_transaction_that_is_not_open_is_rejected(
 async def test_fence_producer_by_transactional_id_rejects_old_epoch(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
-    writer = await writing(wire, orders, version)
+    writer = await open_transaction(wire, orders, version)
     assert await broker.fence_producer(transactional_id=NAME) == [writer.id]
     assert await committed_values(wire, orders) == [b"after"]
     assert await writer.produce(orders, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -131,7 +131,7 @@ async def test_transactional_producer_is_fenced_by_coordinator(
     broker: RunningBroker, wire: Wire, orders: Topic, by_id: bool
 ) -> None:
     """Fencing only in the logs would leave an open transaction that is never ended."""
-    writer = await writing(wire, orders, FIRST)
+    writer = await open_transaction(wire, orders, FIRST)
     assert await broker.fence_producer(writer.id if by_id else None) == [writer.id]
     assert await writer.end(commit=True) == ErrorCode.PRODUCER_FENCED
     assert await committed_values(wire, orders) == [b"after"]
@@ -153,7 +153,7 @@ async def test_idle_transactional_producer_is_fenced(
 async def test_expire_transaction_aborts_it(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
-    writer = await writing(wire, orders, version)
+    writer = await open_transaction(wire, orders, version)
     await broker.expire_transaction(NAME)
     assert await committed_values(wire, orders) == [b"after"]
     assert await writer.produce(orders, b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -184,27 +184,27 @@ async def test_move_coordinator_reloads_transactions_from_log(
     )
     with pytest.raises(ValueError, match=r"there is no transactional ID 'x' \(valid: tx\)"):
         await broker.move_coordinator(transactional_id="x")
-    for named in ({}, {"group": "g", "transactional_id": NAME}):
+    for arguments in ({}, {"group": "g", "transactional_id": NAME}):
         with pytest.raises(ValueError, match="pass either a group or a transactional ID"):
-            await broker.move_coordinator(**named)
+            await broker.move_coordinator(**arguments)
 
 
 def test_librdkafka_producer_gets_abort_and_fence_errors() -> None:
     with LocalBroker(topics={"orders": 1}) as broker:
-        producer = confluent(broker)
-        write(producer, "aborted", "orders")
+        producer = new_confluent_producer(broker)
+        write_in_transaction(producer, "aborted", "orders")
         broker.abort_transaction(NAME)
         with pytest.raises(KafkaException) as failed:
             producer.commit_transaction(10)
         assert failed.value.args[0].fatal() or failed.value.args[0].txn_requires_abort()
-        second = confluent(broker)
-        write(second, "fenced", "orders")
+        second = new_confluent_producer(broker)
+        write_in_transaction(second, "fenced", "orders")
         broker.fence_producer(transactional_id=NAME)
         with pytest.raises(KafkaException) as failed:
             second.commit_transaction(10)
         assert failed.value.args[0].fatal()
-        third = confluent(broker)
-        write(third, "committed", "orders")
+        third = new_confluent_producer(broker)
+        write_in_transaction(third, "committed", "orders")
         third.commit_transaction(10)
         assert [record.text for record in broker.records("orders")] == ["committed"]
 
@@ -212,7 +212,7 @@ def test_librdkafka_producer_gets_abort_and_fence_errors() -> None:
 async def test_fault_matches_transactional_id(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    """Requests have it in different fields."""
+    """Requests contain the transactional ID in different fields."""
     writer = await begin_writer(wire, FIRST)
     broker.fault("AddPartitionsToTxn", error="COORDINATOR_LOAD_IN_PROGRESS", transactional_id=NAME)
     broker.fault("AddPartitionsToTxn", error="NOT_COORDINATOR", transactional_id="other").optional()
@@ -233,8 +233,8 @@ async def test_fault_hits_one_partition_of_transaction(
     broker.fault("AddPartitionsToTxn", error=refused.name, topic="orders", partition=1, at=at)
     assert sorted(await writer.add(orders, 0, 1)) == [0, refused]
     assert await writer.produce(orders, b"x") == ErrorCode.NONE
-    is_in = await writer.produce(orders, b"x", partition=1) == ErrorCode.NONE
-    assert is_in == (at == "after"), "the work was done despite the error"
+    is_accepted = await writer.produce(orders, b"x", partition=1) == ErrorCode.NONE
+    assert is_accepted == (at == "after"), "the work was done despite the error"
 
 
 # -- clocks
@@ -244,7 +244,7 @@ async def test_fault_hits_one_partition_of_transaction(
 async def test_coordinator_clock_expires_transaction(
     broker: RunningBroker, wire: Wire, orders: Topic, version: int
 ) -> None:
-    writer = await writing(wire, orders, version)
+    writer = await open_transaction(wire, orders, version)
     await broker.advance_coordinator(58_000, keep_members=True)
     assert await committed_values(wire, orders) == []
     await broker.advance_coordinator(3_000, keep_members=True)
@@ -257,21 +257,21 @@ async def test_coordinator_clock_expires_transaction(
 def test_markers_are_written_on_disk_after_advance() -> None:
     with LocalBroker(topics={"orders": 1}, disk=True) as local:
 
-        async def story(broker: RunningBroker) -> None:
+        async def scenario(broker: RunningBroker) -> None:
             async with connected(broker.broker.endpoint) as wire:
                 orders = topic_of(broker)
-                await writing(wire, orders)
+                await open_transaction(wire, orders)
                 await broker.advance_coordinator(61_000, keep_members=False)
                 assert await committed_values(wire, orders) == [b"after"]
                 await broker.wait_until_idle()
 
-        local.run_in_broker(story)
+        local.run_in_broker(scenario)
 
 
 async def test_log_clock_does_not_expire_transaction(broker: RunningBroker, wire: Wire) -> None:
-    """It only expires unused transactional IDs."""
+    """The log clock expires only unused transactional IDs."""
     orders = await create_topic(wire, "kept", configs={"retention.ms": "-1"})
-    writer = await writing(wire, orders)
+    writer = await open_transaction(wire, orders)
     await broker.advance(30 * 86_400_000)
     await writer.write(orders, b"and on")
     await writer.commit()
@@ -291,7 +291,7 @@ async def test_log_clock_does_not_expire_transaction(broker: RunningBroker, wire
 async def test_open_transaction_prevents_idle_broker(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    writer = await writing(wire, orders)
+    writer = await open_transaction(wire, orders)
     with pytest.raises(WaitTimeout, match=f"the transaction of {NAME} is Ongoing"):
         await broker.wait_until_idle(timeout=0.05)
     async with trio.open_nursery() as nursery:
@@ -309,13 +309,13 @@ async def test_explanation_names_transaction_that_blocks_readers(
     writer = await begin_writer(wire, SECOND)
     await produce(wire, orders, batch([b"before"]))
     await writer.write(orders, b"open")
-    told = str(broker.explain.partition("orders", 0))
+    explanation = str(broker.explain.partition("orders", 0))
     assert re.search(
         r"; read_committed consumers cannot read offset 1 and later: producer "
         rf"{writer.id} \(transactional id {NAME}\) has a transaction open since "
         r"\d\d:\d\d:\d\d \(\d+\.\d s\) there",
-        told,
-    ), told
+        explanation,
+    ), explanation
     assert "read_committed consumers" in await broker.report()
     assert "read_committed consumers" not in str(broker.explain.partition("orders", 1))
     with pytest.raises(WaitTimeout, match=f"transactional id {NAME}"):
@@ -327,13 +327,13 @@ async def test_explanation_names_transaction_that_blocks_readers(
 async def test_explanation_names_transaction_unknown_to_coordinator(
     broker: RunningBroker, wire: Wire, orders: Topic
 ) -> None:
-    """An old broker has accepted a batch after the marker."""
+    """A batch that arrives after its marker opens a transaction in the log only."""
     hanging = sequenced(9, 0, transactional=True)
     replica = broker.broker.node.partitions.named_replica("orders", 0)
     replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
-    told = str(broker.explain.partition("orders", 0))
-    assert "producer 9 has an open transaction that is unknown to the coordinators" in told
-    assert "`kbroker cluster txn abort orders 0 0` aborts it" in told
+    explanation = str(broker.explain.partition("orders", 0))
+    assert "producer 9 has an open transaction that is unknown to the coordinators" in explanation
+    assert "`kbroker cluster txn abort orders 0 0` aborts it" in explanation
 
 
 async def test_explanation_has_state_and_history_of_transaction(
@@ -341,25 +341,25 @@ async def test_explanation_has_state_and_history_of_transaction(
 ) -> None:
     assert str(broker.explain.transaction(NAME)) == f"transactional id {NAME} does not exist"
     writer = await begin_writer(wire, SECOND)
-    who = f"producer {writer.id}, epoch {writer.epoch},"
+    producer = f"producer {writer.id}, epoch {writer.epoch},"
     assert str(broker.explain.transaction(NAME)).startswith(
-        f"transactional id {NAME} is Empty: {who} has no transaction open\n"
+        f"transactional id {NAME} is Empty: {producer} has no transaction open\n"
     )
     await writer.write(orders, b"x", partition=1)
     broker.clock.coordinator.freeze()
     await broker.advance_coordinator(20_000, keep_members=True)
-    told = str(broker.explain.transaction(NAME))
+    explanation = str(broker.explain.transaction(NAME))
     assert re.match(
-        rf"transactional id {NAME} is Ongoing: {who} has a transaction open since "
+        rf"transactional id {NAME} is Ongoing: {producer} has a transaction open since "
         r"\S+ \(\d+\.\d s\) in orders-1; it is aborted in (40\.0|39\.\d) s\n",
-        told,
-    ), told
-    assert "the test moved the coordinators' clock 20 s ahead" in told
+        explanation,
+    ), explanation
+    assert "the test moved the coordinators' clock 20 s ahead" in explanation
     await broker.abort_transaction(NAME)
-    told = str(broker.explain.transaction(NAME))
-    assert "a transaction began; Ongoing" in told
-    assert "the test aborted it; PrepareAbort" in told
-    assert "all markers were written; CompleteAbort" in told
+    explanation = str(broker.explain.transaction(NAME))
+    assert "a transaction began; Ongoing" in explanation
+    assert "the test aborted it; PrepareAbort" in explanation
+    assert "all markers were written; CompleteAbort" in explanation
     assert f"transactional id {NAME} is CompleteAbort" in await broker.report()
 
 
@@ -381,15 +381,15 @@ def test_transactional_producer_survives_crash(
     on_disk: LocalBroker, point: str, is_committed: bool
 ) -> None:
     """The transaction is wholly committed or aborted in both topics; the producer continues."""
-    producer = confluent(on_disk)
-    write(producer, "1", "orders", "invoices")
+    producer = new_confluent_producer(on_disk)
+    write_in_transaction(producer, "1", "orders", "invoices")
     end = producer.commit_transaction if is_committed else producer.abort_transaction
     on_disk.crash_at(point, "drop" if is_committed else "mixed", seed=7)
     ending = threading.Thread(target=end, args=(20,))
     ending.start()
     on_disk.wait_for_crash(timeout=10)
     ending.join()
-    write(producer, "2", "orders", "invoices")
+    write_in_transaction(producer, "2", "orders", "invoices")
     producer.commit_transaction(20)
     wanted = ["1", "2"] if is_committed else ["2"]
     for topic in ("orders", "invoices"):
@@ -419,7 +419,7 @@ def fence(broker: LocalBroker) -> None:
 def test_crash_during_abort_by_test_is_handled(
     on_disk: LocalBroker, end: Callable[[LocalBroker], None], point: str
 ) -> None:
-    write(confluent(on_disk), "1", "orders", "invoices")
+    write_in_transaction(new_confluent_producer(on_disk), "1", "orders", "invoices")
     on_disk.crash_at(point)
     end(on_disk)
     on_disk.wait_for_crash(timeout=10)
@@ -433,9 +433,9 @@ def test_missing_marker_is_handled(on_disk: LocalBroker) -> None:
     for point in ("txn.marker", "txn.marker(0)", "txn.marker(x)"):
         with pytest.raises(ValueError, match=r"there is no point .*, txn.marker\(N\)"):
             on_disk.crash_at(point)
-    producer = confluent(on_disk)
+    producer = new_confluent_producer(on_disk)
     on_disk.crash_at("txn.marker(2)")
-    write(producer, "1", "orders")
+    write_in_transaction(producer, "1", "orders")
     producer.commit_transaction(10)
     with pytest.raises(WaitTimeout):
         on_disk.wait_for_crash(timeout=0.05)

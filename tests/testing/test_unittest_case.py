@@ -50,7 +50,7 @@ def test_unfired_fault_fails_test() -> None:
     assert "never fired" in message
 
 
-class CaseOfItsOwn(KafkaTestCase):
+class CaseWithConfig(KafkaTestCase):
     kbroker_settings: ClassVar[dict[str, Any]] = {"config": {"num.partitions": 3}}
 
     def one(self) -> None:
@@ -59,11 +59,11 @@ class CaseOfItsOwn(KafkaTestCase):
 
 def test_same_tests_run_against_external_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics are recreated and deleted; tests with unsupported options are skipped."""
-    with LocalBroker(topics={"orders": 1}) as elsewhere:
-        elsewhere.produce("orders", "of an earlier run")
-        monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", elsewhere.bootstrap_servers)
-        result = run(Case("one"), Case("other"), Case("unfired"), CaseOfItsOwn("one"))
-        assert elsewhere.topics() == {}
+    with LocalBroker(topics={"orders": 1}) as external:
+        external.produce("orders", "of an earlier run")
+        monkeypatch.setenv("KBROKER_TEST_BOOTSTRAP", external.bootstrap_servers)
+        result = run(Case("one"), Case("other"), Case("unfired"), CaseWithConfig("one"))
+        assert external.topics() == {}
     assert (result.testsRun, len(result.skipped)) == (4, 2)
     assert result.wasSuccessful(), [*result.errors, *result.failures]
 

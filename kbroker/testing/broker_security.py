@@ -91,7 +91,7 @@ class BrokerSecurity:
 
     @property
     def protocol(self) -> SecurityProtocol:
-        """Security protocol of the listener; the listener has the same name."""
+        """Security protocol of the listener, which is also the name of the listener."""
         return protocol_of(tls=self.certificates is not None, has_login=self._has_login)
 
     @property

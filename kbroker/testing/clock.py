@@ -69,7 +69,7 @@ class AdjustableClock:
 
 
 class MovableClock:
-    """Both clocks of a broker under test."""
+    """The log clock and the coordinator clock of a broker under test."""
 
     def __init__(self) -> None:
         real = RealClock()

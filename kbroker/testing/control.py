@@ -111,7 +111,7 @@ async def _in_thread(function: Callable[..., Any], *arguments: Any, **settings: 
 
 
 class _ControlPorts:
-    """Opens a control port for each broker: the first one, and those that commands create."""
+    """Control ports of all brokers: the first broker, and brokers that commands create."""
 
     def __init__(self, thread: BrokerThread, token: ControlToken, nursery: trio.Nursery) -> None:
         self._thread = thread

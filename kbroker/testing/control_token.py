@@ -22,7 +22,7 @@ class ControlToken(NamedTuple):
     file: Path
 
     def matches_token(self, text: object) -> bool:
-        """Compare with the token, in a time that does not depend on the text."""
+        """Return True if `text` is the token. The duration does not depend on `text`."""
         return isinstance(text, str) and secrets.compare_digest(text.encode(), self.text.encode())
 
 

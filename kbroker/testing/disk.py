@@ -118,7 +118,7 @@ class DiskFaults:
     pause_ms: float = 0
     slowed_sync: bool = False
 
-    def unmet(self) -> list[str]:
+    def describe_unmet(self) -> list[str]:
         """Return a sentence for each fault that has not happened."""
         reports = [
             f"disk.fail({operation!r}) hit nothing: there was no {operation} of records"
@@ -141,7 +141,7 @@ class DiskFaults:
 
         Args:
             directory: Path of the directory.
-            call: Call of the test, for the message of `unmet`.
+            call: Call of the test, for the message of `describe_unmet`.
         """
         if directory not in self.full:
             self.full_without_write[directory] = call

@@ -132,7 +132,7 @@ class FaultInjector:
         if unfinished is not None:
             await unfinished
 
-    async def _ordered_work(self, request: Request) -> Outcome[Message]:
+    async def _call_handler(self, request: Request) -> Outcome[Message]:
         """Call the handler and return the outcome."""
         result = self._requests.call_handler(*request)
         return await result if isawaitable(result) else result
@@ -184,7 +184,7 @@ class FaultInjector:
         async def join(response: Message) -> Message:
             return as_message(merge_responses(response, rejection))
 
-        result = await self._ordered_work(request._replace(body=others))
+        result = await self._call_handler(request._replace(body=others))
         self._requests.reply(header, _ChangedResponse(result, join))
 
     async def _apply_hook(self, rule: Rule, intercepted: InterceptedRequest) -> None:
@@ -239,7 +239,7 @@ class FaultInjector:
             self._corrupt_batches(intercepted.info, response)
             return response
 
-        result = await self._ordered_work(intercepted.request)
+        result = await self._call_handler(intercepted.request)
         self._requests.reply(intercepted.request.header, _ChangedResponse(result, break_batches))
 
     # -- responses
@@ -247,7 +247,7 @@ class FaultInjector:
     async def _serve_and_apply(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Handle the request, then apply the effect to its response."""
         request = intercepted.request
-        result = await self._ordered_work(request)
+        result = await self._call_handler(request)
         if result is not None:
             change = partial(self._apply_effect, rule, intercepted)
             self._requests.reply(request.header, _ChangedResponse(result, change))

@@ -849,7 +849,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         """
         unmet = [f"{each} was never waited for: call within()" for each in self._unawaited]
         if isinstance(self._store, BreakableStore):
-            unmet += self.disk.faults.unmet()
+            unmet += self.disk.faults.describe_unmet()
         check_faults(self.faults, unmet)
 
     def disarm_faults(self) -> None:

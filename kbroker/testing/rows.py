@@ -112,7 +112,7 @@ def covered_rows(message: object, criteria: Criteria, name_of: NameOf) -> list[R
 
 
 def split(request: S, criteria: Criteria, name_of: NameOf) -> tuple[S | None, S]:
-    """Split a request into two: the rows that do not match (None if empty), and those that do."""
+    """Split a request. Return the part that does not match (None if empty) and the other part."""
     name, rows = _first_list(request, (*TOPIC_LISTS, *GROUP_LISTS, *RESOURCE_LISTS))
     inside_rows, others = [], []
     for row in rows:

@@ -71,7 +71,7 @@ TRANSACTION_COORDINATOR_APIS = frozenset(
     }
 )
 # Causes of changes in explanations of the broker.
-CAUSE = "asked for by a test"
+CAUSE = "requested by a test"
 ABORTED = "the test aborted it"
 
 

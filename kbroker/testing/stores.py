@@ -37,7 +37,7 @@ COPIED_BYTES = 16 * 1024 * 1024
 # Suffixes of the files of closed segments that several brokers may share.
 UNCHANGING = (LOG,)
 # Suffixes of the files that a read-only copy may share. Compaction overwrites the indexes of the
-# segments that it replaces; an index that does not match its segment is rebuilt.
+# segments that it replaces. The broker rebuilds an index that does not match its segment.
 READ_ONLY = (*UNCHANGING, OFFSET_INDEX, TIME_INDEX)
 # Suffixes of files that a broker has not finished writing or deleting; copies leave them out.
 UNFINISHED = (".tmp", CLEANED, DELETED_DIRECTORY, FUTURE_DIRECTORY)

@@ -101,8 +101,8 @@ class BrokerSecurity:
     @property
     def valid_users(self) -> list[str]:
         """User names that permissions may name; only ANONYMOUS if clients do not authenticate."""
-        client_certificates = [] if self.certificates is None else [*self.certificates.clients]
-        found = dict.fromkeys([*self.users, *self.token_users, *client_certificates])
+        certificate_users = [] if self.certificates is None else [*self.certificates.clients]
+        found = dict.fromkeys([*self.users, *self.token_users, *certificate_users])
         return [*found] or [ANONYMOUS.name]
 
     def properties(self) -> dict[str, str]:
@@ -366,15 +366,15 @@ def new_broker_security(
         tuple([super_users] if isinstance(super_users, str) else super_users),
         secrets.token_urlsafe(),
     )
-    client_certificates = _check_names("certificates", certificates)
-    if client_certificates and (secured.users or secured.token_users):
+    certificate_users = _check_names("certificates", certificates)
+    if certificate_users and (secured.users or secured.token_users):
         raise ValueError(
             "clients authenticate with certificates or with SASL, not both; leave out "
             "certificates, or users and tokens"
         )
     if secured.super_users and acls is None:
         raise ValueError("super_users without ACLs have no effect; add acls={}")
-    valid_users = [*secured.users, *secured.token_users, *client_certificates]
+    valid_users = [*secured.users, *secured.token_users, *certificate_users]
     for name in secured.super_users:
         if name not in valid_users:
             raise ValueError(
@@ -387,8 +387,8 @@ def new_broker_security(
         )
     return replace(
         secured,
-        certificates=Certificates.new(NODE_USER, client_certificates)
-        if tls or client_certificates
+        certificates=Certificates.new(NODE_USER, certificate_users)
+        if tls or certificate_users
         else None,
         issuer=Issuer() if secured.token_users else None,
     )

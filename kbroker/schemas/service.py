@@ -57,9 +57,9 @@ class RegistryService:
         """Return the decoder that uses the schemas of a node; only valid after `bind`."""
         return self._decoders[node_id]
 
-    def serve_through(self, around: Callable[[App], App]) -> None:
+    def serve_through(self, wrap_app: Callable[[App], App]) -> None:
         """Wrap the applications from the next `bind` on; tests inject faults this way."""
-        self._servers.around = around
+        self._servers.wrap_app = wrap_app
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Bind the ports of all nodes, or of none. Raises CannotListen."""

@@ -40,6 +40,7 @@ SECURITY_HEADERS = (
 )
 # Maximum number of digits of a Content-Length header: Python raises ValueError for thousands.
 LENGTH_DIGITS_MAX = 18
+# HTTP statuses.
 FORBIDDEN, TOO_LARGE, MISDIRECTED, TOO_LATE = 403, 413, 421, 503
 
 
@@ -56,7 +57,7 @@ class Rules:
         names: Accepted host names, besides IP addresses and names without dots.
         is_read_only: Accept only GET and HEAD.
         body_bytes_max: Maximum size of a request body.
-        seconds: Maximum duration of a request.
+        seconds: Maximum duration of a request, in seconds.
         error_body: Returns the JSON body of an error response for a status and a reason.
     """
 
@@ -83,8 +84,8 @@ class Rules:
     def accepts_host(self, host: str) -> bool:
         """Return True if a Host header cannot be the result of DNS rebinding.
 
-        An attacker can let a name of his own domain resolve to an address of this network. Nobody
-        owns IP addresses or names without dots.
+        Attackers can let a name of their own domain resolve to an address of this network. They cannot
+        own IP addresses or names without dots.
         """
         name = _name_of(host)
         if name is None:
@@ -104,18 +105,18 @@ class Guard:
             await send({"type": "websocket.close"})
             return
         answer = _Response(send, self._rules.error_body)
-        refused = self._rejection(scope)
-        if refused is not None:
-            await answer.refuse(*refused)
+        rejection = self._rejection(scope)
+        if rejection is not None:
+            await answer.reject(*rejection)
             return
         body = _Body(receive, self._rules.body_bytes_max)
         with trio.move_on_after(self._rules.seconds) as limit:
             try:
                 await self._app(scope, body.receive, answer.send)
             except _BodyTooLarge:
-                await answer.refuse(TOO_LARGE, "the body is too large (http.max.request.bytes)")
+                await answer.reject(TOO_LARGE, "the body is too large (http.max.request.bytes)")
         if limit.cancelled_caught:
-            await answer.refuse(TOO_LATE, "the request took too long (http.request.timeout.ms)")
+            await answer.reject(TOO_LATE, "the request took too long (http.request.timeout.ms)")
 
     def _rejection(self, scope: Message) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
@@ -155,22 +156,22 @@ class _Body:
 
 
 class _Response:
-    """A response that gets security headers; `refuse` replaces it unless it has begun."""
+    """A response to which security headers are added."""
 
     def __init__(self, send: Send, error_body: Callable[[int, str], bytes]) -> None:
         self._send = send
         self._error_body = error_body
-        self._is_begun = False
+        self._has_begun = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._is_begun = True
+            self._has_begun = True
             message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
         await self._send(message)
 
-    async def refuse(self, status: int, reason: str) -> None:
-        """Send an error response; if the response has begun, leave it incomplete."""
-        if self._is_begun:
+    async def reject(self, status: int, reason: str) -> None:
+        """Send an error response instead; if the response has begun, leave the body incomplete."""
+        if self._has_begun:
             return
         body = self._error_body(status, reason)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]

@@ -1,7 +1,7 @@
 """HTTP server for an ASGI application, based on hypercorn with trio.
 
-Only this module uses hypercorn. It accepts connections itself, to limit their number, to disconnect
-clients that do not read their response, and to close all connections on a stop.
+Only this module uses hypercorn. The module itself accepts the connections: so it can limit their number,
+disconnect clients that do not read their response, and close all connections on a stop.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ PARTS_QUEUED_MAX = 4
 
 
 class Limits(NamedTuple):
-    """Maximum number of connections, and how long a client may block the sending of its response."""
+    """Limits on connections.
+
+    Attributes:
+        connections: Maximum number of open connections.
+        seconds: Time (s) for which a client may block the sending of its response.
+    """
 
     connections: int
     seconds: float
@@ -113,7 +118,7 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop serving; requests in progress may finish within `GRACE_SECONDS`."""
-        self._accepting.cancel()  # before its sockets are closed
+        self._accepting.cancel()  # before the listening sockets are closed
         for each in self._listeners:
             await trio.aclose_forcefully(each)
         await self._context.terminated.set()
@@ -124,7 +129,7 @@ class HttpServer:
         self._work.cancel()
         await self._ended.wait()
 
-    def _app_of(self, stream: _Stream) -> Any:
+    def _abortable_app(self, stream: _Stream) -> Any:
         """Return the application with an extension that aborts this connection."""
 
         async def app(scope: Any, *rest: Any) -> None:
@@ -142,7 +147,9 @@ class HttpServer:
             # An HTTP error must not affect Kafka clients.
             with stream.scope:
                 state = ConnectionState({})
-                await TCPServer(self._app_of(stream), self._config, self._context, state, stream)  # type: ignore[arg-type]
+                await TCPServer(
+                    self._abortable_app(stream), self._config, self._context, state, stream
+                )  # type: ignore[arg-type]
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("an HTTP connection closed before its response")
         except* Exception:
@@ -168,11 +175,11 @@ class _Stream(trio.abc.HalfCloseableStream):
         self._sending = trio.Lock()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        with trio.move_on_after(self._seconds) as patience:
+        with trio.move_on_after(self._seconds) as timeout:
             async with self._sending:
                 await self._stream.send_all(data)
         self.active_at = trio.current_time()
-        if patience.cancelled_caught:
+        if timeout.cancelled_caught:
             self.abort()
             raise trio.BrokenResourceError("the client does not read its response")
 

@@ -31,9 +31,9 @@ CACHE_SECONDS = 60
 CACHE_MAX = 1_000
 # Maximum number of concurrent SCRAM verifications.
 THREADS = 1
-UNKNOWN, FORBIDDEN = 401, 403
+UNAUTHORIZED, FORBIDDEN = 401, 403
 BASIC_CHALLENGE = {"www-authenticate": 'Basic realm="kbroker", charset="UTF-8"'}
-WRONG = "wrong user name or password"
+WRONG_CREDENTIALS = "wrong user name or password"
 
 
 class Unauthenticated(Exception):
@@ -84,9 +84,9 @@ class _CachedLogin(NamedTuple):
 class HttpAuthenticator:
     """Authenticates the requests to one HTTP interface of a node."""
 
-    def __init__(self, local: LocalNode, surface: HttpInterface) -> None:
+    def __init__(self, local: LocalNode, interface: HttpInterface) -> None:
         self._local = local
-        self._surface = surface
+        self._interface = interface
         self._key = secrets.token_bytes(32)
         self._cache: dict[bytes, _CachedLogin] = {}
         self._threads = trio.CapacityLimiter(THREADS)
@@ -108,7 +108,7 @@ class HttpAuthenticator:
         Raises:
             Unauthenticated: The credentials are missing or wrong.
         """
-        reason = login_problem(self._local.listeners, self._surface)
+        reason = login_problem(self._local.listeners, self._interface)
         if reason:
             raise Unauthenticated(FORBIDDEN, reason)
         users = self.listener.users
@@ -119,12 +119,12 @@ class HttpAuthenticator:
         known = self._cache.get(credential_hash)
         if known is None or known.users is not users or trio.current_time() >= known.until:
             mechanism = await self._authenticate(users, name, password, host)
-            known = self._keep(credential_hash, mechanism, users)
+            known = self._cache_login(credential_hash, mechanism, users)
         return Caller(
             Principal(USER, name), credential_hash, Credentials(known.mechanism, name, password)
         )
 
-    def _keep(self, credential_hash: bytes, mechanism: str, users: Users) -> _CachedLogin:
+    def _cache_login(self, credential_hash: bytes, mechanism: str, users: Users) -> _CachedLogin:
         self._cache.pop(credential_hash, None)
         while len(self._cache) >= CACHE_MAX:
             del self._cache[next(iter(self._cache))]
@@ -142,9 +142,9 @@ class HttpAuthenticator:
                     Client(Principal(USER, name), host), listener, mechanism
                 )
                 return mechanism
-        node.audit.log_authentication_failure(host, listener, "HTTP", name, WRONG)
+        node.audit.log_authentication_failure(host, listener, "HTTP", name, WRONG_CREDENTIALS)
         await trio.sleep(node.config.failed_login_delay_ms / 1000)
-        raise Unauthenticated(UNKNOWN, WRONG, BASIC_CHALLENGE)
+        raise Unauthenticated(UNAUTHORIZED, WRONG_CREDENTIALS, BASIC_CHALLENGE)
 
     async def _accepts(self, users: Users, mechanism: str, name: str, password: str) -> bool:
         """Return True if a mechanism accepts the password."""
@@ -172,23 +172,23 @@ def listener_of(listeners: Sequence[Listener]) -> Listener:
     return next((each for each in listeners if each.users is not None), listeners[0])
 
 
-def login_problem(listeners: Sequence[Listener], surface: HttpInterface) -> str:
-    """Return why no user can authenticate; empty if one can, or if none needs to."""
+def login_problem(listeners: Sequence[Listener], interface: HttpInterface) -> str:
+    """Return why no user can authenticate; empty if a user can, or if no listener has users."""
     listener = listener_of(listeners)
     users = listener.users
     if users is None:
         if not listener.requires_client_certificate:
             return ""
         return (
-            f"listener {listener.name} authenticates clients by certificates, which {surface.name} does not "
+            f"listener {listener.name} authenticates clients by certificates, which {interface.name} does not "
             "support; add a listener with SASL"
         )
     if not {PLAIN, *ScramMechanism} & set(users.mechanisms):
-        return f"listener {listener.name} only supports tokens, which {surface.name} does not"
-    if surface.is_exposed:
+        return f"listener {listener.name} only supports tokens, which {interface.name} does not"
+    if interface.is_exposed:
         return (
-            f"{surface.name} would receive passwords over unencrypted HTTP; let it listen on 127.0.0.1 "
-            f"({surface.flag}-host), and reach it through a tunnel or a TLS proxy"
+            f"{interface.name} would receive passwords over unencrypted HTTP; let it listen on 127.0.0.1 "
+            f"({interface.flag}-host), and reach it through a tunnel or a TLS proxy"
         )
     return ""
 
@@ -209,5 +209,5 @@ def _basic(authorization: str) -> tuple[str, str]:
         except ValueError:  # not base64, not ASCII, or not UTF-8
             separator = ""
     if not separator or not name or not password or "\0" in name + password:
-        raise Unauthenticated(UNKNOWN, "authenticate as a user of the broker", BASIC_CHALLENGE)
+        raise Unauthenticated(UNAUTHORIZED, "authenticate as a user of the broker", BASIC_CHALLENGE)
     return name, password

@@ -25,7 +25,7 @@ class NodeServers:
         error_body: See `Rules`.
 
     Attributes:
-        around: Wraps each application from the next `bind` on.
+        wrap_app: Wraps each application from the next `bind` on.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class NodeServers:
         is_read_only: bool,
         error_body: Callable[[int, str], bytes] = error_body,
     ) -> None:
-        self.around: Callable[[App], App] = lambda app: app
+        self.wrap_app: Callable[[App], App] = lambda app: app
         self._first = first
         self._first_id = config.node_id
         self._flag = flag
@@ -87,7 +87,7 @@ class NodeServers:
 
     def _server(self, node_id: int, app: App) -> HttpServer:
         endpoint = self._first._replace(port=self._port_of(node_id))
-        guarded = self.around(Guard(app, self._rules))
+        guarded = self.wrap_app(Guard(app, self._rules))
         return HttpServer(guarded, endpoint, self._limits, self._flag)
 
     def _port_of(self, node_id: int) -> int:

@@ -63,13 +63,13 @@ class Probes:
     async def _current_checks(self) -> list[Check]:
         """Return current checks; only one request runs them, and waiting ones share the result."""
         if not self._local.is_running:
-            return [Check("node", _why_not_running(self._local))]
+            return [Check("node", _not_running_reason(self._local))]
         async with self._lock:
             if trio.current_time() - self._checked_at >= FRESH_SECONDS:
                 self._checks = [each async for each in _checks(self._local)]
                 self._checked_at = trio.current_time()
         if not self._local.is_running:  # stopped during the checks
-            return [Check("node", _why_not_running(self._local))]
+            return [Check("node", _not_running_reason(self._local))]
         return self._checks
 
 
@@ -80,8 +80,8 @@ async def _checks(local: LocalNode) -> AsyncIterator[Check]:
         "cluster", None if node.membership.is_registered else "not registered in the cluster"
     )
     yield Check("listeners", None if local.server.is_accepting else "not accepting connections")
-    refused = [each.failed or each.read_only_reason for each in node.partitions.logs.managers]
-    yield Check("data", next(filter(None, refused), None))
+    problems = [each.failed or each.read_only_reason for each in node.partitions.logs.managers]
+    yield Check("data", next(filter(None, problems), None))
     yield Check("round_trip", await _round_trip(local))
 
 
@@ -92,15 +92,15 @@ async def _round_trip(local: LocalNode) -> str | None:
             async with local.server.connect_in_process(local.endpoint) as stream:
                 connection = Connection(stream)
                 await connection.negotiate()
-                nothing = messages.request_class(ApiKey.METADATA)(topics=[])
-                await connection.request(ApiKey.METADATA, 9, nothing)
+                request = messages.request_class(ApiKey.METADATA)(topics=[])
+                await connection.request(ApiKey.METADATA, 9, request)
                 return None
         except OSError as error:
             return str(error)
     return f"no response within {ROUND_TRIP_SECONDS} seconds"
 
 
-def _why_not_running(local: LocalNode) -> str:
+def _not_running_reason(local: LocalNode) -> str:
     return {
         NodeState.STARTING: "starting: recovering logs and loading groups",
         NodeState.STOPPED: "stopping",

@@ -43,7 +43,7 @@ class HttpService:
             flag="--http",
             is_read_only=not may_write(config),
         )
-        self._beat = LoopMonitor()
+        self._loop_monitor = LoopMonitor()
         self.console: Console | None = None
         self.under_test: UnderTest | None = None
 
@@ -62,7 +62,7 @@ class HttpService:
         """Serve until `close`."""
         assert self.console is not None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._beat.run)
+            nursery.start_soon(self._loop_monitor.run)
             nursery.start_soon(self.console.run)
             await self._servers.run()
             nursery.cancel_scope.cancel()
@@ -77,6 +77,6 @@ class HttpService:
 
     def _app(self, local: LocalNode, console: Console) -> Starlette:
         """Return the application of one node."""
-        metrics = Metrics(local, self._beat)
+        metrics = Metrics(local, self._loop_monitor)
         routes = [*Probes(local).routes(), *metrics.routes(), *console.routes(local)]
         return Starlette(routes=routes)

@@ -14,7 +14,7 @@ from kbroker.node.node import Node
 from kbroker.protocol.otlp import Metric
 from kbroker.runtime.cpu_shares import CpuAccount
 
-from .exposition import Family, labelled
+from .exposition import Family, format_labels
 
 # Maximum number of series of all clients together.
 ROWS_MAX = 10_000
@@ -28,7 +28,7 @@ READ_SECONDS = 1.0
 TEXT_MAX = 200
 CLIENT = "kbroker_client_metric"
 # Prometheus spelling of Python's non-finite floats.
-NO_NUMBERS = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
+NON_FINITE = {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}
 
 # Labels and values in exposition format.
 Lines: TypeAlias = list[tuple[str, str]]
@@ -43,7 +43,7 @@ class PushedMetrics:
         self._read: dict[str, tuple[Pushed, Lines]] = {}
         self._account = CpuAccount()
 
-    def is_of(self, node: Node) -> bool:
+    def belongs_to(self, node: Node) -> bool:
         """Return True if this belongs to the current run of a node."""
         return self._node is node
 
@@ -52,16 +52,16 @@ class PushedMetrics:
         family = Family(CLIENT, "gauge", "Client telemetry (KIP-714).")
         read: dict[str, tuple[Pushed, Lines]] = {}
         ends_at = self._account.seconds + READ_SECONDS
-        left_out = 0
+        dropped_series = 0
         for labels, pushed in self._node.client_metrics.latest():
             if len(family.lines) >= ROWS_MAX:
-                left_out += 1
+                dropped_series += 1
                 continue
             name = labels["client_instance_id"]
             before = self._read.get(name)
             if before is None or before[0] is not pushed:
                 if self._account.seconds >= ends_at:
-                    left_out += 1
+                    dropped_series += 1
                     continue
                 work = partial(_lines, labels, pushed)
                 before = pushed, await self._node.heavy_work.run(work, self._account)
@@ -70,7 +70,7 @@ class PushedMetrics:
             for row, value in before[1]:
                 family.add(row, value)
         self._read = read
-        return family, left_out
+        return family, dropped_series
 
 
 def _lines(labels: Labels, pushed: Pushed) -> Lines:
@@ -85,12 +85,12 @@ def _lines(labels: Labels, pushed: Pushed) -> Lines:
 
 def _text_of(value: float) -> str:
     text = repr(float(value))
-    return NO_NUMBERS.get(text, text)
+    return NON_FINITE.get(text, text)
 
 
 def _labels(labels: Labels, metric: Metric) -> str:
     attributes = ",".join(f"{name}={value}" for name, value in sorted(metric.attributes.items()))
-    return labelled(
+    return format_labels(
         attributes=attributes[:TEXT_MAX],
         client_id=labels["client_id"],
         client_instance_id=labels["client_instance_id"],

@@ -58,7 +58,7 @@ class Family:
         """Add a sample.
 
         Args:
-            labels: Result of `labelled`, or empty.
+            labels: Result of `format_labels`, or empty.
             value: The value; a string is written as it is.
         """
         self.lines.append(f"{self.name}{labels} {value}\n")
@@ -84,7 +84,7 @@ def metric_pieces(metric: Metric, wanted: Format) -> Iterator[bytes]:
         is_first = False
 
 
-def labelled(**labels: str) -> str:
+def format_labels(**labels: str) -> str:
     """Return the label part of a sample, sorted by name like the encoders do."""
     pairs = (f'{name}="{escaped(value)}"' for name, value in sorted(labels.items()))
     return "{" + ",".join(pairs) + "}"

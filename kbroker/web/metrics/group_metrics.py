@@ -16,12 +16,12 @@ GROUP = "kafka_consumergroup_"
 
 
 class GroupMetrics:
-    """One scrape of the groups of a node; `left_out` is the number of dropped series."""
+    """One scrape of the groups of a node; `dropped_series` counts groups and rows beyond the limit."""
 
     def __init__(self, node: Node, rows_max: int = ROWS_MAX) -> None:
         self._node = node
         self._rows_left = rows_max
-        self.left_out = 0
+        self.dropped_series = 0
         self._members = Family(f"{GROUP}members", "gauge", "Number of members of a group.")
         self._current = Family(f"{GROUP}current_offset", "gauge", "Committed offset of a group.")
         self._lag = Family(
@@ -43,7 +43,7 @@ class GroupMetrics:
     def _add_group(self, shard: GroupShard, group_id: str, members: int) -> None:
         group = escaped(group_id)
         if self._rows_left <= 0:
-            self.left_out += 1
+            self.dropped_series += 1
             return
         self._rows_left -= 1
         self._members.add(f'{{consumergroup="{group}"}}', members)
@@ -62,7 +62,7 @@ class GroupMetrics:
 
     def _add_row(self, group: str, topic: str, index: int, offset: int, lag: int | None) -> None:
         if self._rows_left <= 0:
-            self.left_out += 1
+            self.dropped_series += 1
             return
         self._rows_left -= 1
         labels = f'{{consumergroup="{group}",partition="{index}",topic="{escaped(topic)}"}}'

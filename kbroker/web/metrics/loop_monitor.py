@@ -8,9 +8,10 @@ import trio
 
 from kbroker.runtime.timings import Timings
 
-BEAT_SECONDS = 0.25
+# Interval between two timer wake-ups.
+WAKE_UP_SECONDS = 0.25
 # Interval over which the idle fraction is measured.
-LOOK_SECONDS = 10
+IDLE_INTERVAL_SECONDS = 10
 
 
 class LoopMonitor:
@@ -27,13 +28,13 @@ class LoopMonitor:
 
     async def run(self) -> None:
         """Measure forever."""
-        looked_at, worked = time.monotonic(), time.thread_time()
+        measured_at, cpu_seconds = time.monotonic(), time.thread_time()
         while True:
-            due = trio.current_time() + BEAT_SECONDS
+            due = trio.current_time() + WAKE_UP_SECONDS
             await trio.sleep_until(due)
             self.lateness.took(max(trio.current_time() - due, 0.0))
             now = time.monotonic()
-            if now - looked_at >= LOOK_SECONDS:
-                busy = (time.thread_time() - worked) / (now - looked_at)
+            if now - measured_at >= IDLE_INTERVAL_SECONDS:
+                busy = (time.thread_time() - cpu_seconds) / (now - measured_at)
                 self.idle = min(max(1 - busy, 0.0), 1.0)
-                looked_at, worked = now, time.thread_time()
+                measured_at, cpu_seconds = now, time.thread_time()

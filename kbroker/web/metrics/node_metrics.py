@@ -34,9 +34,9 @@ SERVER = "kafka_server_"
 class NodeMetrics:
     """A collector of current values."""
 
-    def __init__(self, local: LocalNode, beat: LoopMonitor) -> None:
+    def __init__(self, local: LocalNode, loop_monitor: LoopMonitor) -> None:
         self._local = local
-        self._beat = beat
+        self._loop_monitor = loop_monitor
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
@@ -81,23 +81,23 @@ class NodeMetrics:
 
     def _requests(self) -> Iterator[Metric]:
         request_metrics = self._local.node.request_metrics
-        asked = CounterMetricFamily("kbroker_requests", "Requests.", labels=("api",))
+        requests = CounterMetricFamily("kbroker_requests", "Requests.", labels=("api",))
         network = "kafka_network_requestmetrics_"
-        same = CounterMetricFamily(f"{network}requests", "Requests.", labels=("request",))
+        kafka_named = CounterMetricFamily(f"{network}requests", "Requests.", labels=("request",))
         total = CounterMetricFamily(
             f"{network}totaltimems", "Total time of all responses in ms.", labels=("request",)
         )
-        took = HistogramMetricFamily(
+        durations = HistogramMetricFamily(
             "kbroker_request_seconds", "Time from a request to its response.", labels=("api",)
         )
         for key in ApiKey:
             if not request_metrics.requests[key]:
                 continue
             name, times = key.api_name, request_metrics.times[key]
-            asked.add_metric((name,), request_metrics.requests[key])
-            same.add_metric((name,), request_metrics.requests[key])
+            requests.add_metric((name,), request_metrics.requests[key])
+            kafka_named.add_metric((name,), request_metrics.requests[key])
             total.add_metric((name,), times.seconds * 1000)
-            took.add_metric((name,), _buckets(times), times.seconds)
+            durations.add_metric((name,), _buckets(times), times.seconds)
         errors = CounterMetricFamily(
             "kbroker_request_errors",
             "Errors in responses, counted per item.",
@@ -105,7 +105,7 @@ class NodeMetrics:
         )
         for (key_number, code), count in sorted(request_metrics.errors.items()):
             errors.add_metric((ApiKey(key_number).api_name, _name_of(code)), count)
-        yield from (asked, took, errors, same, total)
+        yield from (requests, durations, errors, kafka_named, total)
 
     def _clients(self) -> Iterator[Metric]:
         listeners = Counter({each.name: 0 for each in self._local.listeners})
@@ -120,23 +120,23 @@ class NodeMetrics:
             software[kind] += 1
         own = GaugeMetricFamily("kbroker_connections", "Open connections.", labels=("listener",))
         labels = ("listener", "networkProcessor")
-        same = GaugeMetricFamily(
+        kafka_named = GaugeMetricFamily(
             f"{SERVER}socket_server_metrics_connection_count", "Open connections.", labels=labels
         )
         for listener, count in listeners.items():
             own.add_metric((listener,), count)
-            same.add_metric((listener, "0"), count)
+            kafka_named.add_metric((listener, "0"), count)
         clients = GaugeMetricFamily(
             "kbroker_client_info", "Open connections by software.", labels=("software", "version")
         )
         for kind, count in software.items():
             clients.add_metric(kind, count)
-        yield from (own, clients, same)
+        yield from (own, clients, kafka_named)
 
     def _work(self) -> Iterator[Metric]:
-        beat, passes = self._beat, self._local.node.partitions.flusher.passes
+        loop_monitor, passes = self._loop_monitor, self._local.node.partitions.flusher.passes
         yield _histogram(
-            "kbroker_event_loop_lag_seconds", "Delay of event-loop wake-ups.", beat.lateness
+            "kbroker_event_loop_lag_seconds", "Delay of event-loop wake-ups.", loop_monitor.lateness
         )
         yield _histogram("kbroker_fsync_seconds", "Duration of fsync calls on logs.", passes)
         idle = "Fraction of time in which the event loop is idle."
@@ -146,7 +146,7 @@ class NodeMetrics:
             f"{SERVER}kafkarequesthandlerpool_requesthandleravgidle_percent",
             f"{SERVER}kafkarequesthandlerpool_requesthandleravgidlepercent_total",
         ):
-            yield _gauge(name, idle, {}, beat.idle)
+            yield _gauge(name, idle, {}, loop_monitor.idle)
 
     def _disks(self) -> Iterator[Metric]:
         free = GaugeMetricFamily(
@@ -165,8 +165,8 @@ class NodeMetrics:
             except StorageError:
                 continue
         yield from (free, read_only)
-        for what, count in _disk_bytes().items():
-            name = f"{SERVER}kafkaserver_linux_disk_{what}"
+        for direction, count in _disk_bytes().items():
+            name = f"{SERVER}kafkaserver_linux_disk_{direction}"
             yield _gauge(name, "Disk I/O of this process in bytes.", {}, count)
 
 

@@ -62,14 +62,14 @@ class OtlpService:
         self._endpoint = config.otlp_endpoint
         self._interval = config.otlp_interval_ms / 1000
         self._exporter: OTLPMetricExporter | None = None
-        self._beat = LoopMonitor()
+        self._loop_monitor = LoopMonitor()
         self._sender = trio.CapacityLimiter(1)
         self._nodes: Sequence[LocalNode] = ()
         self._scope = trio.CancelScope()
         self._is_failing = False
 
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
-        """Remember the nodes; no port is bound."""
+        """Store the nodes for `run`; this service has no port."""
         self._nodes, self._scope = nodes, trio.CancelScope()
         self._exporter = OTLPMetricExporter(endpoint=self._endpoint)
 
@@ -77,7 +77,7 @@ class OtlpService:
         """Export until `close`."""
         with self._scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._beat.run)
+                nursery.start_soon(self._loop_monitor.run)
                 for local in self._nodes:
                     nursery.start_soon(self._send_regularly, local)
 
@@ -89,7 +89,7 @@ class OtlpService:
             exporter.shutdown()  # stops the retries of its thread
 
     async def _send_regularly(self, local: LocalNode) -> None:
-        metrics, began = Metrics(local, self._beat), time.time_ns()
+        metrics, began = Metrics(local, self._loop_monitor), time.time_ns()
         while True:
             await trio.sleep(self._interval)
             text = await metrics.text()
@@ -99,9 +99,9 @@ class OtlpService:
             assert self._exporter is not None, "`close` cancels this task"
             send = partial(_send, self._exporter, text, resource, began, time.time_ns())
             sent = await trio.to_thread.run_sync(send, abandon_on_cancel=True, limiter=self._sender)
-            self._note(is_sent=sent)
+            self._log_outcome(is_sent=sent)
 
-    def _note(self, *, is_sent: bool) -> None:
+    def _log_outcome(self, *, is_sent: bool) -> None:
         """Log the first failure and the recovery."""
         if self._is_failing is not is_sent:
             return
@@ -155,14 +155,14 @@ def metrics_of(text: str, began: int, now: int) -> Iterator[Metric]:
             point = NumberDataPoint(dict(sample.labels), began, now, sample.value)
             by_name.setdefault(sample.name, []).append(point)
         for name, points in by_name.items():
-            yield _metric(name, family, _numbers(family.type, points))
+            yield _metric(name, family, _number_data(family.type, points))
 
 
 def _metric(name: str, family: Family, data: Sum | Gauge | Histogram) -> Metric:
     return Metric(name, family.documentation, family.unit, data)
 
 
-def _numbers(kind: str, points: Sequence[NumberDataPoint]) -> Sum | Gauge:
+def _number_data(kind: str, points: Sequence[NumberDataPoint]) -> Sum | Gauge:
     if kind == COUNTER:
         return Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
     return Gauge(points)
@@ -189,7 +189,7 @@ class _Buckets:
         self.sum = 0.0
 
     def point(self, labels: Mapping[str, str], began: int, now: int) -> HistogramDataPoint:
-        """Return it as an OpenTelemetry data point, with counts per bucket."""
+        """Return the histogram as an OpenTelemetry data point, with counts per bucket."""
         bounds = sorted(self.up_to)
         counted = [self.up_to[bound] for bound in bounds]
         counts = [count - before for before, count in zip([0, *counted], counted, strict=False)]

@@ -1,7 +1,7 @@
 """Topic and partition metrics.
 
-Each partition is reported by its leader, or by the controller while it has no leader. Each topic is
-reported with its first partition. So the sum over all nodes counts everything once.
+The leader of a partition reports it; the controller reports a partition without a leader. Metrics of a
+topic are reported with its partition 0. The sum over all nodes therefore counts each of them once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.errors import StorageError
 
-from .exposition import Family, escaped, labelled
+from .exposition import Family, escaped, format_labels
 
 # Partitions between two checks for a pause.
 PARTITIONS_AT_ONCE = 16
@@ -71,7 +71,7 @@ class PartitionMetrics:
         self._traffic: Counter[tuple[str, str]] = Counter()
         # Topics of which this node leads a partition.
         self._topics: dict[str, None] = {}
-        self._hosted = self._led = self._led_without_all = self._leaderless = 0
+        self._hosted = self._led = self._under_replicated_count = self._leaderless = 0
 
     async def collect(self, duty_cycle: DutyCycle) -> None:
         """Collect all partitions, pausing in between."""
@@ -91,7 +91,7 @@ class PartitionMetrics:
     def _add_partition(self, topic: Topic, name: str, partition: Partition, minimum: int) -> None:
         node = self._node
         leads = node.partitions.leads(partition)
-        has_none = partition.leader == NO_LEADER and node.controller.in_charge
+        is_leaderless = partition.leader == NO_LEADER and node.controller.in_charge
         labels = f'{{partition="{partition.index}",topic="{name}"}}'
         replica = node.partitions.opened_replica(topic, partition.index)
         if node.id in partition.replicas:
@@ -103,19 +103,19 @@ class PartitionMetrics:
                 log = None if replica is None else replica.log
                 self._current.add(labels, 0 if log is None else log.high_watermark)
                 self._oldest.add(labels, 0 if log is None else log.log_start_offset)
-        if not (leads or has_none):
+        if not (leads or is_leaderless):
             return
         self._led += leads
-        self._leaderless += has_none
-        in_sync, all_of_them = len(partition.isr), len(partition.replicas)
-        needed = min(minimum, all_of_them)
-        self._led_without_all += leads and in_sync < all_of_them
+        self._leaderless += is_leaderless
+        in_sync, replicas = len(partition.isr), len(partition.replicas)
+        needed = min(minimum, replicas)
+        self._under_replicated_count += leads and in_sync < replicas
         self._leader.add(labels, partition.leader)
-        self._replicas.add(labels, all_of_them)
-        self._count_of_replicas.add(labels, all_of_them)
+        self._replicas.add(labels, replicas)
+        self._count_of_replicas.add(labels, replicas)
         self._in_sync.add(labels, in_sync)
         self._preferred.add(labels, int(partition.leader == partition.replicas[0]))
-        self._under_replicated.add(labels, int(in_sync < all_of_them))
+        self._under_replicated.add(labels, int(in_sync < replicas))
         self._under_minimum.add(labels, int(in_sync < needed))
         self._at_minimum.add(labels, int(in_sync == needed))
         if not partition.index:
@@ -138,10 +138,10 @@ class PartitionMetrics:
         self._count("totalproducerequests", topic, replica.traffic.appends)
         self._count("totalfetchrequests", topic, replica.traffic.reads)
 
-    def _count(self, what: str, topic: str, times: int) -> None:
-        self._traffic[what, topic] += times
+    def _count(self, metric: str, topic: str, times: int) -> None:
+        self._traffic[metric, topic] += times
         if topic != ALL_TOPICS:
-            self._traffic[what, ALL_TOPICS] += times
+            self._traffic[metric, ALL_TOPICS] += times
 
     def families(self) -> Iterator[Family]:
         """Yield the collected families."""
@@ -159,19 +159,19 @@ class PartitionMetrics:
         yield self._size
         stored = _gauge("kbroker_storage_bytes", "Bytes of the logs in a data directory.")
         for directory, size in self._stored.items():
-            stored.add(labelled(data_dir=directory), size)
+            stored.add(format_labels(data_dir=directory), size)
         yield stored
         yield from self._traffic_families()
         yield from self._totals()
 
     def _traffic_families(self) -> Iterator[Family]:
-        for what, text in TRAFFIC.items():
-            for spelling in (what, f"{what}persec"):
+        for metric, text in TRAFFIC.items():
+            for spelling in (metric, f"{metric}persec"):
                 name = f"kafka_server_brokertopicmetrics_{spelling}_total"
                 family = Family(name, "counter", text)
-                family.add("", self._traffic[what, ALL_TOPICS])
+                family.add("", self._traffic[metric, ALL_TOPICS])
                 for topic in self._topics:
-                    family.add(f'{{topic="{escaped(topic)}"}}', self._traffic[what, topic])
+                    family.add(f'{{topic="{escaped(topic)}"}}', self._traffic[metric, topic])
                 yield family
 
     def _totals(self) -> Iterator[Family]:
@@ -183,7 +183,7 @@ class PartitionMetrics:
             (
                 f"{manager}underreplicatedpartitions",
                 "Under-replicated partitions that this node leads.",
-                self._led_without_all,
+                self._under_replicated_count,
             ),
             (
                 f"{controller}offlinepartitionscount",

@@ -32,11 +32,11 @@ REST = 1
 class Metrics:
     """Metrics of one node, with its own registry."""
 
-    def __init__(self, local: LocalNode, beat: LoopMonitor) -> None:
+    def __init__(self, local: LocalNode, loop_monitor: LoopMonitor) -> None:
         self._local = local
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
-        self._of_node = NodeMetrics(local, beat)
+        self._node_metrics = NodeMetrics(local, loop_monitor)
         self._pushed: PushedMetrics | None = None
         self._lock = trio.Lock()
         self._cache: dict[Format, tuple[float, list[bytes]]] = {}
@@ -76,7 +76,7 @@ class Metrics:
                 yield piece
                 await duty_cycle.pause()
         if self._local.is_running:
-            for metric in self._of_node.collect():
+            for metric in self._node_metrics.collect():
                 for piece in metric_pieces(metric, wanted):
                     yield piece
                     await duty_cycle.pause()
@@ -93,12 +93,12 @@ class Metrics:
         partitions, groups = PartitionMetrics(node), GroupMetrics(node)
         await partitions.collect(duty_cycle)
         await groups.collect(duty_cycle)
-        if self._pushed is None or not self._pushed.is_of(node):
+        if self._pushed is None or not self._pushed.belongs_to(node):
             self._pushed = PushedMetrics(node)
-        pushed, pushes_left_out = await self._pushed.family()
-        left_out = Family(
+        pushed, dropped_pushes = await self._pushed.family()
+        dropped_series = Family(
             "kbroker_metrics_dropped_series", "gauge", "Series dropped by the cardinality limits."
         )
-        left_out.add('{what="groups"}', groups.left_out)
-        left_out.add('{what="client_metrics"}', pushes_left_out)
-        return [*partitions.families(), *groups.families(), pushed, left_out]
+        dropped_series.add('{what="groups"}', groups.dropped_series)
+        dropped_series.add('{what="client_metrics"}', dropped_pushes)
+        return [*partitions.families(), *groups.families(), pushed, dropped_series]

@@ -122,6 +122,6 @@ async def test_one_scrape_parses_new_pushes_for_limited_time(
         found = []
         metrics = PushedMetrics(broker.node)
         for _ in range(4):
-            family, left_out = await metrics.family()
-            found.append((len(family.lines), left_out))
+            family, dropped_series = await metrics.family()
+            found.append((len(family.lines), dropped_series))
     assert found == [(1, 2), (2, 1), (3, 0), (3, 0)]

@@ -18,4 +18,4 @@ async def test_group_series_are_limited() -> None:
         groups = GroupMetrics(broker.node, rows_max=3)
         await groups.collect(DutyCycle())
         assert sum(len(each.lines) for each in groups.families()) <= 3 * 4
-        assert groups.left_out == 3, "a row of the second group, and two groups"
+        assert groups.dropped_series == 3, "a row of the second group, and two groups"

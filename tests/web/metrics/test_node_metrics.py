@@ -11,7 +11,7 @@ import trio.testing
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import HeartbeatRequest
-from kbroker.web.metrics.loop_monitor import BEAT_SECONDS, LoopMonitor
+from kbroker.web.metrics.loop_monitor import WAKE_UP_SECONDS, LoopMonitor
 from kbroker.web.metrics.node_metrics import OTHERS, SOFTWARE_MAX
 
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
@@ -102,15 +102,15 @@ async def test_kafka_jmx_metric_names_are_exposed_in_both_spellings() -> None:
 async def test_event_loop_lag_is_recorded(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    beat = LoopMonitor()
+    loop_monitor = LoopMonitor()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(beat.run)
-        await trio.sleep(BEAT_SECONDS / 2)
+        nursery.start_soon(loop_monitor.run)
+        await trio.sleep(WAKE_UP_SECONDS / 2)
         autojump_clock.jump(1)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert sum(beat.lateness.counts) == 1
-    assert beat.lateness.seconds == pytest.approx(1 - BEAT_SECONDS / 2)
+    assert sum(loop_monitor.lateness.counts) == 1
+    assert loop_monitor.lateness.seconds == pytest.approx(1 - WAKE_UP_SECONDS / 2)
 
 
 async def test_kbroker_metric_names_are_exposed(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_kbroker_metric_names_are_exposed(tmp_path: Path) -> None:
         await produce(wire, topic, batch([b"a"]))
         for _ in range(2):
             await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
-        await until(lambda: any(http._beat.lateness.counts))
+        await until(lambda: any(http._loop_monitor.lateness.counts))
         metrics = await scrape(http.endpoint_of(1))
     assert metrics("kbroker_requests_total", api="Heartbeat") == 2
     assert metrics("kbroker_request_seconds_count", api="Heartbeat") == 2

@@ -80,15 +80,15 @@ class SchemaDecoder:
         except RegistryError:
             if isinstance(frame.schema, str) and frame.indexes is None:
                 return None  # a leading 1 byte is common in data without a schema
-            trouble = f"Schema {frame.schema} is not in the registry."
-            return Decoded(trouble=trouble, is_guess=frame.indexes is None)
+            problem = f"Schema {frame.schema} is not in the registry."
+            return Decoded(problem=problem, is_guess=frame.indexes is None)
         described = _describe(place)
         if len(frame.body) > BYTES_MAX:
-            trouble = f"Not decoded: larger than {BYTES_MAX // 1024} kB."
-            return Decoded(described, trouble=trouble, is_too_large=True)
+            problem = f"Not decoded: larger than {BYTES_MAX // 1024} kB."
+            return Decoded(described, problem=problem, is_too_large=True)
         values = await self._values(place.content)
         if isinstance(values, str):
-            return Decoded(described, trouble=values)
+            return Decoded(described, problem=values)
         return await self._read(values, frame, described)
 
     async def _read(self, values: Values, frame: Frame, described: dict[str, object]) -> Decoded:
@@ -101,8 +101,8 @@ class SchemaDecoder:
         try:
             return await self._in_thread(work)
         except LimitExceeded:
-            trouble = f"Not decoded: it contains more than {STEPS_MAX} values."
-            return Decoded(described, trouble=trouble, is_too_large=True)
+            problem = f"Not decoded: it contains more than {STEPS_MAX} values."
+            return Decoded(described, problem=problem, is_too_large=True)
 
     # -- schemas
 
@@ -114,14 +114,14 @@ class SchemaDecoder:
         try:
             texts = referred_texts(self._topic.store, content)
         except RegistryError as error:
-            return _trouble(error)
+            return _problem(error)
         size = len(content.text) + sum(map(len, texts.values()))
         if size > TEXT_MAX:
             return f"Not decoded: its schema is larger than {TEXT_MAX // 1024} kB."
         try:
             made = await self._made(content, texts)
         except RegistryError as error:  # not cached: a later attempt may succeed
-            return _trouble(error)
+            return _problem(error)
         if content not in self._kept:
             self._kept[content] = made, size
             self._size += size
@@ -141,7 +141,7 @@ class SchemaDecoder:
         except RegistryError as error:
             if error.code == STORE_FAILED:
                 raise
-            return _trouble(error)
+            return _problem(error)
         return await self._in_thread(partial(_made, content, texts))
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
@@ -152,10 +152,10 @@ def _made(content: Content, texts: Texts) -> Values | str:
     try:
         return values_of(content, texts)
     except RegistryError as error:
-        return _trouble(error)
+        return _problem(error)
 
 
-def _trouble(error: RegistryError) -> str:
+def _problem(error: RegistryError) -> str:
     return f"The schema cannot be used: {error.message}."
 
 
@@ -164,7 +164,7 @@ def _decoded(values: Values, frame: Frame, described: dict[str, object], steps: 
     try:
         found = values.read(frame, steps)
     except InvalidValue as error:
-        return Decoded(described, trouble=f"The data does not match its schema: {error}.")
+        return Decoded(described, problem=f"The data does not match its schema: {error}.")
     if found.message is not None:
         described = described | {"message": found.message}
     return Decoded(described, found.document, found.text)

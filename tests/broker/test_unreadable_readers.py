@@ -342,7 +342,7 @@ class LiveView:
         self._text = b""
         self.places: dict[str, int] = {}
         self.values: list[str] = []
-        self.trouble = ""
+        self.problem = ""
 
     async def begin(self, places: dict[str, int]) -> None:
         last = f"Last-Event-ID: {json.dumps(places)}\r\n" if places else ""
@@ -358,7 +358,7 @@ class LiveView:
                 self._text = self._text[found.end() :]
                 self.places = json.loads(found[1])
                 event = json.loads(found[2])
-                self.trouble = event["trouble"]
+                self.problem = event["problem"]
                 self.values += [each["value"] for each in event["records"]]
 
 
@@ -375,14 +375,14 @@ async def _watch_live(world: World, places: dict[str, int]) -> None:
     async with await trio.open_tcp_stream(*world.http.endpoint_of(1)) as stream:
         view = LiveView(stream)
         await view.begin(places)
-        await view.watch_until(lambda: view.trouble and "1" in view.places)
-        assert "partition 0 of t: cannot be read (KAFKA_STORAGE_ERROR)" in view.trouble
+        await view.watch_until(lambda: view.problem and "1" in view.places)
+        assert "partition 0 of t: cannot be read (KAFKA_STORAGE_ERROR)" in view.problem
         value = b"while %d" % len(places)
         await produce(world.wire, world.topic, batch([value]), partition=1)
         await view.watch_until(lambda: view.values)
         assert view.values == [value.decode()]
         assert view.places.get("0") == places.get("0")
-        assert view.trouble
+        assert view.problem
 
 
 READERS = {

@@ -282,7 +282,7 @@ class Search:
             assert found["records"] == []
             self.scanned += found["scanned"]
             self.requests += 1
-            self.left.append(found["left"])
+            self.left.append(found["remaining"])
             cursor = found["cursor"]
             if found["done"]:
                 break

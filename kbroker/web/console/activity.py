@@ -1,4 +1,4 @@
-"""Client activity at the nodes of this process, and explanations of the state of things."""
+"""Client activity at the nodes of this process, and explanations of a group, client or partition."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType
 from kbroker.text.times import iso_time
 
-from .answers import PARTITION_MAX, REST, answer, answer_rows, number, path_number
-from .api import DESCRIBE_CLUSTER, Api, Needs
+from .answers import PARTITION_MAX, REST, json_response, json_rows_response, number, path_number
+from .api import DESCRIBE_CLUSTER, Api, Permission
 from .groups import DESCRIBE_GROUP
 from .sessions import Viewer
 from .topics import DESCRIBE_TOPIC
 
 EVENTS_SHOWN = 200
 CLIENTS_SHOWN = 500
-DESCRIBE_TRANSACTION = Needs(AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, "name")
+DESCRIBE_TRANSACTION = Permission(AclOperation.DESCRIBE, AclResourceType.TRANSACTIONAL_ID, "name")
 
 
 class Activity:
@@ -66,24 +66,24 @@ class Activity:
                     rows.append(_client_row(node, name, clients[name]))
                 await duty_cycle.pause()
         own = self._api.node.activity
-        happenings = list(own.since(after))[-EVENTS_SHOWN:] if own is not None else []
-        said = {
-            "elsewhere": self._api.elsewhere,
-            "number": happenings[-1].number if happenings else after,
-            "happenings": [
+        events = list(own.since(after))[-EVENTS_SHOWN:] if own is not None else []
+        fields = {
+            "other_nodes": self._api.other_nodes,
+            "number": events[-1].number if events else after,
+            "events": [
                 {
                     "number": each.number,
                     "at_ms": each.at_ms,
                     "client_id": each.client_id,
                     "host": each.host,
                     "text": each.text,
-                    "trouble": each.is_problem,
-                    "times": each.times,
+                    "problem": each.is_problem,
+                    "count": each.times,
                 }
-                for each in happenings
+                for each in events
             ],
         }
-        return await answer_rows(said, "clients", rows)
+        return await json_rows_response(fields, "clients", rows)
 
     async def _group(self, request: Request, _: Viewer) -> Response:
         name = request.path_params["group"]
@@ -156,7 +156,7 @@ def _client_sentences(nodes: list[Node], name: str) -> list[str]:
 
 
 def _explained(explanation: Explanation) -> Response:
-    return answer(
+    return json_response(
         {
             "now": explanation.now,
             "past": [

@@ -26,6 +26,7 @@ _STATUS = {
     ErrorCode.GROUP_ID_NOT_FOUND: 404,
     ErrorCode.INVALID_TOPIC_EXCEPTION: 404,
 }
+# HTTP statuses.
 CONFLICT, UNREACHABLE = 409, 502
 PARTITION_MAX = (1 << 31) - 1
 
@@ -39,19 +40,23 @@ class ApiError(Exception):
         self.headers = headers
 
 
-def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(
+    value: object, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     """Return a JSON response in ASCII, because names may contain lone surrogates."""
     body = json.dumps(value, separators=(",", ":")).encode() + b"\n"
     return Response(body, status, headers, media_type="application/json")
 
 
-async def answer_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> Response:
-    """Return a JSON response with rows, of which there may be many."""
-    body = await json_of_rows(value, name, rows) + b"\n"
+async def json_rows_response(
+    value: Mapping[str, object], name: str, rows: Iterable[object]
+) -> Response:
+    """Return a JSON response with many rows under a name; pause between the rows."""
+    body = await serialize_rows(value, name, rows) + b"\n"
     return Response(body, media_type="application/json")
 
 
-async def json_of_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> bytes:
+async def serialize_rows(value: Mapping[str, object], name: str, rows: Iterable[object]) -> bytes:
     """Serialize an object with rows under a name; pause between the rows."""
     duty_cycle, parts = DutyCycle(rest=REST), []
     for row in rows:
@@ -69,25 +74,25 @@ def with_error_responses(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except ApiError as error:
-            return _refused(error.status, str(error), error.headers)
+            return _error_response(error.status, str(error), error.headers)
         except KafkaError as error:
             status = _STATUS.get(error.code, CONFLICT)
             text = f"{error.code.name}: {error.message}" if error.message else error.code.name
-            return _refused(status, text)
+            return _error_response(status, text)
         except (NoSuchTopic, NoSuchGroup, NoSuchTransaction) as error:
-            return _refused(404, str(error))
+            return _error_response(404, str(error))
         except (ClientError, OSError) as error:
-            return _refused(UNREACHABLE, str(error))
+            return _error_response(UNREACHABLE, str(error))
 
     return handle
 
 
-def _refused(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
-    return answer({"error": reason}, status, headers)
+def _error_response(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
+    return json_response({"error": reason}, status, headers)
 
 
 def path_number(request: Request, name: str, most: int) -> int:
-    """Return an integer of the path. Raises ApiError.
+    """Return an integer from the path of a request. Raises ApiError.
 
     Starlette's own converter fails with thousands of digits.
     """
@@ -98,7 +103,7 @@ def path_number(request: Request, name: str, most: int) -> int:
 
 
 def number(request: Request, name: str, default: int, least: int, most: int) -> int:
-    """Return an integer of the query. Raises ApiError."""
+    """Return an integer from the query string of a request. Raises ApiError."""
     text = request.query_params.get(name, "")
     if not text:
         return default

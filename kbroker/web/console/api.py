@@ -21,21 +21,24 @@ from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resour
 from kbroker.text.documents import Json, read_json
 from kbroker.web.logins import FORBIDDEN
 
-from .answers import ApiError, answer, with_error_responses
+from .answers import ApiError, json_response, with_error_responses
 from .schemas import Schemas
 from .sessions import TOO_MANY_REQUESTS, Sessions, Viewer
 from .trends import Trends
 
+# Path of the API.
 ROOT = "/api/v1"
 TOKEN_HEADER = "x-kbroker-token"
+# Maximum number of concurrent scans of records.
 SCANS_AT_ONCE = 2
+# Maximum number of live streams.
 LIVE_MAX = 20
 T = TypeVar("T")
 
 View: TypeAlias = Callable[[Request, Viewer], Awaitable[Response]]
 
 
-class Needs(NamedTuple):
+class Permission(NamedTuple):
     """A permission that a route needs.
 
     Attributes:
@@ -61,15 +64,15 @@ class LiveSlot:
     __slots__ = ("__weakref__",)
 
 
-DESCRIBE_CLUSTER = Needs(AclOperation.DESCRIBE)
-ALTER_CLUSTER = Needs(AclOperation.ALTER)
+DESCRIBE_CLUSTER = Permission(AclOperation.DESCRIBE)
+ALTER_CLUSTER = Permission(AclOperation.ALTER)
 
 
 class Api:
     """API of one node.
 
     Attributes:
-        seconds: Maximum duration of a request.
+        seconds: Maximum duration of a request, in seconds.
         live_resting: Held by the stream that pauses between two time slices; see `DutyCycle`.
         live: Slots of streams that are open or about to open.
         ending: Set before a stop, so that streams end.
@@ -109,17 +112,17 @@ class Api:
         return [each.node for each in self._nodes if each.is_running]
 
     @property
-    def elsewhere(self) -> list[int]:
-        """Nodes of other processes, whose internal state is not available here."""
-        here = {each.id for each in self._nodes}
-        return sorted(self.node.cluster.registrations.live.keys() - here)
+    def other_nodes(self) -> list[int]:
+        """IDs of the nodes of other processes, whose internal state this process cannot read."""
+        local_ids = {each.id for each in self._nodes}
+        return sorted(self.node.cluster.registrations.live.keys() - local_ids)
 
     def node_of(self, node_id: int | None) -> Node:
-        """Return a node of this process; this node if it is none of them."""
+        """Return the node with this ID if it runs in this process, else the node of this API."""
         return next((each for each in self.nodes if each.id == node_id), self.node)
 
     def take_live_slot(self) -> LiveSlot:
-        """Reserve a slot for a stream before anything is awaited. Raises ApiError."""
+        """Reserve a slot for a stream; call it before the first await. Raises ApiError."""
         if len(self.live) >= LIVE_MAX:
             raise ApiError(TOO_MANY_REQUESTS, f"too many live views (maximum {LIVE_MAX})")
         slot = LiveSlot()
@@ -144,37 +147,37 @@ class Api:
         await found.catch_up()
         return found
 
-    def read_route(self, path: str, view: View, *needs: Needs) -> Route:
+    def read_route(self, path: str, view: View, *permissions: Permission) -> Route:
         """Return a GET route.
 
         Args:
             path: Path below the API root.
-            view: Handler; without `needs` it filters its rows by permission itself.
-            needs: Permissions that the viewer needs.
+            view: Handler; without `permissions` it filters its rows by permission itself.
+            permissions: Permissions that the viewer needs.
         """
 
         async def handle(request: Request) -> Response:
             _check_origin(request)
             async with self._sessions.viewer(request) as viewer:
-                _check(viewer, request, needs)
+                _check(viewer, request, permissions)
                 return await view(request, viewer)
 
         return Route(ROOT + path, with_error_responses(handle), methods=["GET"])
 
-    def write_route(self, path: str, view: View, *needs: Needs) -> Route:
+    def write_route(self, path: str, view: View, *permissions: Permission) -> Route:
         """Return a POST route that changes something and requires the session's token.
 
         Args:
             path: Path below the API root.
             view: Handler.
-            needs: Permissions that the viewer needs.
+            permissions: Permissions that the viewer needs.
         """
 
         async def handle(request: Request) -> Response:
             _check_origin(request)
             self._check_write(request)
             async with self._sessions.viewer(request) as viewer:
-                _check(viewer, request, needs)
+                _check(viewer, request, permissions)
                 return await view(request, viewer)
 
         return Route(ROOT + path, with_error_responses(handle), methods=["POST"])
@@ -190,10 +193,10 @@ class Api:
             raise ApiError(FORBIDDEN, f"invalid {TOKEN_HEADER}; use the token of {ROOT}/session")
 
     def session_route(self, is_under_test: Callable[[], bool]) -> Route:
-        """Return the route with the facts that a page needs first."""
+        """Return the route with the version, user and token, which a page loads first."""
 
         async def session(_: Request, viewer: Viewer) -> Response:
-            return answer(
+            return json_response(
                 {
                     "version": __version__,
                     "node_id": self.local.id,
@@ -208,9 +211,9 @@ class Api:
         return self.read_route("/session", session)
 
 
-def _check(viewer: Viewer, request: Request, needs: Sequence[Needs]) -> None:
+def _check(viewer: Viewer, request: Request, permissions: Sequence[Permission]) -> None:
     """Raise ApiError if the viewer lacks one of the permissions."""
-    for each in needs:
+    for each in permissions:
         viewer.require(each.operation, each.resource(request))
 
 
@@ -220,7 +223,7 @@ def _check_origin(request: Request) -> None:
         raise ApiError(FORBIDDEN, "cross-site requests are not allowed")
 
 
-async def document(request: Request) -> dict[str, Json]:
+async def read_json_body(request: Request) -> dict[str, Json]:
     """Return the JSON object in a request body. Raises ApiError."""
     try:
         found = read_json(await request.body())
@@ -248,7 +251,7 @@ def field(found: Mapping[str, object], name: str, kind: type[T]) -> T | None: ..
 def field(
     found: Mapping[str, object], name: str, kind: type[T], default: T | None = None
 ) -> T | None:
-    """Return a field of a body with a type check. Raises ApiError."""
+    """Return a field of a request body after a check of its type. Raises ApiError."""
     value = found.get(name, default)
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value

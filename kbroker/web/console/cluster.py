@@ -25,12 +25,14 @@ from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resour
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
 
-from .answers import CONFLICT, REST, ApiError, answer, answer_rows, number
-from .api import DESCRIBE_CLUSTER, Api, document, field
+from .answers import CONFLICT, REST, ApiError, json_response, json_rows_response, number
+from .api import DESCRIBE_CLUSTER, Api, field, read_json_body
 from .sessions import Viewer
 from .trends import SAMPLE_SECONDS
 
+# Maximum number of rows of one table in a response.
 ROWS_MAX = 500
+# Maximum number of transactions per response that are described in detail.
 DESCRIBED_MAX = 100
 # Clusters with more partitions are only checked by `kbroker cluster health`.
 PARTITIONS_CHECKED_MAX = 1_000
@@ -63,7 +65,7 @@ class ClusterViews:
         software: Counter[str] = Counter()
         for each in tuple(api.local.server.connections):
             software[each.peer.software or "unknown"] += 1
-        return answer(
+        return json_response(
             {
                 "cluster_id": node.cluster.id,
                 "node_id": node.id,
@@ -75,15 +77,15 @@ class ClusterViews:
                         "name": listener.name,
                         "address": str(api.local.endpoints()[listener.name]),
                         "tls": listener.certificates is not None,
-                        "login": list(listener.users.mechanisms) if listener.users else [],
+                        "mechanisms": list(listener.users.mechanisms) if listener.users else [],
                     }
                     for listener in (api.local.listeners if may_see else [api.listener])
                 ],
                 "software": dict(software.most_common(50)) if may_see else None,
-                "disks": _disks(api) if may_see else None,
+                "disks": _disk_rows(api) if may_see else None,
                 "problems": problems,
                 "outage": await self._outage() if may_see else None,
-                "elsewhere": api.elsewhere,
+                "other_nodes": api.other_nodes,
                 "sample_seconds": SAMPLE_SECONDS,
                 "records_per_second": api.trends.records.values() if may_see else None,
                 "requests_per_second": api.trends.requests.values() if may_see else None,
@@ -91,7 +93,7 @@ class ClusterViews:
         )
 
     async def _outage(self) -> dict[str, int]:
-        """Count failures from this node's metadata, which is cheap in a large cluster too."""
+        """Count failures in this node's copy of the metadata, without requests to other nodes."""
         cluster, duty_cycle = self._api.node.cluster, DutyCycle(rest=REST)
         offline = under_replicated = 0
         for topic in tuple(cluster.topics.values()):
@@ -104,38 +106,39 @@ class ClusterViews:
 
     async def _cluster(self, _: Request, viewer: Viewer) -> Response:
         cluster, duty_cycle = self._api.node.cluster, DutyCycle(rest=REST)
-        leads: Counter[int] = Counter()
-        hosts: Counter[int] = Counter()
-        behind: list[dict[str, object]] = []
+        leader_counts: Counter[int] = Counter()
+        replica_counts: Counter[int] = Counter()
+        under_replicated: list[dict[str, object]] = []
         moving: list[dict[str, object]] = []
-        partitions = offline = behind_count = 0
+        partitions = offline = under_replicated_count = 0
         for topic in tuple(cluster.topics.values()):
             for each in topic.partitions:
                 partitions += 1
-                leads[each.leader] += 1
-                hosts.update(each.replicas)
+                leader_counts[each.leader] += 1
+                replica_counts.update(each.replicas)
                 row = {"topic": topic.name, "partition": each.index, "leader": each.leader}
                 row |= {"replicas": each.replicas, "isr": each.isr}
                 offline += each.leader == NO_LEADER
                 if each.leader == NO_LEADER or len(each.isr) < len(each.replicas):
-                    behind_count += 1
-                    behind += [row] if len(behind) < ROWS_MAX else []
+                    under_replicated_count += 1
+                    under_replicated += [row] if len(under_replicated) < ROWS_MAX else []
                 if (each.adding or each.removing) and len(moving) < ROWS_MAX:
                     moves = {"adding": list(each.adding), "removing": list(each.removing)}
                     moving.append(row | moves)
                 await duty_cycle.pause()
         metadata = await viewer.cluster.metadata([])
-        return answer(
+        return json_response(
             {
                 "cluster_id": metadata.cluster_id,
                 "topics": len(cluster.topics),
                 "partitions": partitions,
                 "brokers": [
-                    row | {"replicas": hosts[row["broker"]]} for row in broker_rows(metadata, leads)
+                    row | {"replicas": replica_counts[row["broker"]]}
+                    for row in broker_rows(metadata, leader_counts)
                 ],
                 "offline": offline,
-                "behind_count": behind_count,
-                "behind": behind,
+                "under_replicated_count": under_replicated_count,
+                "under_replicated": under_replicated,
                 "reassignments": moving,
             }
         )
@@ -146,7 +149,7 @@ class ClusterViews:
         search = request.query_params.get("search", "").lower()
         limit = number(request, "limit", 200, 1, ROWS_MAX)
         rows: list[dict[str, Any]] = []
-        duty_cycle, held, left_out = DutyCycle(rest=REST), 0, 0
+        duty_cycle, unstable, omitted = DutyCycle(rest=REST), 0, 0
         for node in self._api.nodes:
             for topic in tuple(node.cluster.topics.values()):
                 if search not in topic.name.lower():
@@ -156,16 +159,20 @@ class ClusterViews:
                     replica = node.partitions.opened_replica(topic, partition.index)
                     if replica is None or not node.partitions.leads(partition):
                         continue
-                    row = _stored(topic.name, partition.index, replica.log)
-                    is_held = row["last_stable_offset"] < row["high_watermark"]
-                    held += is_held
-                    if len(rows) < limit or (is_held and len(rows) < ROWS_MAX):
+                    row = _storage_row(topic.name, partition.index, replica.log)
+                    is_unstable = row["last_stable_offset"] < row["high_watermark"]
+                    unstable += is_unstable
+                    if len(rows) < limit or (is_unstable and len(rows) < ROWS_MAX):
                         rows.append(row | {"node": node.id})
                     else:
-                        left_out += 1
+                        omitted += 1
         rows.sort(key=lambda row: row["last_stable_offset"] >= row["high_watermark"])
-        said = {"held_back": held, "left_out": left_out, "elsewhere": self._api.elsewhere}
-        return await answer_rows(said, "partitions", rows)
+        fields = {
+            "unstable_partitions": unstable,
+            "omitted_partitions": omitted,
+            "other_nodes": self._api.other_nodes,
+        }
+        return await json_rows_response(fields, "partitions", rows)
 
     async def _transactions(self, _: Request, viewer: Viewer) -> Response:
         rows = []
@@ -175,18 +182,18 @@ class ClusterViews:
             if one.state == ONGOING and number_ < DESCRIBED_MAX:
                 row |= (await describe_transaction(viewer.cluster, one.id)).row()
             rows.append(row)
-        return await answer_rows({}, "transactions", rows[:ROWS_MAX])
+        return await json_rows_response({}, "transactions", rows[:ROWS_MAX])
 
     async def _abort(self, request: Request, viewer: Viewer) -> Response:
-        asked = await document(request)
-        place = field(asked, "topic", str), field(asked, "partition", int, 0)
-        start = field(asked, "start_offset", int, 0)
-        found = await open_transactions(viewer.cluster, [place])
+        body = await read_json_body(request)
+        partition = field(body, "topic", str), field(body, "partition", int, 0)
+        start = field(body, "start_offset", int, 0)
+        found = await open_transactions(viewer.cluster, [partition])
         one = next((each for each in found if each.start_offset == start), None)
         if one is None:
             raise ApiError(404, f"no open transaction with start offset {start}")
         hanging = await hanging_transactions(
-            viewer.cluster, [place], before_ms=one.last_timestamp + 1
+            viewer.cluster, [partition], before_ms=one.last_timestamp + 1
         )
         if one not in hanging:
             raise ApiError(
@@ -194,7 +201,7 @@ class ClusterViews:
                 f"the transaction of producer {one.producer_id} is not hanging: its coordinator ends it at its timeout",
             )
         await abort_transaction(viewer.cluster, one)
-        return answer({"aborted": one.row()})
+        return json_response({"aborted": one.row()})
 
 
 async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collection[str]) -> int:
@@ -208,7 +215,7 @@ async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collectio
     return count
 
 
-def _stored(topic: str, index: int, log: Log) -> dict[str, Any]:
+def _storage_row(topic: str, index: int, log: Log) -> dict[str, Any]:
     return {
         "topic": topic,
         "partition": index,
@@ -222,20 +229,20 @@ def _stored(topic: str, index: int, log: Log) -> dict[str, Any]:
     }
 
 
-def _disks(api: Api) -> list[dict[str, object]]:
+def _disk_rows(api: Api) -> list[dict[str, object]]:
     rows = []
     for manager in api.node.partitions.logs.managers:
         try:
             total, free = manager.usage()
         except StorageError:
             total = free = -1
-        refusal = manager.failed or manager.read_only_reason
+        reason = manager.failed or manager.read_only_reason
         rows.append(
             {
                 "directory": manager.data_dir,
                 "total": total,
                 "free": free,
-                "refuses": refusal or None,
+                "read_only_reason": reason or None,
             }
         )
     return rows

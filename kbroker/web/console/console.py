@@ -20,7 +20,7 @@ from .schemas import Schemas
 from .sessions import Sessions
 from .topics import Topics
 from .trends import Trends
-from .under_test import Found, Tests
+from .under_test import FindBroker, Tests
 from .writing import Writing
 
 
@@ -37,11 +37,11 @@ class Console:
         config: BrokerConfig,
         nodes: Sequence[LocalNode],
         schemas: Callable[[int], Schemas] | None,
-        under_test: Found,
+        find_broker: FindBroker,
     ) -> None:
         self._config = config
         self._schemas = schemas
-        self._under_test = under_test
+        self._find_broker = find_broker
         self._nodes = nodes
         self.trends = Trends(nodes)
         self._apis: list[Api] = []
@@ -69,10 +69,10 @@ class Console:
             Groups(api),
             Activity(api),
             ClusterViews(api),
-            Tests(api, self._under_test),
+            Tests(api, self._find_broker),
         )
         routes = [each for part in parts for each in part.routes()]
-        session = api.session_route(lambda: self._under_test() is not None)
+        session = api.session_route(lambda: self._find_broker() is not None)
         return [session, *routes, *Pages(sessions).routes()]
 
     async def run(self) -> None:

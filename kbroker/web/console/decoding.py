@@ -20,7 +20,9 @@ from .schemas import NOT_DECODED, Decoded, DecodedParts
 SHOWN_BYTES = 4096
 # Maximum number of characters of a decoded key or value.
 TEXT_MAX = 4 * SHOWN_BYTES
+# Maximum number of headers in a row.
 HEADERS_MAX = 64
+# Maximum size of a header's name, and of its value.
 HEADER_BYTES = 1024
 # Size of Confluent's frame: a zero byte and a 4-byte schema ID.
 SCHEMA_HEAD = 5
@@ -31,7 +33,7 @@ class ShownRecord(NamedTuple):
     """A record, truncated to what a row shows.
 
     Attributes:
-        meaning: Content of a coordinator's record (internal topics).
+        meaning: Decoded content of a coordinator's record; None outside internal topics.
         oversized_bytes: Size of a record that is too large to read; 0 for others.
     """
 
@@ -46,7 +48,7 @@ class ShownRecord(NamedTuple):
     oversized_bytes: int = 0
 
 
-def seen(
+def truncate_record(
     topic: str,
     partition: int,
     record: Record,
@@ -72,7 +74,13 @@ def seen(
     )
     sizes = None if key is None else len(key), None if value is None else len(value)
     return ShownRecord(
-        partition, kept, batch, *sizes, meaning, _kept(decoded.key), _kept(decoded.value)
+        partition,
+        kept,
+        batch,
+        *sizes,
+        meaning,
+        _truncate_decoded(decoded.key),
+        _truncate_decoded(decoded.value),
     )
 
 
@@ -91,7 +99,7 @@ def oversized(partition: int, record: OversizedRecord, batch: BatchHeader) -> Sh
     )
 
 
-def _kept(decoded: Decoded | None) -> Decoded | None:
+def _truncate_decoded(decoded: Decoded | None) -> Decoded | None:
     """Truncate a decoded part, with one extra character that marks the truncation."""
     if decoded is None or decoded.text is None:
         return decoded
@@ -108,8 +116,10 @@ def row(topic: str, one: ShownRecord) -> dict[str, object]:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": timestamp_type(one.batch),
-        **_shown("key", record.key, one.key_size, one.key_decoded, is_internal=is_internal),
-        **_shown("value", record.value, one.value_size, one.value_decoded, is_internal=is_internal),
+        **_part_fields("key", record.key, one.key_size, one.key_decoded, is_internal=is_internal),
+        **_part_fields(
+            "value", record.value, one.value_size, one.value_decoded, is_internal=is_internal
+        ),
         "headers": [_header(name, value) for name, value in record.headers],
     }
     if one.meaning is not None:
@@ -126,15 +136,15 @@ def _header(name: str, value: bytes | None) -> dict[str, object]:
     size = None if value is None else len(value)
     shown = None if value is None else value[:HEADER_BYTES]
     encoded = name.encode(errors="surrogateescape")
-    return _shown("key", encoded, len(encoded)) | _shown("value", shown, size)
+    return _part_fields("key", encoded, len(encoded)) | _part_fields("value", shown, size)
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Return True for topics in which Kafka keeps its own state, which use no schema registry."""
+    """Return True for topics with Kafka's own state, whose records have no registered schema."""
     return topic.startswith("__")
 
 
-def _shown(
+def _part_fields(
     name: str,
     data: bytes | None,
     size: int | None,
@@ -147,65 +157,65 @@ def _shown(
     Args:
         name: Prefix of the fields, "key" or "value".
         data: The bytes, possibly truncated; None for null.
-        size: Size of the whole in bytes.
+        size: Size before truncation, in bytes.
         decoded: The part as decoded by its schema.
         is_internal: True for internal topics, where a leading zero byte is not Confluent's frame.
 
     Returns:
-        `name` or `name_base64`, the size, format and text where they differ from the bytes, the schema,
-        and the reason if the schema could not be applied.
+        `name` or `name_base64`, and the format. Further fields are present if they apply: the text, the
+        size before truncation, the schema, and the problem if the schema could not be applied.
     """
     if data is None:
         return {name: None}
-    is_cut = size is not None and size > len(data)
+    is_truncated = size is not None and size > len(data)
     fields: dict[str, object] = {}
-    text = _text(data, is_cut)
+    text = _text(data, is_truncated)
     if text is None:
         fields[f"{name}_base64"] = base64.b64encode(data).decode()
     else:
         fields[name] = text
-    form, shown = _meaning(data, text, is_cut, may_have_schema=not is_internal)
+    form, shown = _format_and_text(data, text, is_truncated, may_have_schema=not is_internal)
     fields[f"{name}_format"] = form
     if shown is not None:
         fields[f"{name}_text"] = shown
-    if is_cut:
-        fields |= {f"{name}_size": size, f"{name}_cut": True}
+    if is_truncated:
+        fields |= {f"{name}_size": size, f"{name}_truncated": True}
     if decoded is None or (decoded.is_guess and form != "schema"):
         return fields
-    return fields | _by_schema(name, decoded)
+    return fields | _schema_fields(name, decoded)
 
 
-def _by_schema(name: str, decoded: Decoded) -> dict[str, object]:
+def _schema_fields(name: str, decoded: Decoded) -> dict[str, object]:
     if decoded.schema is None:
-        return {f"{name}_trouble": decoded.trouble}
+        return {f"{name}_problem": decoded.problem}
     fields: dict[str, object] = {f"{name}_schema": decoded.schema}
     if decoded.text is None:
-        return fields | {f"{name}_trouble": decoded.trouble}
+        return fields | {f"{name}_problem": decoded.problem}
     fields |= {
         f"{name}_format": str(decoded.schema["type"]).lower(),
         f"{name}_text": decoded.text[:TEXT_MAX],
     }
     if len(decoded.text) > TEXT_MAX:
-        fields[f"{name}_text_cut"] = True
+        fields[f"{name}_text_truncated"] = True
     return fields
 
 
-def _text(data: bytes, is_cut: bool) -> str | None:
+def _text(data: bytes, is_truncated: bool) -> str | None:
     """Return the text if the bytes are UTF-8; tolerate a truncated last character."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        if is_cut and error.start > len(data) - 4:
+        if is_truncated and error.start > len(data) - 4:
             return data[: error.start].decode()
         return None
 
 
-def _meaning(
-    data: bytes, text: str | None, is_cut: bool, *, may_have_schema: bool
+def _format_and_text(
+    data: bytes, text: str | None, is_truncated: bool, *, may_have_schema: bool
 ) -> tuple[str, str | None]:
     if text is not None and all(c.isprintable() or c in "\n\r\t" for c in text):
-        return ("json" if _is_json(text, is_cut) else "text"), None
-    if not is_cut and len(data) in INTEGERS:
+        return ("json" if _is_json(text, is_truncated) else "text"), None
+    if not is_truncated and len(data) in INTEGERS:
         return INTEGERS[len(data)], str(int.from_bytes(data, "big", signed=True))
     if may_have_schema and data[0] == 0 and len(data) > SCHEMA_HEAD:
         schema_id = int.from_bytes(data[1:SCHEMA_HEAD], "big")
@@ -213,10 +223,10 @@ def _meaning(
     return ("text", None) if text is not None else ("hex", data.hex())
 
 
-def _is_json(text: str, is_cut: bool) -> bool:
+def _is_json(text: str, is_truncated: bool) -> bool:
     if not text.lstrip()[:1] in tuple("{["):
         return False
-    if is_cut:
+    if is_truncated:
         return True
     try:
         read_json(text)

@@ -29,7 +29,9 @@ class RecordFields(Protocol):
 
 Test: TypeAlias = Callable[[RecordFields], bool]
 
+# Maximum number of characters of an expression.
 LENGTH_MAX = 1_000
+# Maximum depth of parentheses and `not`.
 DEPTH_MAX = 20
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*")|(?P<number>-?\d+(?:\.\d+)?)(?![\w.])"""
@@ -54,9 +56,9 @@ def parse(text: str) -> Test:
     if len(text) > LENGTH_MAX:
         raise BadExpression(f"longer than {LENGTH_MAX} characters")
     parser = _Parser(_tokens(text))
-    test = parser.either(0)
-    if parser.left:
-        raise BadExpression(f"unexpected {parser.left[0][1]!r}")
+    test = parser.parse_or(0)
+    if parser.remaining:
+        raise BadExpression(f"unexpected {parser.remaining[0][1]!r}")
     return test
 
 
@@ -75,53 +77,53 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 class _Parser:
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
-        self.left = tokens
+        self.remaining = tokens
 
-    def _next(self, *wanted: str) -> str | None:
+    def _take(self, *wanted: str) -> str | None:
         """Take the next token if it is one of `wanted`."""
-        if self.left and self.left[0][0] != "text" and self.left[0][1] in wanted:
-            return self.left.pop(0)[1]
+        if self.remaining and self.remaining[0][0] != "text" and self.remaining[0][1] in wanted:
+            return self.remaining.pop(0)[1]
         return None
 
-    def either(self, depth: int) -> Test:
+    def parse_or(self, depth: int) -> Test:
         if depth > DEPTH_MAX:
             raise BadExpression("parentheses are nested too deeply")
-        tests = [self._all(depth)]
-        while self._next("or"):
-            tests.append(self._all(depth))
+        tests = [self._parse_and(depth)]
+        while self._take("or"):
+            tests.append(self._parse_and(depth))
         return tests[0] if len(tests) == 1 else lambda fields: any(test(fields) for test in tests)
 
-    def _all(self, depth: int) -> Test:
-        tests = [self._one(depth)]
-        while self._next("and"):
-            tests.append(self._one(depth))
+    def _parse_and(self, depth: int) -> Test:
+        tests = [self._parse_not(depth)]
+        while self._take("and"):
+            tests.append(self._parse_not(depth))
         return tests[0] if len(tests) == 1 else lambda fields: all(test(fields) for test in tests)
 
-    def _one(self, depth: int) -> Test:
-        if self._next("not"):
+    def _parse_not(self, depth: int) -> Test:
+        if self._take("not"):
             if depth > DEPTH_MAX:
                 raise BadExpression("too many consecutive `not`")
-            inner = self._one(depth + 1)
+            inner = self._parse_not(depth + 1)
             return lambda fields: not inner(fields)
-        if self._next("("):
-            test = self.either(depth + 1)
-            if not self._next(")"):
+        if self._take("("):
+            test = self.parse_or(depth + 1)
+            if not self._take(")"):
                 raise BadExpression("missing closing parenthesis")
             return test
-        return self._term()
+        return self._parse_term()
 
-    def _term(self) -> Test:
-        kind, word = self.left.pop(0) if self.left else ("", "the end")
+    def _parse_term(self) -> Test:
+        kind, word = self.remaining.pop(0) if self.remaining else ("", "the end")
         path = word.split(".")
         if kind != "word" or path[0] not in _PATHS:
             raise BadExpression(f"invalid path {word!r} (valid: {', '.join(_PATHS)})")
-        sign = self._next("==", "!=", "~", *_COMPARE)
+        sign = self._take("==", "!=", "~", *_COMPARE)
         if sign is None:
             return lambda fields: fields(path) not in (None, False)
-        return _test(path, sign, self._literal())
+        return _comparison(path, sign, self._parse_literal())
 
-    def _literal(self) -> object:
-        kind, word = self.left.pop(0) if self.left else ("", "the end")
+    def _parse_literal(self) -> object:
+        kind, word = self.remaining.pop(0) if self.remaining else ("", "the end")
         if kind == "text":
             try:
                 return json.loads(word, strict=False)
@@ -136,13 +138,13 @@ class _Parser:
         )
 
 
-def _test(path: list[str], sign: str, literal: object) -> Test:
+def _comparison(path: list[str], sign: str, literal: object) -> Test:
     if sign == "~":
         wanted = literal if isinstance(literal, str) else json.dumps(literal)
         return lambda fields: wanted in fields.text(path)
     if sign in ("==", "!="):
         is_equal = sign == "=="
-        return lambda fields: _same(fields(path), literal) is is_equal
+        return lambda fields: _is_equal(fields(path), literal) is is_equal
     compare = _COMPARE[sign]
 
     def ordered(fields: RecordFields) -> bool:
@@ -157,7 +159,7 @@ def _test(path: list[str], sign: str, literal: object) -> Test:
     return ordered
 
 
-def _same(found: object, literal: object) -> bool:
+def _is_equal(found: object, literal: object) -> bool:
     """Return True if two values are equal; strings from keys and headers compare as numbers."""
     if type(literal) in (int, float) and isinstance(found, str):
         return bool(_number(found) == literal)

@@ -13,15 +13,16 @@ from .answers import ApiError
 from .expression import BadExpression, Test, parse, text_of
 from .schemas import Decoded, DecodedParts
 
+# Maximum number of characters of a query parameter.
 TEXT_MAX = 1_000
 # Maximum size of a JSON value that is searched: larger ones exceed a time slice.
 JSON_BYTES_MAX = 256 * 1024
 # Maximum number of headers of a record that are searched.
 HEADERS_MAX = 10_000
 # Maximum number of characters of one record that all terms of an expression search together.
-TEXT_WORK_MAX = 8 * 1024 * 1024
+CHARACTERS_SEARCHED_MAX = 8 * 1024 * 1024
 # Cost of serializing a part of a JSON document, relative to searching a string of that length.
-MADE_TEXT_COST = 4
+SERIALIZING_COST = 4
 
 
 class RecordFilter:
@@ -98,26 +99,26 @@ class _DecodedFields:
         self._documents: dict[str, object] = {}
         self._whole: dict[str, str] = {}
         self._texts: dict[str, str] = {}
-        self._text_work_left = TEXT_WORK_MAX
+        self._characters_left = CHARACTERS_SEARCHED_MAX
         self.is_too_large = False
 
     def text(self, path: list[str]) -> str:
         """Return the value at a path as a string.
 
-        Beyond `TEXT_WORK_MAX` it returns "", and `is_too_large` is set.
+        After `CHARACTERS_SEARCHED_MAX` characters, return "" and set `is_too_large`.
         """
         name = ".".join(path)
         if name not in self._texts:
-            if self._text_work_left <= 0:
+            if self._characters_left <= 0:
                 self.is_too_large = True
                 return ""
             found = self(path)
             text = text_of(found)
             self._texts[name] = text
-            self._text_work_left -= len(text) * (1 if isinstance(found, str) else MADE_TEXT_COST)
+            self._characters_left -= len(text) * (1 if isinstance(found, str) else SERIALIZING_COST)
         text = self._texts[name]
-        self._text_work_left -= len(text)
-        if self._text_work_left < 0 and text:
+        self._characters_left -= len(text)
+        if self._characters_left < 0 and text:
             self.is_too_large = True
             return ""
         return text
@@ -128,9 +129,9 @@ class _DecodedFields:
             is_key = first == "key"
             decoded = self._decoded.key if is_key else self._decoded.value
             if decoded is not None and decoded.text is not None:
-                return _in_decoded(decoded, rest)
+                return _decoded_value(decoded, rest)
             self.is_too_large |= decoded is not None and decoded.is_too_large
-            return self._inside(first, record.key if is_key else record.value, rest)
+            return self._undecoded_value(first, record.key if is_key else record.value, rest)
         if first == "headers":
             name = ".".join(rest)
             headers = islice(record.headers, HEADERS_MAX)
@@ -145,7 +146,7 @@ class _DecodedFields:
             "size": len(record.value or b""),
         }[first]
 
-    def _inside(self, name: str, data: bytes | None, path: list[str]) -> object:
+    def _undecoded_value(self, name: str, data: bytes | None, path: list[str]) -> object:
         if data is None:
             return None
         if not path:
@@ -158,17 +159,17 @@ class _DecodedFields:
                 self._documents[name] = read_json(data) if len(data) <= JSON_BYTES_MAX else None
             except ValueError:
                 self._documents[name] = None
-        return _followed(self._documents[name], path)
+        return _value_at(self._documents[name], path)
 
 
-def _in_decoded(decoded: Decoded, path: list[str]) -> object:
-    """Return the value at a path; a whole object or list is returned as its JSON text."""
+def _decoded_value(decoded: Decoded, path: list[str]) -> object:
+    """Return the value at a path, or the JSON text if the path is the whole object or list."""
     if not path and isinstance(decoded.document, dict | list):
         return decoded.text
-    return _followed(decoded.document, path)
+    return _value_at(decoded.document, path)
 
 
-def _followed(found: object, path: list[str]) -> object:
+def _value_at(found: object, path: list[str]) -> object:
     for step in path:
         if isinstance(found, dict):
             found = found.get(step)

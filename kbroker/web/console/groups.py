@@ -14,14 +14,14 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.security.acls import AclOperation, AclResourceType
 
-from .answers import ApiError, answer, answer_rows
-from .api import Api, Needs, document, field
+from .answers import ApiError, json_response, json_rows_response
+from .api import Api, Permission, field, read_json_body
 from .sessions import Viewer
 from .trends import SAMPLE_SECONDS
 
 # Maximum number of trends per response.
 TRENDS_MAX = 200
-DESCRIBE_GROUP = Needs(AclOperation.DESCRIBE, AclResourceType.GROUP, "group")
+DESCRIBE_GROUP = Permission(AclOperation.DESCRIBE, AclResourceType.GROUP, "group")
 READ_GROUP = DESCRIBE_GROUP._replace(operation=AclOperation.READ)
 DELETE_GROUP = DESCRIBE_GROUP._replace(operation=AclOperation.DELETE)
 
@@ -63,7 +63,7 @@ class Groups:
                     "trend": trend.total.values() if trend and len(rows) < TRENDS_MAX else None,
                 }
             )
-        return await answer_rows({"sample_seconds": SAMPLE_SECONDS}, "groups", rows)
+        return await json_rows_response({"sample_seconds": SAMPLE_SECONDS}, "groups", rows)
 
     async def _one(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]
@@ -74,13 +74,13 @@ class Groups:
         for number, each in enumerate(details["partitions"]):
             ring = trend.partitions.get((each["topic"], each["partition"])) if trend else None
             each["trend"] = ring.values() if ring and number < TRENDS_MAX else None
-        return await answer_rows(details, "partitions", details.pop("partitions"))
+        return await json_rows_response(details, "partitions", details.pop("partitions"))
 
     async def _seek(self, request: Request, viewer: Viewer) -> Response:
-        asked = await document(request)
-        spec = _offset_spec(field(asked, "to", str), field(asked, "value", int, 0))
-        topic = asked.get("topic")
-        numbers: object = asked.get("partitions")
+        body = await read_json_body(request)
+        spec = _offset_spec(field(body, "to", str), field(body, "value", int, 0))
+        topic = body.get("topic")
+        numbers: object = body.get("partitions")
         if topic is not None and not isinstance(topic, str):
             raise ApiError(400, "topic must be a string")
         if numbers is not None and not (
@@ -89,16 +89,16 @@ class Groups:
             raise ApiError(400, "partitions must be a list of numbers")
         chosen = {topic: set(numbers) if numbers else None} if topic else {}
         job = Seek(request.path_params["group"], spec, None, None, chosen)
-        dry_run = field(asked, "dry_run", bool, True)
+        dry_run = field(body, "dry_run", bool, True)
         rows = await (job.plan if dry_run else job.run)(viewer.cluster)
-        return answer({"dry_run": dry_run, "partitions": rows})
+        return json_response({"dry_run": dry_run, "partitions": rows})
 
     async def _delete(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]
         (code,) = (await delete_groups(viewer.cluster, [name])).values()
         if code:
             raise KafkaError(code, f"cannot delete group {name}")
-        return answer({"deleted": name})
+        return json_response({"deleted": name})
 
 
 def _offset_spec(kind: str, value: int) -> OffsetSpec:

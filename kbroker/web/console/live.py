@@ -25,7 +25,7 @@ from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.text.documents import read_json
 
-from .answers import ApiError, json_of_rows
+from .answers import ApiError, serialize_rows
 from .api import Api, LiveSlot
 from .decoding import ShownRecord, row
 from .filters import RecordFilter
@@ -37,6 +37,7 @@ from .topics import READ_TOPIC, numbers_of
 QUEUED_MAX = 200
 # Time between two events.
 SEND_SECONDS = 0.25
+# Maximum wait of a Fetch request for new records.
 WAIT_MS = 500
 # Lag beyond which the stream jumps to near the end of a partition.
 BEHIND_MAX = 20_000
@@ -123,8 +124,8 @@ class _Stream(Response):
         self._reading: dict[int, list[int]] = {}
         self._queue: deque[ShownRecord] = deque(maxlen=QUEUED_MAX)
         self._dropped = 0
-        self._seen = 0
-        # Why partitions cannot be read, by partition.
+        self._received = 0
+        # Error messages by partition, for partitions that cannot be read.
         self._errors: dict[int, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +133,7 @@ class _Stream(Response):
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read)
-                nursery.start_soon(_until_left, receive, nursery.cancel_scope)
+                nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
                 await self._send_events(send)
                 nursery.cancel_scope.cancel()
         finally:
@@ -153,17 +154,24 @@ class _Stream(Response):
     async def _event(self) -> bytes:
         """Return an event with all queued records and the positions after them."""
         rows, self._queue = self._queue, deque(maxlen=QUEUED_MAX)
-        said = {"dropped": self._dropped, "seen": self._seen, "trouble": self._error_text()}
-        self._dropped = self._seen = 0
-        places = ""
+        fields = {
+            "dropped": self._dropped,
+            "received": self._received,
+            "problem": self._error_text(),
+        }
+        self._dropped = self._received = 0
+        event_id = ""
         if len(self._positions) <= POSITIONS_MAX:
             known = {index: at for index, at in self._positions.items() if at != UNKNOWN}
-            places = f"id: {json.dumps(known, separators=(',', ':'))}\n"
+            event_id = f"id: {json.dumps(known, separators=(',', ':'))}\n"
         found = (row(self._topic, each) for each in rows)
-        return b"%sdata: %s\n\n" % (places.encode(), await json_of_rows(said, "records", found))
+        return b"%sdata: %s\n\n" % (
+            event_id.encode(),
+            await serialize_rows(fields, "records", found),
+        )
 
     def _error_text(self) -> str:
-        """Return which partitions cannot be read; empty if all can be."""
+        """Return the first error and the number of others; empty if all partitions can be read."""
         texts = [self._errors[index] for index in sorted(self._errors)]
         more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
         return texts[0] + more if texts else ""
@@ -173,7 +181,7 @@ class _Stream(Response):
 
     def resume_at(self, text: str) -> None:
         """Continue at the positions of an earlier stream's last event ID."""
-        self._positions |= _positions(text, self._positions)
+        self._positions |= _parse_positions(text, self._positions)
 
     async def find_ends(self) -> None:
         """Start at the end of the partitions whose positions are unknown."""
@@ -263,7 +271,7 @@ class _Stream(Response):
                 if found.error_code:
                     raise KafkaError(error_code(found.error_code))
                 size += len(found.records or b"")
-                await self._take(index, found)
+                await self._add_matches(index, found)
             except KafkaError as error:
                 if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     self._positions[index] = UNKNOWN
@@ -274,7 +282,7 @@ class _Stream(Response):
                 self._errors.pop(index, None)
         return size
 
-    async def _take(self, index: int, found: FetchResponse.Partition) -> None:
+    async def _add_matches(self, index: int, found: FetchResponse.Partition) -> None:
         behind, end = self._positions[index], found.high_watermark
         if end - behind > BEHIND_MAX:
             self._positions[index] = end - CATCH_UP_RECORDS
@@ -291,11 +299,11 @@ class _Stream(Response):
                 if one is not None:
                     self._dropped += len(self._queue) == QUEUED_MAX
                     self._queue.append(one)
-        self._seen += budget.records
+        self._received += budget.records
 
     def _skip(self, number: int) -> None:
         """Count records that are skipped because they arrive too fast."""
-        self._seen += number
+        self._received += number
         self._dropped += number
 
 
@@ -303,13 +311,13 @@ async def _send(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def _until_left(receive: Receive, scope: trio.CancelScope) -> None:
+async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()
 
 
-def _positions(text: str, known: dict[int, int]) -> dict[int, int]:
+def _parse_positions(text: str, known: dict[int, int]) -> dict[int, int]:
     """Parse the positions of an earlier stream; ignore invalid ones."""
     try:
         found = read_json(text) if text else {}

@@ -11,8 +11,8 @@ from starlette.routing import Route
 from .answers import with_error_responses
 from .sessions import Sessions
 
-PLACE = "/console/"
-KINDS = {
+ROOT_PATH = "/console/"
+CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -31,25 +31,25 @@ class Pages:
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route("/", self._away),
-            Route("/console", self._away),
-            Route(PLACE, with_error_responses(self._index)),
-            Route(PLACE + "{name}", self._file),
+            Route("/", self._redirect),
+            Route("/console", self._redirect),
+            Route(ROOT_PATH, with_error_responses(self._index)),
+            Route(ROOT_PATH + "{name}", self._file),
         ]
 
-    async def _away(self, _: Request) -> Response:
-        return RedirectResponse(PLACE)
+    async def _redirect(self, _: Request) -> Response:
+        return RedirectResponse(ROOT_PATH)
 
     async def _index(self, request: Request) -> Response:
         async with self._sessions.viewer(request):
-            return self._of("index.html")
+            return self._static_file("index.html")
 
     async def _file(self, request: Request) -> Response:
-        return self._of(request.path_params["name"])
+        return self._static_file(request.path_params["name"])
 
-    def _of(self, name: str) -> Response:
+    def _static_file(self, name: str) -> Response:
         data = self._files.get(name)
-        kind = KINDS.get(name.rpartition(".")[2])
-        if data is None or kind is None:
+        content_type = CONTENT_TYPES.get(name.rpartition(".")[2])
+        if data is None or content_type is None:
             return Response(status_code=404)
-        return Response(data, headers={"content-type": kind})
+        return Response(data, headers={"content-type": content_type})

@@ -1,7 +1,7 @@
 """Groups that other nodes coordinate, and share groups of all nodes.
 
-They are requested over the Kafka protocol, with limits on the time and the number of rows. No client
-waits for the results, and each response is decoded in one time slice.
+The module requests the groups over the Kafka protocol, with limits on the time and the number of rows.
+No client waits for the results. Each response is decoded in one time slice.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.protocol.messages.offsets import OffsetFetchRequest
 from kbroker.protocol.messages.share_groups import DescribeShareGroupOffsetsRequest
 
-Place: TypeAlias = tuple[str, int]
+TopicPartition: TypeAlias = tuple[str, int]
 
 # Time limit for all requests of a poll.
-ANSWER_SECONDS = 3
-# A node with more groups is skipped for `REST_SECONDS`, because its list takes long to decode.
+POLL_SECONDS = 3
+# A node with more groups is skipped for `SKIP_SECONDS`, because its list takes long to decode.
 GROUPS_MAX = 1_000
-# Maximum number of partitions of the groups in one request, as far as they are known.
+# Maximum number of partitions of the groups in one request, by the sizes of the previous poll.
 ROWS_AT_ONCE = 500
 # Maximum number of partitions per poll.
 ROWS_MAX = 10_000
-# A group with more partitions is skipped for `REST_SECONDS`.
+# A group with more partitions is skipped for `SKIP_SECONDS`.
 LARGE_GROUP_ROWS = 2_000
-REST_SECONDS = 600
+SKIP_SECONDS = 600
 SHARE = "share"
 
 
@@ -37,29 +37,31 @@ class RemoteGroup(NamedTuple):
     """A group with its committed offsets, or with its lags if it is a share group."""
 
     group: str
-    committed: Mapping[Place, int]
-    lags: Mapping[Place, int | None]
+    committed: Mapping[TopicPartition, int]
+    lags: Mapping[TopicPartition, int | None]
 
 
 class RemoteGroups:
-    """Polls the groups of other nodes; `take` is called with each group."""
+    """Polls the groups of other nodes, and calls `take` with each group."""
 
     def __init__(self, take: Callable[[RemoteGroup], None]) -> None:
-        self._take = take
+        self._add_remote_group = take
         self._node: Node | None = None
         self._peers: Peers | None = None
-        # Number of partitions by group, at the last poll.
+        # Number of partitions by group, from the previous poll.
         self._rows: dict[str, int] = {}
         # Time (trio clock, s) until which a node or group is skipped.
-        self._rests: dict[int | str, float] = {}
+        self._skipped_until: dict[int | str, float] = {}
         self._rows_left = 0
 
-    async def poll(self, nodes: Sequence[Node], shared: Mapping[int, Sequence[str]]) -> set[int]:
+    async def poll(
+        self, nodes: Sequence[Node], share_groups: Mapping[int, Sequence[str]]
+    ) -> set[int]:
         """Poll once.
 
         Args:
             nodes: Running nodes of this process, at least one.
-            shared: Share groups by ID of the node of this process that coordinates them.
+            share_groups: Share groups by ID of the node of this process that coordinates them.
 
         Returns:
             IDs of the other nodes that have reported all their groups.
@@ -67,16 +69,16 @@ class RemoteGroups:
         live = nodes[0].cluster.registrations.live
         others = [each for each in live if each not in {node.id for node in nodes}]
         complete_nodes: set[int] = set()
-        if not others and not any(shared.values()):
+        if not others and not any(share_groups.values()):
             return complete_nodes
         peers = await self._peers_of(nodes[0])
-        self._end_rests()
+        self._remove_expired_skips()
         self._rows_left = ROWS_MAX
-        with trio.move_on_after(ANSWER_SECONDS):
+        with trio.move_on_after(POLL_SECONDS):
             async with trio.open_nursery() as nursery:
                 for node_id in others:
                     nursery.start_soon(self._poll_node, peers, node_id, complete_nodes)
-                for node_id, names in shared.items():
+                for node_id, names in share_groups.items():
                     nursery.start_soon(self._poll_own_share_groups, peers, node_id, names)
         return complete_nodes
 
@@ -93,24 +95,26 @@ class RemoteGroups:
             self._node, self._peers = node, node.peers.with_own_connections()
         return self._peers
 
-    def _end_rests(self) -> None:
+    def _remove_expired_skips(self) -> None:
         now = trio.current_time()
-        self._rests = {each: until for each, until in self._rests.items() if until > now}
+        self._skipped_until = {
+            each: until for each, until in self._skipped_until.items() if until > now
+        }
         if len(self._rows) > ROWS_MAX:  # most of them are deleted groups
             self._rows.clear()
 
-    def _rest(self, which: int | str) -> None:
-        self._rests[which] = trio.current_time() + REST_SECONDS
+    def _skip(self, which: int | str) -> None:
+        self._skipped_until[which] = trio.current_time() + SKIP_SECONDS
 
     async def _poll_node(self, peers: Peers, node_id: int, complete_nodes: set[int]) -> None:
-        if node_id in self._rests:
+        if node_id in self._skipped_until:
             return
         try:
             listed = await peers.ask(node_id, ListGroupsRequest())
             if listed.error_code:
                 return
             if len(listed.groups) > GROUPS_MAX:
-                self._rest(node_id)
+                self._skip(node_id)
                 return
             names: dict[bool, list[str]] = {True: [], False: []}
             for each in listed.groups:
@@ -133,7 +137,7 @@ class RemoteGroups:
         cls = OffsetFetchRequest
         assert self._node is not None
         by_id = self._node.cluster.topics_by_id
-        for some in self._packed(names):
+        for some in self._batches(names):
             request = cls(groups=[cls.Group(group_id=name, topics=None) for name in some])
             for group in (await peers.ask(node_id, request)).groups:
                 committed = {}
@@ -149,7 +153,7 @@ class RemoteGroups:
 
     async def _fetch_share_lags(self, peers: Peers, node_id: int, names: Sequence[str]) -> None:
         cls = DescribeShareGroupOffsetsRequest
-        for some in self._packed(names):
+        for some in self._batches(names):
             request = cls(groups=[cls.Group(group_id=name, topics=None) for name in some])
             for group in (await peers.ask(node_id, request)).groups:
                 lags = {
@@ -162,29 +166,29 @@ class RemoteGroups:
                     self._deliver(RemoteGroup(group.group_id, {}, lags))
                 await trio.lowlevel.checkpoint()
 
-    def _packed(self, names: Sequence[str]) -> Iterator[list[str]]:
+    def _batches(self, names: Sequence[str]) -> Iterator[list[str]]:
         """Yield the groups of each request; a group of unknown size gets its own request."""
-        packed: list[str] = []
+        batch: list[str] = []
         size = 0
         for name in names:
-            if name in self._rests:
+            if name in self._skipped_until:
                 continue
             rows = self._rows.get(name, ROWS_AT_ONCE)
-            if packed and size + rows > ROWS_AT_ONCE:
-                yield packed
-                packed, size = [], 0
+            if batch and size + rows > ROWS_AT_ONCE:
+                yield batch
+                batch, size = [], 0
             if self._rows_left <= 0:
                 return
-            packed.append(name)
+            batch.append(name)
             size += rows
-        if packed:
-            yield packed
+        if batch:
+            yield batch
 
     def _deliver(self, group: RemoteGroup) -> None:
         size = len(group.committed) + len(group.lags)
         self._rows[group.group] = size
         self._rows_left -= size
         if size > LARGE_GROUP_ROWS:
-            self._rest(group.group)
+            self._skip(group.group)
         else:
-            self._take(group)
+            self._add_remote_group(group)

@@ -21,17 +21,18 @@ from kbroker.protocol.records import BatchHeader, Record, iter_headers
 from kbroker.runtime.time_slices import DutyCycle
 
 from .answers import REST
-from .decoding import ShownRecord, oversized, seen
+from .decoding import ShownRecord, oversized, truncate_record
 from .filters import RecordFilter
 from .schemas import NOT_DECODED, Schemas, decoded_parts
 
 FETCH_BYTES = 512 * 1024
-# A larger record is listed without its key and value.
+# Maximum size of a record that is read; a larger one is listed without its key and value.
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 # Records between two checks for a pause.
 RECORDS_AT_ONCE = 32
 # Initial and maximum number of offsets of a backward window.
 FIRST_WINDOW, WINDOW_MAX = 16, 50_000
+# Maximum size of a backward window, by the average size of the records before it.
 WINDOW_BYTES = 2 * 1024 * 1024
 # Maximum fraction of the budget for one window, because the work on the last window may be lost.
 WINDOW_BUDGET_FRACTION = 0.25
@@ -40,9 +41,11 @@ NO_LEADER = -1
 
 @dataclass
 class Budget:
-    """Limits of one scan request, and what it has used.
+    """Limits of one scan request, and the amount of work done so far.
 
     Attributes:
+        seconds: Maximum duration of the scan.
+        bytes_max: Maximum number of scanned bytes.
         records: Number of scanned records.
         bytes: Number of scanned bytes.
         has_progress: True after a completed window. Until then a scan may exceed its budget slightly.
@@ -216,7 +219,7 @@ class Reader:
             await self.duty_cycle.pause()
         if not self.record_filter.matches(index, record, decoded):
             return None
-        return seen(self.topic, index, record, header, decoded)
+        return truncate_record(self.topic, index, record, header, decoded)
 
 
 def _count(header: BatchHeader, first: int, end: int) -> int:
@@ -233,7 +236,7 @@ class Remaining(NamedTuple):
     window: int = FIRST_WINDOW
 
 
-class Lane:
+class PartitionScan:
     """Scan of one partition, with matches that have not been returned yet, nearest first.
 
     Offsets from `start` to `end` have not been scanned, except for the records in `found`. `window` is
@@ -257,15 +260,15 @@ class Lane:
         if row.error_code:  # deleted concurrently
             self.start = self.end
             return
-        came = self.start
+        previous = self.start
         async with aclosing(reader.matches(row, self.index, self.start, self.end, budget)) as found:
-            async for behind, one in found:
-                self.start = min(max(self.start, behind), self.end)
+            async for next_offset, one in found:
+                self.start = min(max(self.start, next_offset), self.end)
                 if one is not None:
                     self.found.append(one)
                 if len(self.found) >= limit or budget.is_spent:
                     return
-        if self.start == came:  # only uncommitted records are left
+        if self.start == previous:  # only uncommitted records are left
             self.start = self.end
 
     async def scan_backward(self, reader: Reader, budget: Budget, limit: int) -> None:
@@ -283,9 +286,9 @@ class Lane:
         self.found.extend(reversed(kept.found))
         self.end = kept.found[0].record.offset if kept.matches > len(kept.found) else kept.first
         budget.has_progress = True
-        looked_at = max(end - kept.first, 1)
-        size = max((budget.bytes - before) / looked_at, 1)
-        seconds = max((budget.took - began) / looked_at, 1e-6)
+        offsets_scanned = max(end - kept.first, 1)
+        size = max((budget.bytes - before) / offsets_scanned, 1)
+        seconds = max((budget.took - began) / offsets_scanned, 1e-6)
         bytes_max = min(WINDOW_BYTES, budget.bytes_max * WINDOW_BUDGET_FRACTION)
         fits = int(min(bytes_max / size, budget.seconds * WINDOW_BUDGET_FRACTION / seconds))
         most = min(WINDOW_MAX, max(fits, FIRST_WINDOW))
@@ -306,10 +309,10 @@ class Lane:
             row = await reader.fetch(self.index, at)
             if widen and at == first:
                 first = at = max(self.start, reader.scan_start(row, first))
-            came, is_small = at, self.end - first <= FIRST_WINDOW
+            previous, is_small = at, self.end - first <= FIRST_WINDOW
             async with aclosing(reader.matches(row, self.index, at, self.end, budget)) as found:
-                async for behind, one in found:
-                    at = max(at, behind)
+                async for next_offset, one in found:
+                    at = max(at, next_offset)
                     if one is not None:
                         matches += 1
                         kept.append(one)
@@ -317,7 +320,7 @@ class Lane:
                         # The records will be scanned again.
                         budget.records, reader.record_filter.too_large = counted
                         return None
-            if at == came:
+            if at == previous:
                 at = self.end
         return _Window(first, kept, matches)
 
@@ -333,54 +336,54 @@ class _Window(NamedTuple):
 class Scan:
     """Scan of several partitions, merged by record timestamp."""
 
-    def __init__(self, reader: Reader, lanes: list[Lane], *, backwards: bool) -> None:
+    def __init__(self, reader: Reader, partitions: list[PartitionScan], *, backwards: bool) -> None:
         self._reader = reader
-        self._lanes = lanes
+        self._partitions = partitions
         self._backwards = backwards
 
     async def run(self, budget: Budget, limit: int) -> list[ShownRecord]:
-        """Return up to `limit` records; the lanes then hold the start of the next scan."""
-        given: list[ShownRecord] = []
-        while len(given) < limit:
-            hungry = [each for each in self._lanes if not each.found and not each.is_done]
-            if hungry and not budget.is_spent:
-                for lane in hungry:
+        """Return up to `limit` records; afterwards `remaining` is the input of the next scan."""
+        returned: list[ShownRecord] = []
+        while len(returned) < limit:
+            empty = [each for each in self._partitions if not each.found and not each.is_done]
+            if empty and not budget.is_spent:
+                for partition in empty:
                     if self._backwards:
-                        await lane.scan_backward(self._reader, budget, limit)
+                        await partition.scan_backward(self._reader, budget, limit)
                     else:
-                        await lane.scan_forward(self._reader, budget, limit)
+                        await partition.scan_forward(self._reader, budget, limit)
                     if budget.is_spent:
                         break
                 continue
-            ready = [each for each in self._lanes if each.found]
+            ready = [each for each in self._partitions if each.found]
             if not ready:
                 break
             pick = max if self._backwards else min
-            lane = pick(ready, key=lambda it: (it.found[0].record.timestamp, -it.index))
-            given.append(lane.found.popleft())
-            if not len(given) % RECORDS_AT_ONCE:
+            partition = pick(ready, key=lambda it: (it.found[0].record.timestamp, -it.index))
+            returned.append(partition.found.popleft())
+            if not len(returned) % RECORDS_AT_ONCE:
                 await self._reader.duty_cycle.pause()
         self._rewind()
-        return given
+        return returned
 
     def _rewind(self) -> None:
-        """Reset the lanes so that matches that were not returned are scanned again."""
-        for lane in self._lanes:
-            if lane.found and self._backwards:
-                lane.end = lane.found[0].record.offset + 1
-            elif lane.found:
-                lane.start = lane.found[0].record.offset
-            lane.found.clear()
+        """Reset the partitions so that the next scan finds the matches that were not returned."""
+        for partition in self._partitions:
+            if partition.found and self._backwards:
+                partition.end = partition.found[0].record.offset + 1
+            elif partition.found:
+                partition.start = partition.found[0].record.offset
+            partition.found.clear()
 
     @property
     def is_done(self) -> bool:
-        return all(each.is_done for each in self._lanes)
+        return all(each.is_done for each in self._partitions)
 
     @property
-    def places(self) -> dict[int, Remaining]:
-        """Return what remains of each partition."""
+    def remaining(self) -> dict[int, Remaining]:
+        """Return the unread rest by partition."""
         return {
             each.index: Remaining(each.start, each.end, each.window)
-            for each in self._lanes
+            for each in self._partitions
             if not each.is_done
         }

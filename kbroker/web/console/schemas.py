@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 from kbroker.protocol.records import Record
 from kbroker.security.acls import Resource
 
-HEADERS_LOOKED_AT = 1_000
+# Maximum number of headers that are searched for a schema ID.
+HEADERS_SEARCHED_MAX = 1_000
 
 
 class Decoded(NamedTuple):
@@ -18,7 +19,7 @@ class Decoded(NamedTuple):
     Attributes:
         schema: Subject, version, ID and type; None if the schema is unknown.
         text: The whole document as JSON; None if decoding failed.
-        trouble: Why decoding failed, as a sentence.
+        problem: Why decoding failed, as a sentence.
         is_too_large: True if decoding failed because of the size.
         is_guess: True if the bytes may have no schema prefix at all.
     """
@@ -26,7 +27,7 @@ class Decoded(NamedTuple):
     schema: Mapping[str, object] | None = None
     document: object = None
     text: str | None = None
-    trouble: str = ""
+    problem: str = ""
     is_too_large: bool = False
     is_guess: bool = False
 
@@ -77,6 +78,6 @@ async def _part(
     schemas: Schemas, topic: str, record: Record, name: str, data: bytes
 ) -> Decoded | None:
     wanted = f"__{name}_schema_id"
-    headers = islice(record.headers, HEADERS_LOOKED_AT)
+    headers = islice(record.headers, HEADERS_SEARCHED_MAX)
     header = next((text for each, text in headers if each == wanted), None)
     return await schemas.decoded(data, header, f"{topic}-{name}")

@@ -31,15 +31,15 @@ from .answers import (
     PARTITION_MAX,
     REST,
     ApiError,
-    answer,
-    answer_rows,
+    json_response,
+    json_rows_response,
     number,
     path_number,
 )
-from .api import Api, Needs
+from .api import Api, Permission
 from .decoding import row as record_row
 from .filters import RecordFilter
-from .scan import RECORD_BYTES_MAX, Budget, Lane, Reader, Remaining, Scan
+from .scan import RECORD_BYTES_MAX, Budget, PartitionScan, Reader, Remaining, Scan
 from .schemas import Schemas, decoded_parts
 from .sessions import Viewer
 
@@ -47,13 +47,17 @@ from .sessions import Viewer
 TOPICS_MAX = 200
 # Maximum number of partitions per response whose offsets and sizes are queried.
 PARTITIONS_ASKED_MAX = 2_000
+# Maximum number of records per response.
 RECORDS_MAX = 500
-SECONDS_MAX, BYTES_MAX = 10_000, 256 * 1024 * 1024
-SECONDS, BYTES = 2_000, 64 * 1024 * 1024
+# Budget of a scan: its maximum and default time in ms, and number of bytes.
+MS_MAX, BYTES_MAX = 10_000, 256 * 1024 * 1024
+MS_DEFAULT, BYTES_DEFAULT = 2_000, 64 * 1024 * 1024
 CURSORS_MAX = 256
-SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "start", 5: "default", 8: "group"}
+# Names of Kafka's config sources.
+SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "static", 5: "default", 8: "group"}
+# Size of the chunks in which a key or value is sent.
 VALUE_PIECE = 64 * 1024
-DESCRIBE_TOPIC = Needs(AclOperation.DESCRIBE, AclResourceType.TOPIC, "topic")
+DESCRIBE_TOPIC = Permission(AclOperation.DESCRIBE, AclResourceType.TOPIC, "topic")
 DESCRIBE_TOPIC_CONFIGS = DESCRIBE_TOPIC._replace(operation=AclOperation.DESCRIBE_CONFIGS)
 READ_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.READ)
 WRITE_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.WRITE)
@@ -72,7 +76,7 @@ class Topics:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        # Continuation of scans by cursor: topic, direction, and what remains of each partition.
+        # Unfinished scans by cursor: topic, direction, and the unread rest of each partition.
         self._cursors: OrderedDict[str, tuple[str, bool, dict[int, Remaining]]] = OrderedDict()
 
     def routes(self) -> list[Route]:
@@ -112,7 +116,7 @@ class Topics:
                 found.append(topic)
         rows = await self._rows(found, viewer)
         more = {"matching": matching, "next": found[-1].name if len(found) == limit else None}
-        return await answer_rows(more, "topics", rows)
+        return await json_rows_response(more, "topics", rows)
 
     async def _rows(self, topics: list[Topic], viewer: Viewer) -> list[dict[str, object]]:
         sizes, counts = await _sizes_and_counts(viewer.cluster, topics)
@@ -168,7 +172,7 @@ class Topics:
         trend = self._api.trends.topics.get(name)
         details["records_per_second"] = round(trend.records_per_second, 1) if trend else None
         details["groups"] = (await self._groups_of({name}, viewer))[name]
-        return await answer_rows(details, "partitions", details.pop("partitions"))
+        return await json_rows_response(details, "partitions", details.pop("partitions"))
 
     async def _config(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["topic"]
@@ -178,13 +182,13 @@ class Topics:
                 "name": each.name,
                 "value": each.value,
                 "source": SOURCES.get(each.source, "unknown"),
-                "own": each.is_own,
+                "overridden": each.is_own,
                 "sensitive": each.sensitive,
                 "doc": each.doc,
             }
             for each in sorted(found[name])
         ]
-        return answer({"topic": name, "configs": rows})
+        return json_response({"topic": name, "configs": rows})
 
     # -- records
 
@@ -192,14 +196,14 @@ class Topics:
         name = request.path_params["topic"]
         record_filter = RecordFilter(name, request)
         limit = number(request, "limit", 100, 1, RECORDS_MAX)
-        milliseconds = number(request, "ms", SECONDS, 1, SECONDS_MAX)
-        bytes_max = number(request, "bytes", BYTES, 1, BYTES_MAX)
+        milliseconds = number(request, "ms", MS_DEFAULT, 1, MS_MAX)
+        bytes_max = number(request, "bytes", BYTES_DEFAULT, 1, BYTES_MAX)
         committed = request.query_params.get("committed") == "1"
         schemas = await self._api.schemas(viewer)
         async with self._api.scanning:
             # The time budget starts after waiting for a free slot.
             budget = Budget(milliseconds / 1000, bytes_max)
-            backwards, places = await self._places(request, viewer, name, committed)
+            backwards, ranges = await self._ranges_to_scan(request, viewer, name, committed)
             reader = Reader(
                 viewer.cluster,
                 name,
@@ -208,28 +212,30 @@ class Topics:
                 schemas=schemas,
                 record_bytes_max=RECORD_BYTES_MAX,
             )
-            lanes = [Lane(index, *place) for index, place in places.items()]
-            scan = Scan(reader, lanes, backwards=backwards)
+            partitions = [PartitionScan(index, *place) for index, place in ranges.items()]
+            scan = Scan(reader, partitions, backwards=backwards)
             found = await scan.run(budget, limit)
-        said = {
+        fields = {
             "scanned": budget.records,
-            "left": sum(each.end - each.start for each in scan.places.values()),
+            "remaining": sum(each.end - each.start for each in scan.remaining.values()),
             "scanned_bytes": budget.bytes,
             "seconds": round(budget.took, 3),
             "too_large": record_filter.too_large,
             "done": scan.is_done,
-            "cursor": None if scan.is_done else self._keep(name, backwards, scan.places),
+            "cursor": None if scan.is_done else self._save_cursor(name, backwards, scan.remaining),
         }
-        return await answer_rows(said, "records", (record_row(name, each) for each in found))
+        return await json_rows_response(
+            fields, "records", (record_row(name, each) for each in found)
+        )
 
-    def _keep(self, name: str, backwards: bool, places: dict[int, Remaining]) -> str:
+    def _save_cursor(self, name: str, backwards: bool, ranges: dict[int, Remaining]) -> str:
         cursor = secrets.token_urlsafe(12)
-        self._cursors[cursor] = name, backwards, places
+        self._cursors[cursor] = name, backwards, ranges
         while len(self._cursors) > CURSORS_MAX:
             self._cursors.popitem(last=False)
         return cursor
 
-    async def _places(
+    async def _ranges_to_scan(
         self, request: Request, viewer: Viewer, name: str, committed: bool
     ) -> tuple[bool, dict[int, Remaining]]:
         """Return whether a scan goes backwards, and the offsets to scan in each partition."""
@@ -248,8 +254,8 @@ class Topics:
         if place not in (START, END):
             moved = await find(viewer.cluster, chosen, place, committed=committed)
             starts = {one: min(max(moved[one], starts[one]), ends[one]) for one in chosen}
-        places = {one[1]: Remaining(starts[one], ends[one]) for one in chosen}
-        return origin == "newest", places
+        ranges = {one[1]: Remaining(starts[one], ends[one]) for one in chosen}
+        return origin == "newest", ranges
 
     async def _part(self, request: Request, viewer: Viewer) -> Response:
         """Return a whole key or value: its bytes, or JSON if it is decoded by a schema."""
@@ -276,7 +282,7 @@ async def _decoded_part(schemas: Schemas | None, topic: str, record: Record, par
     both = await decoded_parts(schemas, topic, record)
     decoded = both.key if part == "key" else both.value
     if decoded is None or decoded.text is None:
-        reason = "it has no schema" if decoded is None else decoded.trouble
+        reason = "it has no schema" if decoded is None else decoded.problem
         raise ApiError(404, reason)
     data = decoded.text.encode()
     headers = {"content-length": str(len(data))}
@@ -284,7 +290,7 @@ async def _decoded_part(schemas: Schemas | None, topic: str, record: Record, par
 
 
 async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
-    """Return the record at the offset in the path. Raises ApiError if there is none."""
+    """Return the record at the offset in the path. Raises ApiError if no record has the offset."""
     name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
     offset = path_number(request, "offset", INT64_MAX - 1)
     record_filter = RecordFilter(name, request)
@@ -355,18 +361,23 @@ async def _sizes_and_counts(
     cluster: ClusterClient, topics: Iterable[Topic]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return sizes in bytes and record counts, for as many topics as the limit permits."""
-    asked: dict[str, int] = {}
+    partition_counts: dict[str, int] = {}
     for topic in topics:
-        if sum(asked.values()) + len(topic.partitions) <= PARTITIONS_ASKED_MAX:
-            asked[topic.name] = len(topic.partitions)
-    if not asked:
+        if sum(partition_counts.values()) + len(topic.partitions) <= PARTITIONS_ASKED_MAX:
+            partition_counts[topic.name] = len(topic.partitions)
+    if not partition_counts:
         return {}, {}
     sizes: dict[str, int] = {}
-    for (name, _), size in (await _partition_sizes(cluster, asked)).items():
+    for (name, _), size in (await _partition_sizes(cluster, partition_counts)).items():
         sizes[name] = sizes.get(name, 0) + size
-    there = {row.name for row in (await cluster.metadata(asked)).topics if not row.error_code}
+    existing = {
+        row.name for row in (await cluster.metadata(partition_counts)).topics if not row.error_code
+    }
     partitions = [
-        (name, at) for name, number in asked.items() if name in there for at in range(number)
+        (name, at)
+        for name, number in partition_counts.items()
+        if name in existing
+        for at in range(number)
     ]
     if not partitions:
         return sizes, {}
@@ -382,7 +393,7 @@ async def _sizes_and_counts(
 async def _partition_sizes(
     cluster: ClusterClient, counts: dict[str, int]
 ) -> dict[tuple[str, int], int]:
-    """Return the size of the largest replica of each partition; omit what the viewer may not see."""
+    """Return the size of the largest replica of each partition that the viewer may describe."""
     cls = DescribeLogDirsRequest
     topics = [cls.Topic(topic=name, partitions=list(range(n))) for name, n in counts.items()]
     sizes: dict[tuple[str, int], int] = {}

@@ -1,7 +1,7 @@
 """Trends of the last ten minutes: rates, and lags of groups.
 
-The nodes of this process are sampled every few seconds. Other nodes are queried for what only they
-know: end offsets of their partitions, and offsets of the groups that they coordinate.
+A sample of the nodes of this process is taken every `SAMPLE_SECONDS`. Other nodes are queried for the end
+offsets of their partitions, and for the committed offsets of the groups that they coordinate.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode
 from kbroker.runtime.time_slices import DutyCycle
 
-from .remote_groups import Place, RemoteGroup, RemoteGroups
+from .remote_groups import RemoteGroup, RemoteGroups, TopicPartition
 
 SAMPLE_SECONDS = 5
 SAMPLES = 120
 GROUPS_MAX = 1_000
 # Maximum number of partitions of all groups together; each has a ring of about 1 kB.
 PARTITIONS_MAX = 10_000
-# Maximum number of partitions without a replica here, whose leaders are queried for end offsets.
+# Maximum number of partitions without a replica here whose leaders are queried for end offsets.
 REMOTE_PARTITIONS_MAX = 2_000
-# Time limit for those queries.
+# Time limit for the queries of end offsets.
 ENDS_SECONDS = 2
 # Number of samples after which a group that no node reports is removed.
 UNSEEN_MAX = 12
@@ -69,7 +69,7 @@ class GroupTrend:
     """Lag of a group, in total and per partition.
 
     Attributes:
-        members: Number of members; None if only another node knows.
+        members: Number of members; None if a node of another process coordinates the group.
         topics: Current lag by topic.
         partitions: Lag over time by partition.
     """
@@ -78,7 +78,7 @@ class GroupTrend:
     lag: int | None = None
     members: int | None = None
     topics: dict[str, int | None] = field(default_factory=dict)
-    partitions: dict[Place, Ring] = field(default_factory=dict)
+    partitions: dict[TopicPartition, Ring] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -106,14 +106,14 @@ class Trends:
         self.number = 0
         self._nodes = nodes
         self._sampled_at = 0.0
-        self._asked = 0
-        self._partitions = 0
-        self._ends: dict[Place, int] = {}
+        self._request_count = 0
+        self._ring_count = 0
+        self._ends: dict[TopicPartition, int] = {}
         # Appended bytes by partition that this process leads.
-        self._sizes: dict[Place, int] = {}
-        self._remote_groups = RemoteGroups(self._take)
-        # Member counts of the share groups that are coordinated here.
-        self._shared: dict[str, int] = {}
+        self._sizes: dict[TopicPartition, int] = {}
+        self._remote_groups = RemoteGroups(self._add_remote_group)
+        # Member counts of the share groups that nodes of this process coordinate.
+        self._share_members: dict[str, int] = {}
 
     async def run(self) -> None:
         """Take samples forever."""
@@ -138,9 +138,9 @@ class Trends:
         if not nodes:
             return
         await self._sample_partitions(nodes, seconds, duty_cycle)
-        asked = sum(sum(node.request_metrics.requests) for node in nodes)
-        self.requests.add(_rate(asked - self._asked, seconds), self.number)
-        self._asked = asked
+        request_count = sum(sum(node.request_metrics.requests) for node in nodes)
+        self.requests.add(_rate(request_count - self._request_count, seconds), self.number)
+        self._request_count = request_count
         reporting_nodes = await self._sample_groups(nodes, duty_cycle)
         self._remove_stale(nodes[0], reporting_nodes)
 
@@ -149,51 +149,57 @@ class Trends:
     async def _sample_partitions(
         self, nodes: Sequence[Node], seconds: float, duty_cycle: DutyCycle
     ) -> None:
-        here = {node.id: node for node in nodes}
-        ends: dict[Place, int] = {}
-        sizes: dict[Place, int] = {}
-        elsewhere: list[Place] = []
+        local_nodes = {node.id: node for node in nodes}
+        ends: dict[TopicPartition, int] = {}
+        sizes: dict[TopicPartition, int] = {}
+        remote: list[TopicPartition] = []
         for topic in tuple(nodes[0].cluster.topics.values()):
             for partition in topic.partitions:
-                place = topic.name, partition.index
-                leader = here.get(partition.leader)
-                replica = _opened(here, topic, partition)
+                key = topic.name, partition.index
+                leader = local_nodes.get(partition.leader)
+                replica = _open_replica(local_nodes, topic, partition)
                 if replica is not None:
                     if replica.is_high_watermark_current:
-                        ends[place] = replica.log.high_watermark
+                        ends[key] = replica.log.high_watermark
                     if leader is not None:
-                        sizes[place] = replica.traffic.appended_bytes
-                elif leader is None and len(elsewhere) < REMOTE_PARTITIONS_MAX:
-                    elsewhere.append(place)
+                        sizes[key] = replica.traffic.appended_bytes
+                elif leader is None and len(remote) < REMOTE_PARTITIONS_MAX:
+                    remote.append(key)
                 await duty_cycle.pause()
-        if elsewhere:
+        if remote:
             node = nodes[0]
             found = await high_watermarks(
-                node.context, node.partitions, node.peers, elsewhere, ENDS_SECONDS
+                node.context, node.partitions, node.peers, remote, ENDS_SECONDS
             )
             ends.update((at, end) for at, end in found.items() if not isinstance(end, ErrorCode))
         await self._compare(ends, sizes, seconds, duty_cycle)
         self._ends, self._sizes = ends, sizes
 
     async def _compare(
-        self, ends: dict[Place, int], sizes: dict[Place, int], seconds: float, duty_cycle: DutyCycle
+        self,
+        ends: dict[TopicPartition, int],
+        sizes: dict[TopicPartition, int],
+        seconds: float,
+        duty_cycle: DutyCycle,
     ) -> None:
         """Compute the rates since the last sample from partitions that are in both samples."""
         records: Counter[str] = Counter()
         size: Counter[str] = Counter()
-        elsewhere: set[str] = set()
-        for place, end in ends.items():
-            name, _ = place
-            records[name] += max(end - self._ends.get(place, end), 0)
-            if place in sizes:
-                size[name] += max(sizes[place] - self._sizes.get(place, sizes[place]), 0)
+        remote: set[str] = set()
+        for partition, end in ends.items():
+            name, _ = partition
+            records[name] += max(end - self._ends.get(partition, end), 0)
+            if partition in sizes:
+                size[name] += max(
+                    sizes[partition] - self._sizes.get(partition, sizes[partition]), 0
+                )
             else:
-                elsewhere.add(name)
+                remote.add(name)
             await duty_cycle.pause()
         self.topics = {
             name: TopicTrend(
                 count / seconds if seconds else 0.0,
-                None if name in elsewhere else size[name] / seconds if seconds else 0.0,
+                None if name in remote else size[name] / seconds if seconds else 0.0,
             )
             for name, count in records.items()
         }
@@ -203,8 +209,8 @@ class Trends:
 
     async def _sample_groups(self, nodes: Sequence[Node], duty_cycle: DutyCycle) -> set[int]:
         """Sample all groups; return the IDs of the nodes that reported all their groups."""
-        self._shared = {}
-        shared: dict[int, list[str]] = {}
+        self._share_members = {}
+        share_groups: dict[int, list[str]] = {}
         for node in nodes:
             for shard in node.groups.shards():
                 for group_id, members in shard.coordinator.member_counts():
@@ -213,25 +219,27 @@ class Trends:
                         self._add(group_id, members, self._lags(committed))
                     await duty_cycle.pause()
                 for group_id, members in shard.coordinator.share_member_counts():
-                    self._shared[group_id] = members
-                    shared.setdefault(node.id, []).append(group_id)
+                    self._share_members[group_id] = members
+                    share_groups.setdefault(node.id, []).append(group_id)
                     await duty_cycle.pause()
-        reporting_nodes = await self._remote_groups.poll(nodes, shared)
+        reporting_nodes = await self._remote_groups.poll(nodes, share_groups)
         return reporting_nodes | {node.id for node in nodes if not node.groups.is_loading}
 
-    def _take(self, group: RemoteGroup) -> None:
+    def _add_remote_group(self, group: RemoteGroup) -> None:
         lags = {**self._lags(group.committed), **group.lags}
-        self._add(group.group, self._shared.get(group.group), lags)
+        self._add(group.group, self._share_members.get(group.group), lags)
 
-    def _lags(self, committed: Mapping[Place, int]) -> dict[Place, int | None]:
+    def _lags(self, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return lags; None if the end offset of a partition is unknown."""
         ends = self._ends
         return {
-            place: max(ends[place] - offset, 0) if place in ends else None
-            for place, offset in committed.items()
+            partition: max(ends[partition] - offset, 0) if partition in ends else None
+            for partition, offset in committed.items()
         }
 
-    def _add(self, group_id: str, members: int | None, lags: Mapping[Place, int | None]) -> None:
+    def _add(
+        self, group_id: str, members: int | None, lags: Mapping[TopicPartition, int | None]
+    ) -> None:
         """Add a sample of a group."""
         trend = self.groups.get(group_id)
         if trend is None:
@@ -240,14 +248,14 @@ class Trends:
             trend = self.groups[group_id] = GroupTrend()
         trend.members = members
         trend.topics = {}
-        for place, lag in lags.items():
-            topic, _ = place
+        for partition, lag in lags.items():
+            topic, _ = partition
             before = trend.topics.get(topic, 0)
             trend.topics[topic] = None if lag is None or before is None else before + lag
-            ring = trend.partitions.get(place)
-            if ring is None and self._partitions < PARTITIONS_MAX:
-                self._partitions += 1
-                ring = trend.partitions[place] = Ring()
+            ring = trend.partitions.get(partition)
+            if ring is None and self._ring_count < PARTITIONS_MAX:
+                self._ring_count += 1
+                ring = trend.partitions[partition] = Ring()
             if ring is not None:
                 ring.add(lag, self.number)
         known = [each for each in lags.values() if each is not None]
@@ -261,9 +269,10 @@ class Trends:
             if not unseen:
                 continue
             if unseen >= UNSEEN_MAX or (
-                name not in self._shared and node.groups.coordinator_id(name) in reporting_nodes
+                name not in self._share_members
+                and node.groups.coordinator_id(name) in reporting_nodes
             ):
-                self._partitions -= len(trend.partitions)
+                self._ring_count -= len(trend.partitions)
                 del self.groups[name]
             else:
                 trend.lag = None
@@ -274,11 +283,13 @@ def _rate(count: int, seconds: float) -> int:
     return round(max(count, 0) / seconds) if seconds else 0
 
 
-def _opened(here: Mapping[int, Node], topic: Topic, partition: Partition) -> Replica | None:
+def _open_replica(
+    local_nodes: Mapping[int, Node], topic: Topic, partition: Partition
+) -> Replica | None:
     """Return an open replica of a partition in this process, preferably the leader's."""
     for node_id in (partition.leader, *partition.replicas):
-        if node_id in here:
-            replica = here[node_id].partitions.opened_replica(topic, partition.index)
+        if node_id in local_nodes:
+            replica = local_nodes[node_id].partitions.opened_replica(topic, partition.index)
             if replica is not None:
                 return replica
     return None

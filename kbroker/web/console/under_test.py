@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .answers import CONFLICT, ApiError, answer
-from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, document, field
+from .answers import CONFLICT, ApiError, json_response
+from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, field, read_json_body
 from .sessions import Viewer
 
 CLOCKS = ("log", "coordinator")
@@ -35,16 +35,16 @@ class UnderTest(Protocol):
         """Advance one of `CLOCKS` by some seconds. Raises ValueError or RuntimeError."""
 
 
-# Returns the broker of this process if it accepts test commands; known once it has started.
-Found: TypeAlias = Callable[[], UnderTest | None]
+# Returns the broker of this process if it has started and accepts test commands, else None.
+FindBroker: TypeAlias = Callable[[], UnderTest | None]
 
 
 class Tests:
     """Routes for test controls."""
 
-    def __init__(self, api: Api, found: Found) -> None:
+    def __init__(self, api: Api, find_broker: FindBroker) -> None:
         self._api = api
-        self._found = found
+        self._find_broker = find_broker
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -55,34 +55,34 @@ class Tests:
         ]
 
     def _broker(self) -> UnderTest:
-        found = self._found()
-        if found is None:
+        find_broker = self._find_broker()
+        if find_broker is None:
             raise ApiError(
                 404, "this broker does not accept test commands; start it with --control-port"
             )
-        return found
+        return find_broker
 
     async def _state(self, _: Request, __: Viewer) -> Response:
         broker = self._broker()
         faults = broker.faults()
         state = {"faults": faults[-FAULTS_MAX:], "fault_count": len(faults)}
-        return answer(state | broker.clocks())
+        return json_response(state | broker.clocks())
 
     async def _disarm(self, request: Request, _: Viewer) -> Response:
         """Disarm one fault by number, or all."""
         broker = self._broker()
-        number = field(await document(request), "fault", int)
+        number = field(await read_json_body(request), "fault", int)
         try:
             await broker.disarm(number)
         except ValueError as error:
             raise ApiError(CONFLICT, str(error)) from None
-        return answer({})
+        return json_response({})
 
     async def _advance(self, request: Request, _: Viewer) -> Response:
         broker = self._broker()
-        asked = await document(request)
-        clock = field(asked, "clock", str, "log")
-        seconds = field(asked, "seconds", int)
+        body = await read_json_body(request)
+        clock = field(body, "clock", str, "log")
+        seconds = field(body, "seconds", int)
         if clock not in CLOCKS:
             raise ApiError(400, f"clock must be {' or '.join(CLOCKS)}")
         if seconds is None or not 0 < seconds <= SECONDS_MAX:
@@ -91,4 +91,4 @@ class Tests:
             await broker.advance(clock, seconds)
         except (ValueError, RuntimeError) as error:
             raise ApiError(CONFLICT, str(error)) from None
-        return answer({})
+        return json_response({})

@@ -11,7 +11,7 @@ from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
 
-from .answers import PARTITION_MAX, ApiError, answer, path_number
+from .answers import PARTITION_MAX, ApiError, json_response, path_number
 from .api import Api
 from .sessions import Viewer
 from .topics import READ_TOPIC, WRITE_TOPIC, one_record
@@ -74,4 +74,4 @@ class Writing:
             for each in await producer.write(placed)
             for record in each.placed
         ]
-        return answer({"written": rows})
+        return json_response({"written": rows})

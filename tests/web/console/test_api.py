@@ -127,7 +127,7 @@ async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> No
         assert apis["CreateTopics"]["errors"] == {"INVALID_TOPIC_EXCEPTION": 1}
         assert client["software"].startswith("kbroker/")
         assert set(client["disconnects"]) == {"left"}
-        texts = [each["text"] for each in (await viewer.get("/activity"))["happenings"]]
+        texts = [each["text"] for each in (await viewer.get("/activity"))["events"]]
         assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION" in texts
         explained = await viewer.get("/explain/client/shop-1")
         assert "CreateTopics returned INVALID_TOPIC_EXCEPTION 1 times" in explained["now"]

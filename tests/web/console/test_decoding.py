@@ -30,7 +30,7 @@ async def test_bytes_are_decoded_by_guess_and_truncated() -> None:
         assert (rows[0]["key_format"], rows[0]["key_text"]) == ("int32", "7")
         assert (rows[1]["key_format"], rows[1]["key_text"]) == ("hex", "fffe00")
         assert rows[2]["value_text"] == "schema 9: 02040608"
-        assert (rows[3]["value_size"], rows[3]["value_cut"]) == (10_000, True)
+        assert (rows[3]["value_size"], rows[3]["value_truncated"]) == (10_000, True)
         assert rows[3]["value"] == "\u00e9" * 2_048
         assert rows[4]["value"] is None
         whole = await client.ask("/topics/t/records/0/3/value")

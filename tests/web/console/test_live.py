@@ -74,12 +74,12 @@ async def test_live_view_keeps_newest_records_if_too_many_arrive(query: dict[str
         records = [record(b"v%d" % n) for n in range(5_000)]
         await Producer(client.cluster).write({("t", 0): records})
         events: list[Any] = []
-        while sum(each["seen"] for each in events) < 5_000:
+        while sum(each["received"] for each in events) < 5_000:
             events.append(await view.event())
         rows = [each for event in events for each in event["records"]]
         dropped = sum(each["dropped"] for each in events)
         assert rows[-1]["value"] == "v4999"
-        assert len(rows) + dropped == sum(each["seen"] for each in events) == 5_000
+        assert len(rows) + dropped == sum(each["received"] for each in events) == 5_000
         assert max(len(each["records"]) for each in events) <= 200
 
 
@@ -104,7 +104,7 @@ async def test_live_view_decompresses_only_shown_records(monkeypatch: pytest.Mon
             await producer.write({("t", 0): [record(b"v%d" % n)] * 100})
         seen = 0
         while seen < 5_000:
-            seen += (await view.event())["seen"]
+            seen += (await view.event())["received"]
         assert sum(opened) < 5_000
 
 

@@ -77,14 +77,14 @@ async def test_scan_stops_at_its_budget_and_resumes_by_cursor() -> None:
             found = await client.get("/topics/t/messages", **query)
             assert 0 < len(found["records"]) < 40
             assert 0 < found["scanned"] < 80
-            assert found["left"] == 80 - found["scanned"]
+            assert found["remaining"] == 80 - found["scanned"]
             seen, requests = values(found), 1
             while found["cursor"]:
-                before = found["left"]
+                before = found["remaining"]
                 found = await client.get("/topics/t/messages", **query, cursor=found["cursor"])
                 seen, requests = seen + values(found), requests + 1
-                assert found["left"] < before
-            assert found["left"] == 0
+                assert found["remaining"] < before
+            assert found["remaining"] == 0
             assert sorted(seen) == sorted(f"needle {n}" for n in range(40))
             assert requests > 3
 

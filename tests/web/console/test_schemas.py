@@ -137,8 +137,8 @@ async def test_schema_guid_in_header_is_resolved() -> None:
             '{"country": "FR", ',
         ]
         assert "key_schema" not in rows[0]
-        assert rows[2]["value_trouble"].startswith("Schema 01010101-")
-        assert "value_trouble" not in rows[3]
+        assert rows[2]["value_problem"].startswith("Schema 01010101-")
+        assert "value_problem" not in rows[3]
 
 
 async def test_undecodable_value_is_shown_as_bytes_with_reason() -> None:
@@ -152,16 +152,16 @@ async def test_undecodable_value_is_shown_as_bytes_with_reason() -> None:
             record(framed(1, b"\0" * (BYTES_MAX + 1))),
         )
         unknown, unfit, number, large = await setup.rows()
-        assert (unknown["value_text"], unknown["value_trouble"]) == (
+        assert (unknown["value_text"], unknown["value_problem"]) == (
             "schema 9: 02040608",
             "Schema 9 is not in the registry.",
         )
         assert unfit["value_text"] == "schema 1: ffff"
         assert unfit["value_schema"]["id"] == 1
-        assert unfit["value_trouble"].startswith("The data does not match its schema: byte 0: ")
+        assert unfit["value_problem"].startswith("The data does not match its schema: byte 0: ")
         assert (number["value_format"], number["key_format"]) == ("int64", "int32")
-        assert not {"value_trouble", "key_trouble"} & number.keys()
-        assert large["value_trouble"] == "Not decoded: larger than 256 kB."
+        assert not {"value_problem", "key_problem"} & number.keys()
+        assert large["value_problem"] == "Not decoded: larger than 256 kB."
         found = await setup.console.get("/topics/t/messages", where='value.country == "DE"')
         assert (found["records"], found["too_large"]) == ([], 1)
 
@@ -181,7 +181,7 @@ async def test_long_decoded_value_is_truncated_and_loaded_on_demand() -> None:
             "t", record(framed(1, b"\xd0\x8c\x01" + b"\2" * 9_000 + b"\0"))
         )
         (row,) = await setup.rows()
-        assert (len(row["value_text"]), row["value_text_cut"]) == (16_384, True)
+        assert (len(row["value_text"]), row["value_text_truncated"]) == (16_384, True)
         path = "/topics/t/records/0/0"
         assert (await setup.console.get(f"{path}/value", decoded=1)) == [1] * 9_000
         assert (await setup.console.ask(f"{path}/key", decoded=1)).status == 404
@@ -223,7 +223,7 @@ async def test_costly_values_do_not_block_event_loop_and_spend_budget(
         assert (found["scanned"], found["too_large"]) == (scanned, scanned)
         assert found["cursor"]
         row = (await setup.rows(limit=1, bytes=1))[0]
-        assert row["value_trouble"] == "Not decoded: it contains more than 50000 values."
+        assert row["value_problem"] == "Not decoded: it contains more than 50000 values."
 
 
 # -- without a broker
@@ -254,7 +254,7 @@ class Topic:
 async def decode_by_id(decoder: SchemaDecoder, schema_id: int, body: bytes = b"") -> Any:
     found = await decoder.decoded(framed(schema_id, body), None, "t-value")
     assert found is not None
-    return found.document if found.text is not None else found.trouble
+    return found.document if found.text is not None else found.problem
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ def test_each_process_lists_all_groups_and_the_other_nodes(tmp_path: Path) -> No
             while told_lags(node["http"]) != wanted:
                 assert time.monotonic() < give_up
                 time.sleep(0.2)
-            assert ask(node["http"], "activity")["elsewhere"] == [other["node_id"]]
-            assert ask(node["http"], "storage")["elsewhere"] == [other["node_id"]]
+            assert ask(node["http"], "activity")["other_nodes"] == [other["node_id"]]
+            assert ask(node["http"], "storage")["other_nodes"] == [other["node_id"]]
 
 
 def ask(http: str, path: str) -> Any:

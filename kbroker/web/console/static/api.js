@@ -54,4 +54,4 @@ async function parsed(response) {
   return found;
 }
 
-export const part = encodeURIComponent;
+export const encodePart = encodeURIComponent;

@@ -1,7 +1,7 @@
 // Router: the URL fragment contains the whole state of a page.
 
 import { get, session } from "./api.js";
-import { h, note, visible } from "./dom.js";
+import { h, notify, visible } from "./dom.js";
 import { activity, cluster, explain, group, groups, overview, storage, topics } from "./pages.js";
 import { tests } from "./tests.js";
 import { topic } from "./topic.js";
@@ -18,7 +18,7 @@ const PAGES = [
 let leavePage = null,
   shown = 0;
 
-export function place() {
+export function parseHash() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
   return {
     parts: path.split("/").filter(Boolean).map(decodeURIComponent),
@@ -28,7 +28,7 @@ export function place() {
 
 async function show() {
   const mine = ++shown,
-    { parts, query } = place(),
+    { parts, query } = parseHash(),
     main = document.getElementById("main");
   document.getElementById("detail").close();
   if (leavePage) leavePage();
@@ -89,13 +89,13 @@ function initTheme() {
 }
 
 // Keyboard shortcuts: g and a letter open a page, / focuses the first field.
-let isGoing = false;
+let isGoPending = false;
 function key(event) {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey)
     return;
   const pages = { o: "", t: "topics", g: "groups", a: "activity", s: "storage", c: "cluster" };
-  if (isGoing && event.key in pages) location.hash = `#/${pages[event.key]}`;
-  isGoing = !isGoing && event.key === "g";
+  if (isGoPending && event.key in pages) location.hash = `#/${pages[event.key]}`;
+  isGoPending = !isGoPending && event.key === "g";
   if (event.key === "/") {
     document.querySelector("main input")?.focus();
     event.preventDefault();
@@ -105,12 +105,12 @@ function key(event) {
 initTheme();
 addEventListener("hashchange", show);
 addEventListener("keydown", key);
-addEventListener("unhandledrejection", (event) => note(event.reason?.message ?? "Unexpected error", true));
+addEventListener("unhandledrejection", (event) => notify(event.reason?.message ?? "Unexpected error", true));
 try {
   Object.assign(session, await get("/session"));
   document.getElementById("who").textContent =
     `${session.user} · node ${session.node_id}${session.may_write ? "" : " · read-only"}`;
 } catch (error) {
-  note(error.message, true);
+  notify(error.message, true);
 }
 show();

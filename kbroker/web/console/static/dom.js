@@ -1,5 +1,6 @@
 // Elements shared by all pages. Data from the broker is inserted as text only, never as markup.
 
+// Creates an element. Attributes whose name begins with "on" are event listeners.
 export function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
@@ -42,7 +43,7 @@ export function visible(text) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-export function spark(values, label, width = 120, height = 24) {
+export function sparkline(values, label, width = 120, height = 24) {
   const known = (values ?? []).filter((each) => each !== null);
   if (!known.length) return h("span", { class: "soft" }, "–");
   const most = Math.max(...known, 1),
@@ -83,11 +84,11 @@ export function spark(values, label, width = 120, height = 24) {
 }
 
 const ROW = 33,
-  AROUND = 12,
-  WHOLE = 500;
+  ROWS_AROUND = 12,
+  UNVIRTUALIZED_MAX = 500;
 
-// A table with columns [heading, cell(row), class]. Up to WHOLE rows are all rendered, with natural height.
-// A longer table renders only the visible rows, each ROW pixels high.
+// A table with columns [heading, cell(row), class]. Up to UNVIRTUALIZED_MAX rows are all rendered, with natural height.
+// A longer table renders only the visible rows, each ROW pixels high, and ROWS_AROUND more on both sides.
 export class Table {
   constructor(columns, { pick = null, tall = true, label = "Table" } = {}) {
     this.columns = columns;
@@ -131,10 +132,10 @@ export class Table {
   }
   visibleRange() {
     const count = this.rows.length;
-    if (count <= WHOLE) return [0, count];
+    if (count <= UNVIRTUALIZED_MAX) return [0, count];
     const height = this.element.clientHeight || 600,
       at = Math.floor(this.element.scrollTop / ROW);
-    return [Math.max(at - AROUND, 0), Math.min(at + Math.ceil(height / ROW) + AROUND, count)];
+    return [Math.max(at - ROWS_AROUND, 0), Math.min(at + Math.ceil(height / ROW) + ROWS_AROUND, count)];
   }
   line(row) {
     const cells = this.columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)));
@@ -162,7 +163,7 @@ export const card = (name, ...big) =>
   h("div", { class: "card" }, h("div", { class: "name" }, name), h("div", { class: "big" }, ...big));
 export const field = (name, input) => h("label", {}, name, input);
 
-export function note(text, isBad = false) {
+export function notify(text, isBad = false) {
   const line = h("div", { class: isBad ? "note bad" : "note" }, visible(text));
   document.getElementById("notes").append(line);
   setTimeout(() => line.remove(), isBad ? 9000 : 4000);

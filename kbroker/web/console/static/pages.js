@@ -1,16 +1,16 @@
 // All pages except the topic page.
 
-import { Unreachable, get, part, post, session } from "./api.js";
-import { Table, bytes, card, field, h, link, note, number, spark, time, visible } from "./dom.js";
+import { Unreachable, get, encodePart, post, session } from "./api.js";
+import { Table, bytes, card, field, h, link, notify, number, sparkline, time, visible } from "./dom.js";
 
-const OWN = "kbroker-console";
+const CONSOLE_CLIENT_ID = "kbroker-console";
 
 // Refreshes the page every few seconds while its tab is visible.
 export function refreshEvery(seconds, work) {
   const timer = setInterval(() => {
     if (document.hidden) return;
     work().catch((error) => {
-      if (!(error instanceof Unreachable)) note(error.message, true);
+      if (!(error instanceof Unreachable)) notify(error.message, true);
     });
   }, seconds * 1000);
   return () => clearInterval(timer);
@@ -25,7 +25,7 @@ function searchForm(query, path, placeholder) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        location.hash = `#${path}?search=${part(input.value)}`;
+        location.hash = `#${path}?search=${encodePart(input.value)}`;
       },
     },
     field("Name contains", input),
@@ -35,11 +35,11 @@ function searchForm(query, path, placeholder) {
 
 // A note for data that only the nodes of other processes have.
 const otherNodesNote = (it, what) =>
-  it.elsewhere.length > 0 &&
+  it.other_nodes.length > 0 &&
   h(
     "p",
     { class: "soft" },
-    `${what} of node${it.elsewhere.length > 1 ? "s" : ""} ${it.elsewhere.join(", ")}: see the console of ${it.elsewhere.length > 1 ? "those nodes" : "that node"}.`,
+    `${what} of node${it.other_nodes.length > 1 ? "s" : ""} ${it.other_nodes.join(", ")}: see the console of ${it.other_nodes.length > 1 ? "those nodes" : "that node"}.`,
   );
 
 export async function overview(view) {
@@ -58,13 +58,13 @@ export async function overview(view) {
         "Records in / s",
         number(now(it.records_per_second)),
         " ",
-        spark(it.records_per_second, "records a second"),
+        sparkline(it.records_per_second, "records a second"),
       ),
       card(
         "Requests / s",
         number(now(it.requests_per_second)),
         " ",
-        spark(it.requests_per_second, "requests a second"),
+        sparkline(it.requests_per_second, "requests a second"),
       ),
       ...(it.disks ?? []).map((each) =>
         card(
@@ -106,7 +106,7 @@ export async function overview(view) {
           ["Listener", (row) => row.name],
           ["Address", (row) => h("code", {}, row.address)],
           ["TLS", (row) => (row.tls ? "yes" : "no")],
-          ["Authentication", (row) => row.login.join(", ") || "none"],
+          ["Authentication", (row) => row.mechanisms.join(", ") || "none"],
         ],
         { label: "Listeners" },
       ).set(it.listeners).element,
@@ -164,7 +164,7 @@ function snippets(where) {
             "aria-label": `Copy for ${name}`,
             onclick: async () => {
               await navigator.clipboard.writeText(text);
-              note("Copied");
+              notify("Copied");
             },
           },
           "Copy",
@@ -178,10 +178,10 @@ function snippets(where) {
 export async function topics(view, _, query) {
   const search = query.get("search") ?? "",
     internal = query.get("internal") ?? "";
-  const more = h("button", { type: "button" }, "Load more");
+  const moreButton = h("button", { type: "button" }, "Load more");
   const table = new Table(
     [
-      ["Topic", (row) => link(`/topics/${part(row.name)}`, row.name)],
+      ["Topic", (row) => link(`/topics/${encodePart(row.name)}`, row.name)],
       ["Partitions", (row) => number(row.partitions), "num"],
       ["Replicas", (row) => number(row.replicas), "num"],
       ["Records", (row) => number(row.records), "num"],
@@ -193,7 +193,7 @@ export async function topics(view, _, query) {
         (row) =>
           row.groups
             .slice(0, 5)
-            .map((each) => [link(`/groups/${part(each.group)}`, each.group), ` ${number(each.lag)}  `]),
+            .map((each) => [link(`/groups/${encodePart(each.group)}`, each.group), ` ${number(each.lag)}  `]),
       ],
     ],
     { label: "Topics" },
@@ -205,16 +205,16 @@ export async function topics(view, _, query) {
     const found = await get("/topics", { search, internal, after, limit: 100 });
     rows = after ? rows.concat(found.topics) : found.topics;
     next = found.next;
-    more.hidden = !next;
+    moreButton.hidden = !next;
     summary.textContent = `${number(rows.length)} of ${number(found.matching)} topics`;
     table.set(rows);
   }
-  more.addEventListener("click", () => refresh(next));
+  moreButton.addEventListener("click", () => refresh(next));
   const box = h("input", {
     type: "checkbox",
     checked: internal === "1",
     onchange: (event) => {
-      location.hash = `#/topics?search=${part(search)}&internal=${event.target.checked ? 1 : ""}`;
+      location.hash = `#/topics?search=${encodePart(search)}&internal=${event.target.checked ? 1 : ""}`;
     },
   });
   view.append(
@@ -223,7 +223,7 @@ export async function topics(view, _, query) {
     h("label", { class: "check" }, box, "Show internal topics"),
     table.element,
     summary,
-    more,
+    moreButton,
   );
   await refresh("");
   return refreshEvery(5, async () => {
@@ -234,12 +234,12 @@ export async function topics(view, _, query) {
 export async function groups(view, _, query) {
   const table = new Table(
     [
-      ["Group", (row) => link(`/groups/${part(row.group)}`, row.group)],
+      ["Group", (row) => link(`/groups/${encodePart(row.group)}`, row.group)],
       ["State", (row) => row.state],
       ["Type", (row) => row.type],
       ["Members", (row) => number(row.members), "num"],
       ["Lag", (row) => number(row.lag), "num"],
-      ["Last 10 min", (row) => spark(row.trend, "lag")],
+      ["Last 10 min", (row) => sparkline(row.trend, "lag")],
       ["Coordinator", (row) => number(row.coordinator), "num"],
     ],
     { label: "Groups" },
@@ -255,12 +255,12 @@ export async function group(view, parts) {
     cards = h("div", { class: "cards" });
   const table = new Table(
     [
-      ["Topic", (row) => (row.topic ? link(`/topics/${part(row.topic)}`, row.topic) : "–")],
+      ["Topic", (row) => (row.topic ? link(`/topics/${encodePart(row.topic)}`, row.topic) : "–")],
       ["Partition", (row) => number(row.partition), "num"],
       ["Current offset", (row) => number(row.current_offset), "num"],
       ["End offset", (row) => number(row.log_end_offset), "num"],
       ["Lag", (row) => number(row.lag), "num"],
-      ["Last 10 min", (row) => spark(row.trend, "lag")],
+      ["Last 10 min", (row) => sparkline(row.trend, "lag")],
       ["Member ID", (row) => visible(row.member_id ?? "–")],
       ["Client ID", (row) => visible(row.client_id ?? "–")],
       ["Host", (row) => visible(row.host ?? "–")],
@@ -269,18 +269,18 @@ export async function group(view, parts) {
   );
   view.append(
     h("h1", {}, visible(name)),
-    h("p", {}, link(`/explain/group/${part(name)}`, "Explain")),
+    h("p", {}, link(`/explain/group/${encodePart(name)}`, "Explain")),
     cards,
     h("h2", {}, "Partitions"),
     table.element,
   );
   async function refresh() {
-    const it = await get(`/groups/${part(name)}/details`);
+    const it = await get(`/groups/${encodePart(name)}/details`);
     cards.replaceChildren(
       card("State", it.state),
       card("Type", it.type),
       card("Members", number(it.members)),
-      card("Lag", number(it.total_lag), " ", spark(it.trend, "lag")),
+      card("Lag", number(it.total_lag), " ", sparkline(it.trend, "lag")),
       card("Assignor", visible(it.assignor || "–")),
     );
     table.set(it.partitions);
@@ -312,9 +312,9 @@ function resetForm(name, refresh) {
   async function reset(isDry) {
     const asked = { to: to.value, value: Number(value.value), dry_run: isDry };
     if (topicName.value) asked.topic = topicName.value;
-    table.set((await post(`/groups/${part(name)}/seek`, asked)).partitions);
+    table.set((await post(`/groups/${encodePart(name)}/seek`, asked)).partitions);
     plan.replaceChildren(
-      h("p", {}, isDry ? "Changes without applying them:" : "Offsets reset:"),
+      h("p", {}, isDry ? "Preview, no offset was changed:" : "Offsets reset:"),
       table.element,
       h(
         "div",
@@ -332,7 +332,7 @@ function resetForm(name, refresh) {
       ),
     );
   }
-  const bad = (error) => note(error.message, true);
+  const bad = (error) => notify(error.message, true);
   const form = h(
     "form",
     {
@@ -353,7 +353,7 @@ function resetForm(name, refresh) {
       type: "button",
       onclick: async () => {
         if (!confirm(`Delete group ${name} and its committed offsets?`)) return;
-        await post(`/groups/${part(name)}/delete`)
+        await post(`/groups/${encodePart(name)}/delete`)
           .then(() => {
             location.hash = "#/groups";
           })
@@ -375,7 +375,7 @@ function resetForm(name, refresh) {
 
 export async function explain(view, parts) {
   const [, kind, ...names] = parts;
-  const it = await get(`/explain/${kind}/${names.map(part).join("/")}`);
+  const it = await get(`/explain/${kind}/${names.map(encodePart).join("/")}`);
   view.append(
     h("h1", {}, `Explanation: ${kind} ${visible(names.join("-"))}`),
     h("p", {}, visible(it.now)),
@@ -422,7 +422,7 @@ export async function activity(view) {
       pick: (row) => {
         detail.replaceChildren(
           h("h2", {}, visible(row.client_id || "(no client ID)")),
-          h("p", {}, link(`/explain/client/${part(row.client_id)}`, "Explain")),
+          h("p", {}, link(`/explain/client/${encodePart(row.client_id)}`, "Explain")),
           new Table(
             [
               ["API", (each) => each.api],
@@ -462,8 +462,8 @@ export async function activity(view) {
     }
     at = now;
     table.set(it.clients);
-    lines = it.happenings
-      .filter((each) => each.client_id !== OWN)
+    lines = it.events
+      .filter((each) => each.client_id !== CONSOLE_CLIENT_ID)
       .reverse()
       .concat(lines)
       .slice(0, 300);
@@ -471,8 +471,8 @@ export async function activity(view) {
       ...lines.map((each) =>
         h(
           "li",
-          { class: each.trouble ? "bad" : null },
-          `${time(each.at_ms)}  ${visible(each.client_id || "(no client ID)")} at ${visible(each.host)}: ${visible(each.text)}${each.times > 1 ? ` (${number(each.times)} times)` : ""}`,
+          { class: each.problem ? "bad" : null },
+          `${time(each.at_ms)}  ${visible(each.client_id || "(no client ID)")} at ${visible(each.host)}: ${visible(each.text)}${each.count > 1 ? ` (${number(each.count)} times)` : ""}`,
         ),
       ),
     );
@@ -493,7 +493,7 @@ export async function storage(view, _, query) {
       [
         [
           "Transactional ID",
-          (row) => link(`/explain/transaction/${part(row.transactional_id)}`, row.transactional_id),
+          (row) => link(`/explain/transaction/${encodePart(row.transactional_id)}`, row.transactional_id),
         ],
         ["State", (row) => row.state],
         ["Producer ID", (row) => String(row.producer_id), "num"],
@@ -507,22 +507,22 @@ export async function storage(view, _, query) {
     searchForm(query, "/storage", "orders"),
     h(
       "p",
-      { class: stored.held_back ? "bad" : "soft" },
-      `${number(stored.held_back)} partitions with a last stable offset below the high watermark${stored.left_out ? `; ${number(stored.left_out)} partitions not shown` : ""}`,
+      { class: stored.unstable_partitions ? "bad" : "soft" },
+      `${number(stored.unstable_partitions)} partitions with a last stable offset below the high watermark${stored.omitted_partitions ? `; ${number(stored.omitted_partitions)} partitions not shown` : ""}`,
     ),
     new Table(
       [
         [
           "Partition",
           (row) =>
-            link(`/explain/partition/${part(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
+            link(`/explain/partition/${encodePart(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
         ],
         ["Start offset", (row) => number(row.log_start_offset), "num"],
         ["Last stable offset", (row) => number(row.last_stable_offset), "num"],
         ["High watermark", (row) => number(row.high_watermark), "num"],
         ["End offset", (row) => number(row.log_end_offset), "num"],
         [
-          "After last stable",
+          "Unstable offsets",
           (row) =>
             h(
               "span",
@@ -547,7 +547,7 @@ export async function cluster(view) {
     [
       "Partition",
       (row) =>
-        link(`/explain/partition/${part(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
+        link(`/explain/partition/${encodePart(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
     ],
     ["Leader", (row) => (row.leader < 0 ? h("span", { class: "bad" }, "none") : row.leader), "num"],
     ["Replicas", (row) => row.replicas.join(", ")],
@@ -564,7 +564,7 @@ export async function cluster(view) {
       card("Offline partitions", h("span", { class: it.offline ? "bad" : "good" }, number(it.offline))),
       card(
         "Under-replicated partitions",
-        h("span", { class: it.behind_count ? "bad" : "good" }, number(it.behind_count)),
+        h("span", { class: it.under_replicated_count ? "bad" : "good" }, number(it.under_replicated_count)),
       ),
     ),
     h("p", { class: "soft" }, `cluster ${it.cluster_id}`),
@@ -581,7 +581,7 @@ export async function cluster(view) {
       { label: "Nodes" },
     ).set(it.brokers).element,
     h("h2", {}, "Offline and under-replicated partitions"),
-    new Table(place, { label: "Offline and under-replicated partitions" }).set(it.behind).element,
+    new Table(place, { label: "Offline and under-replicated partitions" }).set(it.under_replicated).element,
     h("h2", {}, "Reassignments"),
     new Table(
       [...place, ["Adding", (row) => row.adding.join(", ")], ["Removing", (row) => row.removing.join(", ")]],

@@ -1,7 +1,7 @@
 // Test controls: armed faults, and clocks.
 
 import { get, post, session } from "./api.js";
-import { Table, card, field, h, note, number, time, visible } from "./dom.js";
+import { Table, card, field, h, notify, number, time, visible } from "./dom.js";
 import { refreshEvery } from "./pages.js";
 
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
@@ -15,11 +15,11 @@ function span(ms) {
 
 export async function tests(view) {
   const clocks = h("div", { class: "cards" }),
-    showError = (error) => note(error.message, true);
+    showError = (error) => notify(error.message, true);
   let drawn = "";
   const disarm = (body, text) =>
     post("/tests/disarm", body)
-      .then(() => note(text))
+      .then(() => notify(text))
       .then(refresh)
       .catch(showError);
   const columns = [
@@ -92,9 +92,9 @@ function clockForm(refresh) {
         event.preventDefault();
         const seconds = Math.round(Number(amount.value) * UNITS[unit.value]);
         post("/tests/advance", { clock: clock.value, seconds })
-          .then(() => note(`Clock advanced by ${amount.value} ${unit.value}`))
+          .then(() => notify(`Clock advanced by ${amount.value} ${unit.value}`))
           .then(refresh)
-          .catch((error) => note(error.message, true));
+          .catch((error) => notify(error.message, true));
       },
     },
     field("Clock", clock),

@@ -1,7 +1,7 @@
 // Topic page: messages, partitions, groups, configuration and a produce form.
 
-import { get, part, post, session } from "./api.js";
-import { Table, bytes, field, h, link, note, number, time, visible } from "./dom.js";
+import { get, encodePart, post, session } from "./api.js";
+import { Table, bytes, field, h, link, notify, number, time, visible } from "./dom.js";
 
 const TABS = { messages, partitions, groups, config, produce };
 const FILTERS = ["contains", "key", "header", "where"];
@@ -18,7 +18,7 @@ export async function topic(view, parts, query, isShown) {
       tabs.map((each) =>
         h(
           "a",
-          { href: `#/topics/${part(name)}/${each}`, "aria-current": each === tab ? "page" : null },
+          { href: `#/topics/${encodePart(name)}/${each}`, "aria-current": each === tab ? "page" : null },
           each[0].toUpperCase() + each.slice(1),
         ),
       ),
@@ -87,7 +87,7 @@ async function messages(view, name, query, isShown) {
         for (const [each, input] of Object.entries(inputs))
           if (input.value && !input.closest("label").hidden) given.set(each, input.value);
         if (committed.checked) given.set("committed", "1");
-        const target = `#/topics/${part(name)}/messages?${given}`;
+        const target = `#/topics/${encodePart(name)}/messages?${given}`;
         if (location.hash === target) dispatchEvent(new HashChangeEvent("hashchange"));
         else location.hash = target;
       },
@@ -108,15 +108,15 @@ async function messages(view, name, query, isShown) {
     ],
     { label: "Records", pick: (row) => detail(name, row) },
   );
-  const said = h("p", { class: "soft", role: "status" }),
-    more = h("button", { type: "button", hidden: true }, "Load more"),
-    on = h("button", { type: "button", hidden: true }, "Continue search");
+  const status = h("p", { class: "soft", role: "status" }),
+    moreButton = h("button", { type: "button", hidden: true }, "Load more"),
+    continueButton = h("button", { type: "button", hidden: true }, "Continue search");
   const save = h("button", { type: "button", onclick: () => download(name, rows) }, "Save as NDJSON");
   let rows = [];
-  view.append(form, table.element, said, h("div", { class: "row" }, more, on, save));
+  view.append(form, table.element, status, h("div", { class: "row" }, moreButton, continueButton, save));
   const asked = Object.fromEntries([...query.entries()].filter(([each]) => each !== "from"));
   if (from === "live")
-    return live(name, asked, said, (found) => {
+    return live(name, asked, status, (found) => {
       rows = found.concat(rows).sort(newestFirst).slice(0, RECORDS_MAX);
       table.set(rows);
     });
@@ -126,47 +126,47 @@ async function messages(view, name, query, isShown) {
     isDone = false,
     isSearching = false;
   const busy = (is) => {
-    more.disabled = is;
-    on.disabled = is && !isSearching;
+    moreButton.disabled = is;
+    continueButton.disabled = is && !isSearching;
   };
   async function load() {
     busy(true);
-    said.textContent = said.textContent ? `${said.textContent} …` : "Searching …";
-    const it = await get(`/topics/${part(name)}/messages`, { ...asked, from, cursor, limit: 200 }).catch(
+    status.textContent = status.textContent ? `${status.textContent} …` : "Searching …";
+    const it = await get(`/topics/${encodePart(name)}/messages`, { ...asked, from, cursor, limit: 200 }).catch(
       (error) => {
-        said.textContent = visible(error.message);
+        status.textContent = visible(error.message);
         isSearching = false;
       },
     );
     busy(isSearching);
-    said.className = it ? "soft" : "bad";
+    status.className = it ? "soft" : "bad";
     if (!it || !isShown()) return;
     ({ cursor, done: isDone } = it);
     scanned += it.scanned;
     seconds += it.seconds;
     rows = rows.concat(it.records);
     table.set(rows);
-    const percent = Math.floor((100 * scanned) / Math.max(scanned + it.left, 1));
-    said.textContent = `${number(rows.length)} records found, ${number(scanned)} scanned in ${seconds.toFixed(1)} s${isDone ? "; complete" : `; ${number(it.left)} left (${percent} % done)`}${it.too_large ? `; ${it.too_large} values too large for the expression` : ""}`;
-    more.hidden = isDone;
-    on.hidden = isDone || !FILTERS.some((each) => asked[each]);
+    const percent = Math.floor((100 * scanned) / Math.max(scanned + it.remaining, 1));
+    status.textContent = `${number(rows.length)} records found, ${number(scanned)} scanned in ${seconds.toFixed(1)} s${isDone ? "; complete" : `; ${number(it.remaining)} left (${percent} % done)`}${it.too_large ? `; ${it.too_large} values too large for the expression` : ""}`;
+    moreButton.hidden = isDone;
+    continueButton.hidden = isDone || !FILTERS.some((each) => asked[each]);
   }
   // Sends requests until one finds a record. Each request has the usual small budget.
   async function search() {
     isSearching = !isSearching;
     if (!isSearching) {
-      on.disabled = true;
+      continueButton.disabled = true;
       return;
     }
-    on.textContent = "Stop";
+    continueButton.textContent = "Stop";
     const before = rows.length;
     while (isSearching && !isDone && rows.length === before && isShown()) await load();
     isSearching = false;
-    on.textContent = "Continue search";
+    continueButton.textContent = "Continue search";
     busy(false);
   }
-  more.addEventListener("click", load);
-  on.addEventListener("click", search);
+  moreButton.addEventListener("click", load);
+  continueButton.addEventListener("click", search);
   load();
   return null;
 }
@@ -176,23 +176,23 @@ function newestFirst(a, b) {
   return b.timestamp - a.timestamp || a.partition - b.partition || b.offset - a.offset;
 }
 
-function live(name, asked, said, take) {
+function live(name, asked, status, take) {
   const kept = Object.entries(asked).filter(([each]) => FILTERS.includes(each) || each === "partition");
-  const source = new EventSource(`/api/v1/topics/${part(name)}/live?${new URLSearchParams(kept)}`);
-  let seen = 0,
+  const source = new EventSource(`/api/v1/topics/${encodePart(name)}/live?${new URLSearchParams(kept)}`);
+  let received = 0,
     dropped = 0;
-  said.textContent = "Waiting for records …";
+  status.textContent = "Waiting for records …";
   source.onmessage = (event) => {
     const it = JSON.parse(event.data);
-    seen += it.seen;
+    received += it.received;
     dropped += it.dropped;
     if (it.records.length) take(it.records);
-    said.textContent = it.trouble
-      ? visible(it.trouble)
-      : `Live: ${number(seen)} records received${dropped ? `, ${number(dropped)} skipped (rate limit)` : ""}`;
+    status.textContent = it.problem
+      ? visible(it.problem)
+      : `Live: ${number(received)} records received${dropped ? `, ${number(dropped)} skipped (rate limit)` : ""}`;
   };
   source.onerror = () => {
-    if (source.readyState === EventSource.CLOSED) said.textContent = "The live view ended.";
+    if (source.readyState === EventSource.CLOSED) status.textContent = "The live view ended.";
   };
   return () => source.close();
 }
@@ -222,10 +222,10 @@ function download(name, rows) {
       ),
     }),
   );
-  if (rows.some((row) => row.value_cut || row.key_cut))
-    note("The file contains truncated values; load those records one by one.", true);
+  if (rows.some((row) => row.value_truncated || row.key_truncated))
+    notify("The file contains truncated values; load those records one by one.", true);
   if (whole.length < rows.length)
-    note(`${number(rows.length - whole.length)} records are too large to read and are not in the file.`, true);
+    notify(`${number(rows.length - whole.length)} records are too large to read and are not in the file.`, true);
   const url = URL.createObjectURL(new Blob([lines.join("\n")], { type: "application/x-ndjson" }));
   h("a", { href: url, download: `${name}.ndjson` }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
@@ -264,14 +264,14 @@ const schemaOf = (row, name) => {
 
 function detail(topicName, row) {
   const dialog = document.getElementById("detail"),
-    where = `/topics/${part(topicName)}/records/${row.partition}/${row.offset}`;
+    where = `/topics/${encodePart(topicName)}/records/${row.partition}/${row.offset}`;
   const block = (name) => {
     const box = h("pre", { tabindex: 0 }, visible(pretty(row, name)));
-    const trouble = row[`${name}_trouble`],
-      isDecoded = row[`${name}_schema`] && !trouble,
-      isCut = row[isDecoded ? `${name}_text_cut` : `${name}_cut`];
+    const problem = row[`${name}_problem`],
+      isDecoded = row[`${name}_schema`] && !problem,
+      isTruncated = row[isDecoded ? `${name}_text_truncated` : `${name}_truncated`];
     const load =
-      isCut &&
+      isTruncated &&
       h(
         "button",
         {
@@ -292,7 +292,7 @@ function detail(topicName, row) {
         name === "key" ? "Key" : "Value",
         h("span", { class: "soft" }, ` ${row[`${name}_format`] ?? ""}${schemaOf(row, name)}`),
       ),
-      trouble && h("p", { class: "bad" }, visible(trouble)),
+      problem && h("p", { class: "bad" }, visible(problem)),
       load,
       box,
     ];
@@ -304,7 +304,7 @@ function detail(topicName, row) {
       type: "button",
       onclick: async () => {
         await navigator.clipboard.writeText(JSON.stringify(row));
-        note("Copied");
+        notify("Copied");
       },
     },
     "Copy",
@@ -313,8 +313,8 @@ function detail(topicName, row) {
     session.may_write &&
     confirmButton("Resend", `Append a copy of this record to partition ${row.partition}?`, "Append", () =>
       post(`${where}/resend`)
-        .then((it) => note(`Written at offset ${it.written[0].offset}`))
-        .catch((error) => note(error.message, true)),
+        .then((it) => notify(`Written at offset ${it.written[0].offset}`))
+        .catch((error) => notify(error.message, true)),
     );
   dialog.replaceChildren(
     h(
@@ -374,7 +374,7 @@ function confirmButton(name, question, yes, act) {
 }
 
 async function partitions(view, name) {
-  const it = await get(`/topics/${part(name)}`);
+  const it = await get(`/topics/${encodePart(name)}`);
   view.append(
     new Table(
       [
@@ -390,7 +390,7 @@ async function partitions(view, name) {
         ["End offset", (row) => number(row.end_offset), "num"],
         ["Size", (row) => bytes(row.bytes), "num"],
         ["Error", (row) => row.error ?? ""],
-        ["Explain", (row) => link(`/explain/partition/${part(name)}/${row.partition}`, "Explain")],
+        ["Explain", (row) => link(`/explain/partition/${encodePart(name)}/${row.partition}`, "Explain")],
       ],
       { label: "Partitions" },
     ).set(it.partitions).element,
@@ -398,11 +398,11 @@ async function partitions(view, name) {
 }
 
 async function groups(view, name) {
-  const it = await get(`/topics/${part(name)}`);
+  const it = await get(`/topics/${encodePart(name)}`);
   view.append(
     new Table(
       [
-        ["Group", (row) => link(`/groups/${part(row.group)}`, row.group)],
+        ["Group", (row) => link(`/groups/${encodePart(row.group)}`, row.group)],
         ["Members", (row) => number(row.members), "num"],
         ["Lag", (row) => number(row.lag), "num"],
       ],
@@ -412,7 +412,7 @@ async function groups(view, name) {
 }
 
 async function config(view, name) {
-  const it = await get(`/topics/${part(name)}/config`);
+  const it = await get(`/topics/${encodePart(name)}/config`);
   view.append(
     new Table(
       [
@@ -435,16 +435,16 @@ async function produce(view, name) {
     isEmpty = h("input", { type: "checkbox" }),
     lines = h("input", { type: "checkbox" });
   const write = (body) =>
-    post(`/topics/${part(name)}/records`, body)
+    post(`/topics/${encodePart(name)}/records`, body)
       .then((it) =>
-        note(
+        notify(
           `Written: ${it.written
             .map((each) => `${each.partition}/${each.offset}`)
             .slice(0, 5)
             .join(", ")}`,
         ),
       )
-      .catch((error) => note(error.message, true));
+      .catch((error) => notify(error.message, true));
   view.append(
     h(
       "form",
@@ -452,7 +452,7 @@ async function produce(view, name) {
         onsubmit: (event) => {
           event.preventDefault();
           if (!value.value && !isNull.checked && !isEmpty.checked) {
-            note("Enter a value, or select Null value or Empty value.", true);
+            notify("Enter a value, or select Null value or Empty value.", true);
             value.focus();
             return;
           }

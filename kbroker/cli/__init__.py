@@ -85,7 +85,7 @@ class Kbroker(LazyGroup):
         return super().main(*args, **kwargs)
 
     def invoke(self, context: click.Context) -> object:
-        """Run a command, and print errors safely: they may quote names that clients chose.
+        """Run a command, and escape control characters in errors: clients choose the quoted names.
 
         An OS error with a file name is reported as a message, without a traceback.
         """
@@ -104,10 +104,10 @@ class Kbroker(LazyGroup):
             raise
 
 
-def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     """Print the version and exit, for `--version`.
 
-    The import is local because every other command would pay for it.
+    The import is local, so that it does not delay other commands.
     """
     if is_asked:
         from importlib.util import find_spec
@@ -133,7 +133,7 @@ def _tell_version(context: click.Context, _: click.Parameter, is_asked: bool) ->
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_tell_version,
+    callback=_print_version,
     help="Show the version and exit.",
 )
 @click.pass_context

@@ -196,7 +196,7 @@ async def _audit(cluster: ClusterClient, topic: str, choices: Choices) -> TopicR
         return await audit_topic(source, unique=choices.unique, listed=choices.listed)
     if choices.other_cluster is None:
         return await _against_topic(source, cluster, choices.against, choices)
-    async with choices.other_cluster.opened() as other:
+    async with choices.other_cluster.connect() as other:
         return await _against_topic(source, other, choices.against, choices)
 
 

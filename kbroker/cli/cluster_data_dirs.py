@@ -12,7 +12,7 @@ from .target import fail
 
 T = TypeVar("T")
 
-AS_OF_SERVE = "Metadata store of the cluster, as for `kbroker serve --cluster`."
+CLUSTER_HELP = "Metadata store of the cluster, as for `kbroker serve --cluster`."
 ADDRESS = "etcd://HOST:2379,.../NAME"
 DIRECTORIES = click.argument(
     "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True)
@@ -42,10 +42,10 @@ def resize(directories: tuple[str, ...], nodes: int) -> None:
     from kbroker.storage.files import OsFiles
 
     if nodes > 1:
-        ids = or_fail(lambda: grow(OsFiles(), absolute_paths(directories), nodes))
+        ids = call_or_exit(lambda: grow(OsFiles(), absolute_paths(directories), nodes))
         say(f"nodes {', '.join(map(str, ids))}; start them with: kbroker serve --nodes {nodes}")
         return
-    node_id = or_fail(lambda: trio.run(shrink, OsFiles(), absolute_paths(directories)))
+    node_id = call_or_exit(lambda: trio.run(shrink, OsFiles(), absolute_paths(directories)))
     option = "" if node_id == 1 else f" -o node.id={node_id}"
     say(f"node {node_id} has all partitions; start it with: kbroker serve{option}")
 
@@ -61,23 +61,23 @@ def migrate_metadata(directories: tuple[str, ...], target: str | None, source: s
 
     DIR are all directories of log.dirs. The number of nodes stays the same.
 
-    With --to, each node can then be started in a process of its own, on this machine or, with its
-    directory, on another one.
+    After --to, start each node in its own process. A node can run on another machine if its
+    directory is moved there.
 
     With --from, DIR must have the directories of all nodes: DIR/node-1 and so on. One server then
     runs all nodes.
     """
     if (target is None) == (source is None):
         raise click.UsageError("give either --to or --from")
-    nodes = or_fail(lambda: _migrate(directories, target, source))
+    nodes = call_or_exit(lambda: _migrate(directories, target, source))
     if target is None:
         count = f" --nodes {len(nodes)}" if len(nodes) > 1 else ""
         say(f"start the server with: kbroker serve{count} --data-dir {','.join(directories)}")
         return
     say("start each node with an address of its own:")
     for node_id, paths in nodes.items():
-        words = f"--cluster {target} --node-id {node_id} --data-dir {','.join(paths)}"
-        say(f"  kbroker serve {words}")
+        arguments = f"--cluster {target} --node-id {node_id} --data-dir {','.join(paths)}"
+        say(f"  kbroker serve {arguments}")
 
 
 def _migrate(
@@ -97,7 +97,7 @@ def _migrate(
     return on_etcd(address, partial(work, OsFiles(), absolute_paths(directories)))
 
 
-def or_fail(work: Callable[[], T]) -> T:
+def call_or_exit(work: Callable[[], T]) -> T:
     """Call `work`; if it fails, print the error and exit."""
     from kbroker.protocol.errors import KafkaError
 

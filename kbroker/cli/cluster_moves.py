@@ -66,11 +66,11 @@ def drain(
 
         return plan_drain(found.replicas, broker, found.racks)
 
-    placed, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=True))
-    _check_drain(placed.replicas, moves, broker, may_lose_copies=allow_fewer_replicas or dry_run)
+    placed, moves = run(target, lambda cluster: _plan_and_start(cluster, plan, dry_run=True))
+    _check_drain(placed.replicas, moves, broker, may_lose_replicas=allow_fewer_replicas or dry_run)
     if not dry_run:
         run(target, lambda cluster: _cordon(cluster, broker, cordoned=True))
-    _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
+    _run_moves(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
 
 
 @click.command()
@@ -101,7 +101,7 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
         at_least = {each: internal.get(each[0], replicas) for each in found.replicas}
         return plan_rebalance(found.replicas, found.racks, at_least)
 
-    drained = _move(target, plan, dry_run=dry_run, no_wait=no_wait, output=output).drained
+    drained = _run_moves(target, plan, dry_run=dry_run, no_wait=no_wait, output=output).drained
     for broker in sorted(drained):
         say(
             f"broker {broker} is drained and gets no partitions; "
@@ -114,38 +114,38 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
 @click.argument("broker", type=click.IntRange(min=0))
 @target_options
 def unregister(target: Target, broker: int) -> None:
-    """Unregister BROKER, which is will not return and holds no partitions."""
+    """Unregister BROKER, which will not return and has no partitions."""
     from kbroker.client.moves import unregister_broker
 
     run(target, lambda cluster: unregister_broker(cluster, broker))
 
 
 def _check_drain(
-    replicas: Mapping[Partition, list[int]], moves: Moves, broker: int, *, may_lose_copies: bool
+    replicas: Mapping[Partition, list[int]], moves: Moves, broker: int, *, may_lose_replicas: bool
 ) -> None:
     """Exit if partitions cannot move, or if they would lose replicas without permission."""
-    stuck = [one for one, nodes in replicas.items() if broker in nodes and one not in moves]
-    if stuck:
+    immovable = [one for one, nodes in replicas.items() if broker in nodes and one not in moves]
+    if immovable:
         fail(
-            f"no other broker can take the partitions of {_topics(stuck)}; start one, or use a "
+            f"no other broker can take the partitions of {_topic_names(immovable)}; start one, or use a "
             "drained one again with `kbroker cluster drain BROKER --undo`"
         )
     fewer = [one for one, nodes in moves.items() if len(nodes) < len(replicas[one])]
-    if fewer and not may_lose_copies:
+    if fewer and not may_lose_replicas:
         fail(
-            f"too few other brokers for all replicas of {_topics(fewer)}; start one more, or accept "
+            f"too few other brokers for all replicas of {_topic_names(fewer)}; start one more, or accept "
             "fewer replicas with --allow-fewer-replicas"
         )
     if fewer:
-        say(f"{len(fewer)} partitions lose one replica: {_topics(fewer)}", err=True)
+        say(f"{len(fewer)} partitions lose one replica: {_topic_names(fewer)}", err=True)
 
 
-def _topics(partitions: Iterable[Partition]) -> str:
+def _topic_names(partitions: Iterable[Partition]) -> str:
     return ", ".join(sorted({name for name, _ in partitions}))
 
 
 async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:
-    """Cordon all log directories of a broker, or undo it; a broker that is down is skipped."""
+    """Cordon or uncordon all log directories of a broker; do nothing if the broker is down."""
     from kbroker.client.configs import Operation, Resource, alter_configs
 
     if broker not in {row.node_id for row in (await cluster.metadata([])).brokers}:
@@ -154,7 +154,7 @@ async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> Non
     await alter_configs(cluster, Resource.BROKER, str(broker), {CORDONED: change})
 
 
-def _move(
+def _run_moves(
     target: Target,
     plan: Callable[[Placement], Moves],
     *,
@@ -162,18 +162,18 @@ def _move(
     no_wait: bool,
     output: str,
 ) -> Placement:
-    """Start and print the moves of a plan; return the placement from before."""
-    placed, moves = run(target, lambda cluster: _begin(cluster, plan, dry_run=dry_run))
+    """Start and print the moves of a plan; return the placement before the moves."""
+    placed, moves = run(target, lambda cluster: _plan_and_start(cluster, plan, dry_run=dry_run))
     rows = [
         {
             "partition": f"{name}-{index}",
-            "from": _listed(placed.replicas[name, index]),
-            "to": _listed(nodes),
+            "from": _join_ids(placed.replicas[name, index]),
+            "to": _join_ids(nodes),
         }
         for (name, index), nodes in sorted(moves.items())
     ]
     if not dry_run and not no_wait:
-        run(target, lambda cluster: _finish(cluster, moves))
+        run(target, lambda cluster: _wait_for_moves(cluster, moves))
     columns = [Column("partition"), Column("from"), Column("to")]
     show(
         output, rows, lambda wide: table(columns, rows, wide=wide) if rows else ["no moves needed"]
@@ -181,7 +181,7 @@ def _move(
     return placed
 
 
-async def _begin(
+async def _plan_and_start(
     cluster: ClusterClient, plan: Callable[[Placement], Moves], *, dry_run: bool
 ) -> tuple[Placement, Moves]:
     from kbroker.client.moves import placement, reassign_partitions
@@ -193,21 +193,21 @@ async def _begin(
     return found, moves
 
 
-async def _finish(cluster: ClusterClient, moves: Moves) -> None:
+async def _wait_for_moves(cluster: ClusterClient, moves: Moves) -> None:
     """Wait until all moves are complete, then elect the preferred leaders."""
     import trio
 
     from kbroker.client.moves import elect_preferred, list_reassignments
 
-    left = math.inf
+    remaining = math.inf
     while waiting := moves.keys() & (await list_reassignments(cluster)).keys():
-        if len(waiting) < left:
-            left = len(waiting)
-            say(f"waiting for {left} partition reassignments", err=True)
+        if len(waiting) < remaining:
+            remaining = len(waiting)
+            say(f"waiting for {remaining} partition reassignments", err=True)
         await trio.sleep(POLL_SECONDS)
     if moves:
         await elect_preferred(cluster)
 
 
-def _listed(nodes: list[int]) -> str:
+def _join_ids(nodes: list[int]) -> str:
     return ", ".join(map(str, nodes))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .cluster_data_dirs import AS_OF_SERVE, DIRECTORIES, or_fail
+from .cluster_data_dirs import CLUSTER_HELP, DIRECTORIES, call_or_exit
 from .control import Control, ask, control_options
 from .output import Column, format_options, say, show, table
 from .settings import option
@@ -29,7 +29,7 @@ def node() -> None:
 @control_options
 @format_options
 def list_nodes(control: Control, output: str) -> None:
-    """Show the nodes, with the number of partitions that each leads and is behind in."""
+    """Show the nodes, with the number of partitions that each leads, and in which each is behind."""
     nodes: list[dict[str, object]] = ask(control, do="nodes")["nodes"]
     columns = [Column("id"), Column("state"), Column("address"), Column("controller")]
     columns += [Column("leads"), Column("behind")]
@@ -86,7 +86,7 @@ def remove(control: Control, node_id: int) -> None:
     "address",
     metavar="etcd://HOST:2379,.../NAME",
     required=True,
-    help=AS_OF_SERVE,
+    help=CLUSTER_HELP,
 )
 @DIRECTORIES
 def mark_dead(address: str, directories: tuple[str, ...]) -> None:
@@ -102,7 +102,7 @@ def mark_dead(address: str, directories: tuple[str, ...]) -> None:
 
         return end_node(address, directories)
 
-    ended = or_fail(end)
+    ended = call_or_exit(end)
     was = "is marked dead" if ended.was_registered else "was already marked dead"
     say(f"node {ended.node_id} {was}")
 

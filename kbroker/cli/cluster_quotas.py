@@ -50,8 +50,10 @@ def _entity(user: str | None, client_id: str | None, ip: str | None) -> dict[str
     }
 
 
-def _named(user: str | None, client_id: str | None, ip: str | None) -> dict[str, str | None]:
-    """Return `_entity` of the options; raise UsageError if there is none."""
+def _required_entity(
+    user: str | None, client_id: str | None, ip: str | None
+) -> dict[str, str | None]:
+    """Return the entity in the options. Raises UsageError if no option is given."""
     entity = _entity(user, client_id, ip)
     if not entity:
         raise click.UsageError(
@@ -75,7 +77,7 @@ def list_(
     rows = [_row(each) for each in found]
     columns = [Column(name.replace("-", "_"), optional=True) for name in (USER, CLIENT_ID, IP)]
     columns.append(Column("quotas"))
-    show(output, rows, lambda wide: table(columns, [*map(_line, rows)], wide=wide))
+    show(output, rows, lambda wide: table(columns, [*map(_padded_row, rows)], wide=wide))
 
 
 def _row(quota: ClientQuota) -> dict[str, object]:
@@ -86,7 +88,7 @@ def _row(quota: ClientQuota) -> dict[str, object]:
     return {**names, "quotas": {key: _number(value) for key, value in quota.values.items()}}
 
 
-def _line(row: Mapping[str, object]) -> dict[str, object]:
+def _padded_row(row: Mapping[str, object]) -> dict[str, object]:
     return {USER: None, "client_id": None, IP: None, **row}
 
 
@@ -130,7 +132,7 @@ def set_(
     controller_mutation_rate                 partitions created and deleted per second
     connection_creation_rate                 connections per second, with --ip
     """
-    entity = _named(user, client_id, ip)
+    entity = _required_entity(user, client_id, ip)
     _alter(target, entity, dict(values))
     for key, value in values:
         say(f"{text_of(entity)}: {key} is {_number(value)}")
@@ -148,7 +150,7 @@ def remove(
     ip: str | None,
 ) -> None:
     """Remove the quotas KEY of exactly this entity, or all its quotas."""
-    entity = _named(user, client_id, ip)
+    entity = _required_entity(user, client_id, ip)
     removed = keys or _keys_of(target, entity)
     _alter(target, entity, dict.fromkeys(removed))
     for key in removed:

@@ -42,7 +42,7 @@ def complete_topics(
     async def names(cluster: ClusterClient) -> list[str]:
         return [row.name or "" for row in (await cluster.metadata()).topics if not row.is_internal]
 
-    return _names(context, names, incomplete)
+    return _matching_names(context, names, incomplete)
 
 
 def complete_groups(
@@ -55,7 +55,7 @@ def complete_groups(
 
         return [group.name for group in await list_groups(cluster)]
 
-    return _names(context, names, incomplete)
+    return _matching_names(context, names, incomplete)
 
 
 def complete_users(
@@ -68,7 +68,7 @@ def complete_users(
 
         return [user.name for user in await describe_scram_users(cluster)]
 
-    return _names(context, names, incomplete)
+    return _matching_names(context, names, incomplete)
 
 
 def complete_tokens(
@@ -81,12 +81,12 @@ def complete_tokens(
 
         return [token.id for token in await describe_delegation_tokens(cluster)]
 
-    return _names(context, names, incomplete)
+    return _matching_names(context, names, incomplete)
 
 
-def _names(
+def _matching_names(
     context: click.Context,
-    ask: Callable[[ClusterClient], Awaitable[list[str]]],
+    query: Callable[[ClusterClient], Awaitable[list[str]]],
     incomplete: str,
 ) -> list[str]:
     """Return matching names from the cluster; an empty list on timeouts and errors.
@@ -107,8 +107,8 @@ def _names(
     async def work() -> list[str]:
         target = resolve(given)
         with trio.move_on_after(ANSWER_SECONDS):
-            async with target.opened() as cluster:
-                return await ask(cluster)
+            async with target.connect() as cluster:
+                return await query(cluster)
         return []
 
     try:

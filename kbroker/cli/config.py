@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .config_broker import HIDDEN, broker_options, named, show_running
+from .config_broker import HIDDEN, broker_options, resource_name, show_running
 from .lazy import LazyGroup
 from .output import Column, format_options, paragraphs, say, show, table
 from .settings import setting_options, split_overrides
@@ -86,7 +86,7 @@ def show_(
     from its start.
     """
     if default or node is not None:
-        show_running(target, named(node, default), output, diff=diff)
+        show_running(target, resource_name(node, default), output, diff=diff)
         return
     _show_static(diff, output, flags)
 

@@ -38,7 +38,7 @@ def broker_options(command: Command) -> Command:
     )(command)
 
 
-def named(node: int | None, default: bool) -> str:
+def resource_name(node: int | None, default: bool) -> str:
     """Return Kafka's resource name for a broker, or for all brokers.
 
     Raises:
@@ -66,7 +66,7 @@ def set_(
         changes = {name: (Operation.SET, value) for name, value in parse_configs(pairs).items()}
     except BadTopic as error:
         raise click.UsageError(str(error)) from None
-    _change(target, named(node, default), changes, dry_run=dry_run)
+    _change(target, resource_name(node, default), changes, dry_run=dry_run)
 
 
 @click.command()
@@ -81,7 +81,7 @@ def unset(
     from kbroker.client.configs import Operation
 
     changes = dict.fromkeys(names, (Operation.DELETE, None))
-    _change(target, named(node, default), changes, dry_run=dry_run)
+    _change(target, resource_name(node, default), changes, dry_run=dry_run)
 
 
 def _change(
@@ -94,9 +94,9 @@ def _change(
     from kbroker.client.configs import Resource, alter_configs
 
     async def work(cluster: ClusterClient) -> None:
-        known = await _described(cluster, broker or await _any_broker(cluster))
+        known = await _broker_settings(cluster, broker or await _any_broker(cluster))
         for name, (operation, _) in changes.items():
-            _refuse(name, known, operation)
+            _check_changeable(name, known, operation)
         await alter_configs(cluster, Resource.BROKER, broker, changes, validate_only=dry_run)
 
     run(target, work)
@@ -104,21 +104,21 @@ def _change(
     say(f"{scope}: {'the settings are valid' if dry_run else 'changed'}")
 
 
-def _refuse(name: str, known: dict[str, Setting], operation: Operation) -> None:
-    """Raise ClientError for a read-only setting, and for a misspelled one that Kafka would store."""
+def _check_changeable(name: str, known: dict[str, Setting], operation: Operation) -> None:
+    """Raise ClientError for a read-only setting, and for an unknown one, which Kafka would store."""
     from kbroker.client.cluster import did_you_mean
     from kbroker.client.configs import Operation as Operations
     from kbroker.client.errors import ClientError
 
     # DescribeConfigs reports listener settings as read-only, but they can be changed.
-    of_listener = name.startswith("listener.name.")
-    if name in known and known[name].read_only and not of_listener:
+    is_listener_setting = name.startswith("listener.name.")
+    if name in known and known[name].read_only and not is_listener_setting:
         raise ClientError(
             f"{name} is read-only: a broker reads it at its start; set it in the broker's "
             "configuration file or flags and restart the broker (see "
             f"`kbroker config explain {name}`)"
         )
-    if operation == Operations.SET and name not in known and not of_listener:
+    if operation == Operations.SET and name not in known and not is_listener_setting:
         raise ClientError(
             f"unknown broker setting {name!r}{did_you_mean(name, known)} `kbroker config show "
             "--node ID` lists all settings"
@@ -130,7 +130,7 @@ async def _any_broker(cluster: ClusterClient) -> str:
     return str(min(row.node_id for row in rows))
 
 
-async def _described(cluster: ClusterClient, broker: str) -> dict[str, Setting]:
+async def _broker_settings(cluster: ClusterClient, broker: str) -> dict[str, Setting]:
     from kbroker.client.configs import Resource, describe_configs
 
     settings = (await describe_configs(cluster, Resource.BROKER, [broker]))[broker]
@@ -139,7 +139,7 @@ async def _described(cluster: ClusterClient, broker: str) -> dict[str, Setting]:
 
 def show_running(target: Target, broker: str, output: str, *, diff: bool) -> None:
     """Print the settings of a running broker, or the cluster-wide dynamic ones."""
-    found = run(target, lambda cluster: _described(cluster, broker))
+    found = run(target, lambda cluster: _broker_settings(cluster, broker))
     rows = [
         {
             "name": each.name,

@@ -188,12 +188,12 @@ class _Job:
 
     def __init__(self, choices: Choices, *, names_registry: bool) -> None:
         self._choices = choices
-        self._explains_schemas = names_registry
+        self._should_explain_schemas = names_registry
         self._total: int | None = None
         self.count = 0
         self.timed_out = False
         self.ended_by = 0  # the signal that stopped a group member
-        self.progress = Progress("records read", seen=not sys.stdout.isatty())
+        self.progress = Progress("records read", is_visible=not sys.stdout.isatty())
 
     async def run(self, cluster: ClusterClient) -> None:
         import trio
@@ -216,7 +216,7 @@ class _Job:
         ) as channel:
             async for found in channel:
                 self._print(found)
-                if self._is_enough():
+                if self._is_count_reached():
                     return
 
     async def _read_as_member(self, cluster: ClusterClient, group: str) -> None:
@@ -245,7 +245,7 @@ class _Job:
                     group,
                     member,
                     self._print,
-                    self._is_enough,
+                    self._is_count_reached,
                     choices.first,
                     last,
                     committed=choices.committed,
@@ -273,13 +273,13 @@ class _Job:
 
         names = list(self._choices.names)
         if self._choices.regex:
-            names = await _matching(cluster, names)
+            names = await _matching_topics(cluster, names)
         chosen = [
             await choose_partitions(cluster, name, self._choices.partitions) for name in names
         ]
         return [one for part in chosen for one in part]
 
-    def _is_enough(self) -> bool:
+    def _is_count_reached(self) -> bool:
         return self.count == self._choices.count
 
     def _print(self, found: Sequence[Read]) -> Sequence[Read]:
@@ -287,11 +287,11 @@ class _Job:
         choices, out = self._choices, sys.stdout.buffer
         for at, read in enumerate(found):
             if choices.wanted is None or choices.wanted(read.record):
-                if self._explains_schemas:
+                if self._should_explain_schemas:
                     self._explain_schemas(read)
                 out.write(choices.printer(read, self.count))
                 self.count += 1
-                if self._is_enough():
+                if self._is_count_reached():
                     found = found[: at + 1]
                     break
         out.flush()
@@ -304,11 +304,11 @@ class _Job:
 
         parts = (read.record.key, read.record.value)
         if any(each is not None and frame_of(each, None) is not None for each in parts):
-            self._explains_schemas = False
+            self._should_explain_schemas = False
             say(NOT_DECODED.format(topic=read.partition[0]), err=True)
 
 
-async def _matching(cluster: ClusterClient, patterns: list[str]) -> list[str]:
+async def _matching_topics(cluster: ClusterClient, patterns: list[str]) -> list[str]:
     """Return the topics whose whole names match one of the patterns.
 
     Raises:

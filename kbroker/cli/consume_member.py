@@ -27,17 +27,17 @@ COMMIT_SECONDS = 5
 PRINT_SECONDS = 1
 LEAVE_SECONDS = 5
 
-# Prints the wanted records, and returns the records that are processed.
+# Prints the records that pass the filter, and returns all processed records.
 Print = Callable[[Sequence[Read]], Sequence[Read]]
 
 
-async def end_on_signal(scope: trio.CancelScope, ended: Callable[[int], None]) -> None:
+async def end_on_signal(scope: trio.CancelScope, on_signal: Callable[[int], None]) -> None:
     """Cancel a scope on SIGINT or SIGTERM, so that its clean-up code runs."""
     if threading.current_thread() is not threading.main_thread():
         return
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for number in signals:
-            ended(number)
+            on_signal(number)
             scope.cancel()
             return
 
@@ -85,13 +85,13 @@ class MemberReader:
             OSError: The cluster cannot be reached.
         """
         try:
-            while not await self._generation(await self._member.join()):
+            while not await self._read_until_rebalance(await self._member.join()):
                 await self._commit()
         finally:
             with trio.move_on_after(LEAVE_SECONDS, shield=True):
                 await self._commit()
 
-    async def _generation(self, assigned: Sequence[Partition]) -> bool:
+    async def _read_until_rebalance(self, assigned: Sequence[Partition]) -> bool:
         """Read until a rebalance; return True if nothing is left to read."""
         ranges = await self._ranges(assigned)
         if not ranges:
@@ -101,13 +101,13 @@ class MemberReader:
         async with reading(
             self._cluster, ranges, committed=self._committed, control=self._control
         ) as channel:
-            while (found := await self._next(channel)) is not None:
-                await self._print_some(found)
+            while (found := await self._receive(channel)) is not None:
+                await self._print_in_thread(found)
                 if self._is_enough():
                     return True
         return not self._member.is_rebalancing
 
-    async def _print_some(self, found: Sequence[Read]) -> None:
+    async def _print_in_thread(self, found: Sequence[Read]) -> None:
         """Print in a thread, so that a blocked pipe does not delay the member's heartbeats.
 
         On cancellation, printing may finish for up to PRINT_SECONDS, so that these records are
@@ -118,7 +118,7 @@ class MemberReader:
         async def work() -> None:
             with printing:
                 printed = await trio.to_thread.run_sync(self._print, found, abandon_on_cancel=True)
-                self._note({read.partition: read.record.offset + 1 for read in printed})
+                self._add_positions({read.partition: read.record.offset + 1 for read in printed})
                 nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
@@ -128,7 +128,7 @@ class MemberReader:
             finally:
                 printing.deadline = trio.current_time() + PRINT_SECONDS
 
-    async def _next(self, channel: trio.MemoryReceiveChannel[list[Read]]) -> list[Read] | None:
+    async def _receive(self, channel: trio.MemoryReceiveChannel[list[Read]]) -> list[Read] | None:
         """Return the next records, or None at the end or when a rebalance begins."""
         while not self._member.is_rebalancing:
             with self._member.until_rebalance() as scope:
@@ -149,12 +149,12 @@ class MemberReader:
         new = [one for one in assigned if one not in known]
         found = await find(self._cluster, new, self._first, committed=self._committed)
         # Commit these start offsets: otherwise the next member could start later and skip records.
-        self._note(found)
+        self._add_positions(found)
         begin |= found
         ends = dict.fromkeys(assigned, FOREVER) if self._last is None else self._last
         return {one: (at, ends[one]) for one, at in begin.items() if one in ends and at < ends[one]}
 
-    def _note(self, positions: Mapping[Partition, int]) -> None:
+    def _add_positions(self, positions: Mapping[Partition, int]) -> None:
         if positions and not self._positions:
             self._commit_at = trio.current_time() + COMMIT_SECONDS
         self._positions.update(positions)

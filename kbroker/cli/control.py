@@ -55,12 +55,12 @@ def control_options(command: Command) -> Command:
     def with_control(
         *args: object, where: str | None, token_file: str | None, **kw: object
     ) -> object:
-        return command(*args, control=_found(where, token_file), **kw)
+        return command(*args, control=_resolve_control(where, token_file), **kw)
 
     return with_control  # type: ignore[return-value]
 
 
-def _found(where: str | None, token_file: str | None) -> Control:
+def _resolve_control(where: str | None, token_file: str | None) -> Control:
     """Return the address and token file of the options, or of a file that a server has written."""
     if where is not None and not where.endswith(".json"):
         if token_file is None:
@@ -70,7 +70,7 @@ def _found(where: str | None, token_file: str | None) -> Control:
         where or Path((os.environ.get(DATA_VARIABLE) or DATA_DIRECTORY).split(",")[0], FILE)
     )
     try:
-        _check_is_mine(path)
+        _check_owner(path)
         data = json.loads(path.read_text(encoding="utf-8"))
         return Control(data["control"], token_file or data["control_token_file"])
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _found(where: str | None, token_file: str | None) -> Control:
         ) from None
 
 
-def _check_is_mine(path: Path) -> None:
+def _check_owner(path: Path) -> None:
     """Raise ValueError if another user could have written the file.
 
     Such a file could make this command send the contents of any file to any address.
@@ -137,12 +137,12 @@ def control(control: Control, command: str, words: tuple[str, ...]) -> None:
     docs/reference/control-protocol.md lists the commands. VALUE is parsed as JSON, or else used as
     a string.
     """
-    answer = ask(control, **{**dict(map(_word, words)), "do": command})
+    answer = ask(control, **{**dict(map(_parse_argument, words)), "do": command})
     del answer["ok"]
     say(json.dumps(answer))
 
 
-def _word(text: str) -> tuple[str, object]:
+def _parse_argument(text: str) -> tuple[str, object]:
     from kbroker.text.documents import read_json
 
     name, equals, value = text.partition("=")

@@ -64,7 +64,7 @@ def fault() -> None:
 @click.option(
     "--until",
     metavar="API",
-    help="Hit each client until it sends a request of this API after its first hit.",
+    help="After the first hit of a client, hit that client until it sends a request of this API.",
 )
 @click.option(
     "--probability",
@@ -80,9 +80,9 @@ def fault() -> None:
 @click.option(
     "--optional", is_flag=True, help="Do not let `fault check` fail if this fault hits nothing."
 )
-def arm(control: Control, after: bool, versions: str | None, **words: object) -> None:
+def arm(control: Control, after: bool, versions: str | None, **options: object) -> None:
     """Arm a fault for requests of API... (Produce, Fetch, ...), or of all APIs; print its number."""
-    given = {name: value for name, value in words.items() if value not in (None, ())}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
     if versions is not None:
         first, _, last = versions.partition("-")
         try:

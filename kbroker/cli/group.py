@@ -216,18 +216,18 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
     from kbroker.protocol.errors import ErrorCode
 
     outcome = run(target, lambda cluster: delete_groups(cluster, names))
-    refused = False
+    has_failed = False
     for name, code in outcome.items():
         if not code:
             say(f"{name}: deleted")
         elif not (if_exists and code == ErrorCode.GROUP_ID_NOT_FOUND):
-            refused = True
-            say(f"kbroker: {name}: {_refusal(code)}", err=True)
-    if refused:
+            has_failed = True
+            say(f"kbroker: {name}: {_error_text(code)}", err=True)
+    if has_failed:
         raise SystemExit(1)
 
 
-def _refusal(code: ErrorCode) -> str:
+def _error_text(code: ErrorCode) -> str:
     from kbroker.protocol.errors import ErrorCode
 
     if code == ErrorCode.NON_EMPTY_GROUP:
@@ -288,7 +288,7 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
             "shows its offsets"
         )
     for (topic, index), code in outcome.items():
-        say(f"{topic}-{index}: {_refusal(code) if code else 'deleted'}", err=bool(code))
+        say(f"{topic}-{index}: {_error_text(code) if code else 'deleted'}", err=bool(code))
     if any(outcome.values()):
         raise SystemExit(1)
 
@@ -337,20 +337,23 @@ def wait(
         deadline = trio.current_time() + timeout
         while True:
             try:
-                seen = await group_details(cluster, name)
+                group_state = await group_details(cluster, name)
             except NoSuchGroup:
-                seen = {"state": "absent", "members": 0, "total_lag": None}
-            is_there = (
-                state in (None, seen["state"])
-                and members in (None, seen["members"])
-                and (lag is None or (seen["total_lag"] is not None and seen["total_lag"] <= lag))
+                group_state = {"state": "absent", "members": 0, "total_lag": None}
+            is_met = (
+                state in (None, group_state["state"])
+                and members in (None, group_state["members"])
+                and (
+                    lag is None
+                    or (group_state["total_lag"] is not None and group_state["total_lag"] <= lag)
+                )
             )
-            words = f"{seen['state']}, {seen['members']} members, lag {seen['total_lag']}"
-            if is_there:
-                say(f"{name}: {words}")
+            description = f"{group_state['state']}, {group_state['members']} members, lag {group_state['total_lag']}"
+            if is_met:
+                say(f"{name}: {description}")
                 return
             if trio.current_time() >= deadline:
-                raise TimedOut(f"after {timeout:g} s group {name!r} is still {words}")
+                raise TimedOut(f"after {timeout:g} s group {name!r} is still {description}")
             await trio.sleep(POLL_SECONDS)
 
     run(target, work)

@@ -11,7 +11,7 @@ from kbroker.pipelines.templates import KINDS, TemplateError, copy_project
 
 from .output import say
 
-_REFUSED = 1
+_FAILED = 1
 
 
 @click.group()
@@ -32,6 +32,6 @@ def pipeline(kind: str, name: str) -> None:
         directory = copy_project(kind, name, Path())
     except TemplateError as error:
         say(f"kbroker init: {error}", err=True)
-        sys.exit(_REFUSED)
+        sys.exit(_FAILED)
     say(f"{directory}/README.md describes the project. To run its tests:")
     say(f"  cd {directory} && pip install -r requirements.txt && pytest")

@@ -107,7 +107,7 @@ def archive(
     restarted at any time without losing or duplicating records. While no broker responds, it waits.
     """
     more["schema"] = _schema(more["schema"], more["value_format"], target.settings)
-    source_options = _security_options(target.settings) | _parsed_options(options)
+    source_options = _security_options(target.settings) | _source_options(options)
     with _lake_errors():
         from kbroker.pipelines.lake.archiver import Conf
 
@@ -117,7 +117,7 @@ def archive(
             isolation="read_uncommitted" if uncommitted else "read_committed",
             bootstrap=target.settings[BROKERS],
             options=source_options,
-            **_renamed(more),
+            **_conf_arguments(more),
         )
         _archive(conf, topics, memory, _EventPrinter(as_json))
 
@@ -126,16 +126,16 @@ def _archive(conf: Conf, topics: tuple[str, ...], memory: str, printer: _EventPr
     from kbroker.pipelines.lake.running import Runner
 
     def make_session() -> tuple[SparkSession, str]:
-        made, source = _session_with(conf.source, {"spark.driver.memory": memory}, printer)
-        made.sparkContext.setLogLevel("OFF")  # the runner reports failures
-        stack.callback(end, made)
+        spark, source = _session_with(conf.source, {"spark.driver.memory": memory}, printer)
+        spark.sparkContext.setLogLevel("OFF")  # the runner reports failures
+        stack.callback(end, spark)
         stop_on_signals()  # Spark has replaced the handler of SIGINT
-        return made, source
+        return spark, source
 
-    def end(made: SparkSession) -> None:
+    def end(spark: SparkSession) -> None:
         # If a signal was sent to all processes of a service, the JVM has already exited.
         with contextlib.suppress(Exception):
-            made.stop()
+            spark.stop()
 
     def stop_on_signals() -> None:
         for name in (signal.SIGINT, signal.SIGTERM):
@@ -155,10 +155,10 @@ def _session_with(
     from kbroker.spark import session
     from kbroker.spark.connector import NoConnectorError, installed
 
-    name, jarless = "kbroker lake", source == "kbroker"
+    name, needs_no_connector = "kbroker lake", source == "kbroker"
     try:
-        made = session(name, connector=not jarless, settings=settings)
-        return made, "kbroker" if jarless else "kafka"
+        spark = session(name, connector=not needs_no_connector, settings=settings)
+        return spark, "kbroker" if needs_no_connector else "kafka"
     except NoConnectorError:
         pyspark = installed()
         if source != "auto" or not pyspark.limits_python_sources:
@@ -181,7 +181,7 @@ def merge(directory: Path, topics: tuple[str, ...], files_min: int) -> None:
         from kbroker.pipelines.lake.locking import topic_lock
         from kbroker.pipelines.lake.merging import Merges
 
-        for topic in _topics_of(directory, topics):
+        for topic in _selected_topics(directory, topics):
             with topic_lock(directory, topic):
                 Commits(directory, topic)
                 before, after = Merges(directory, topic).run(files_min)
@@ -193,11 +193,11 @@ def merge(directory: Path, topics: tuple[str, ...], files_min: int) -> None:
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 def check(directory: Path, topics: tuple[str, ...]) -> None:
     """Check the archive for damaged, duplicate, misplaced or missing records; exit status 1 if any."""
-    wrong = False
+    has_problems = False
     with _lake_errors():
         from kbroker.pipelines.lake.checking import check as check_topic
 
-        for topic in _topics_of(directory, topics):
+        for topic in _selected_topics(directory, topics):
             found = check_topic(directory, topic)
             say(
                 f"{topic}: {found.counts.records:,} records and {found.counts.poison:,} poison in "
@@ -205,8 +205,8 @@ def check(directory: Path, topics: tuple[str, ...]) -> None:
             )
             for problem in found.problems:
                 say(f"  {problem}")
-            wrong = wrong or bool(found.problems)
-    sys.exit(wrong)
+            has_problems = has_problems or bool(found.problems)
+    sys.exit(has_problems)
 
 
 @lake.command(name="set-aside")
@@ -243,7 +243,7 @@ class _EventPrinter:
                 f"{what['rows_per_second']:,}/s, lag {lag}, poison {self._poison:,}"
             )
         else:
-            say(f"{time.strftime('%H:%M:%S')} {_SAID[name].format(**what)}")
+            say(f"{time.strftime('%H:%M:%S')} {_EVENT_TEXTS[name].format(**what)}")
 
     def end(self, counts: dict[str, Counts], directory: Path) -> None:
         """Print the totals."""
@@ -257,7 +257,7 @@ class _EventPrinter:
                 say(f"{each.poison:,} unreadable records in {directory / '_poison' / topic}")
 
 
-_SAID = {
+_EVENT_TEXTS = {
     "no_connector": "cannot download {package} (run `kbroker spark doctor` for details); archiving "
     "with --source kbroker, which needs no jar",
     "waiting": "waiting for a broker: {why}",
@@ -283,14 +283,14 @@ def _lake_errors() -> Iterator[None]:
         fail(str(error))
 
 
-def _topics_of(directory: Path, topics: tuple[str, ...]) -> list[str]:
+def _selected_topics(directory: Path, topics: tuple[str, ...]) -> list[str]:
     from kbroker.pipelines.lake.layout import topics as topics_of
     from kbroker.pipelines.lake.running import select_topics
 
     return select_topics(directory, topics, topics_of(directory))
 
 
-def _parsed_options(texts: tuple[str, ...]) -> dict[str, str]:
+def _source_options(texts: tuple[str, ...]) -> dict[str, str]:
     try:
         return parse_pairs(texts)
     except ValueError as error:
@@ -320,7 +320,7 @@ def _schema(given: str | None, value_format: str, settings: Mapping[str, str]) -
     return registry_of(settings, given) if takes_registry else given
 
 
-def _renamed(given: dict[str, Any]) -> dict[str, Any]:
+def _conf_arguments(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options under the names of `Conf`."""
     names = {"value_format": "format", "every": "every_seconds"}
     return {names.get(name, name): value for name, value in given.items()}

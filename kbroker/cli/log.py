@@ -74,7 +74,7 @@ def verify(directories: tuple[Path, ...], output: str) -> None:
     def text(wide: bool) -> list[str]:
         columns = [Column(key, wide=key == "batches") for key in rows[0]]
         lines = table(columns, rows, wide=wide)
-        lines += [f"{each.path}{_at(each.position)}: {each.reason}" for each in found]
+        lines += [f"{each.path}{_position_text(each.position)}: {each.reason}" for each in found]
         if found:
             lines.append("`kbroker log repair DIRECTORY` truncates a partition before the damage")
         return lines
@@ -104,16 +104,16 @@ def _verify(
         for path in listed:
             done = sum(report.bytes for report in reports)
 
-            def tell(read: int, before: int = done) -> None:
+            def show_progress(read: int, before: int = done) -> None:
                 progress.show(before + read, total, time.monotonic())
 
-            reports.append(verify_partition(files, str(path), tell))
+            reports.append(verify_partition(files, str(path), show_progress))
         if listed != [directory]:
             problems += verify_checkpoints(files, str(directory), reports[begin:])
     return reports, problems
 
 
-def _at(position: int | None) -> str:
+def _position_text(position: int | None) -> str:
     return "" if position is None else f" at byte {position}"
 
 
@@ -147,9 +147,9 @@ def repair(directory: Path) -> None:
     from kbroker.storage.naming import META_PROPERTIES, parse_directory_name
 
     data_dir = directory.resolve().parent
-    named = parse_directory_name(directory.resolve().name)
+    topic_partition = parse_directory_name(directory.resolve().name)
     meta_path = data_dir / META_PROPERTIES
-    if named is None or not meta_path.exists():
+    if topic_partition is None or not meta_path.exists():
         raise click.BadParameter(
             f"{directory} is not the directory of a partition in a data directory"
         )
@@ -157,21 +157,23 @@ def repair(directory: Path) -> None:
     try:
         meta = MetaProperties.from_bytes(meta_path.read_bytes(), str(meta_path))
         manager = LogManager(OsFiles(), data_dir.as_posix(), meta)
-        if named not in manager:
-            lost = manager.forget_missing(named)
+        if topic_partition not in manager:
+            lost = manager.forget_missing(topic_partition)
             manager.close(clean=manager.clean, now_ms=now_ms)
             say(*_loss_lines(directory.resolve().name, lost))
             return
         ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
-        topic_id = ids[named]
+        topic_id = ids[topic_partition]
         if topic_id is None:
             raise StorageError(f"{directory}: cannot find its topic ID")
-        repaired = manager.repair_log(named[0], topic_id, named[1], LogConfig(), now_ms=now_ms)
+        repaired = manager.repair_log(
+            topic_partition[0], topic_id, topic_partition[1], LogConfig(), now_ms=now_ms
+        )
         manager.close(now_ms=now_ms)
     except StorageError as error:
         say(f"kbroker: {error.message}", err=True)
         sys.exit(1)
-    say(*_repaired(directory.resolve().name, repaired))
+    say(*_repair_lines(directory.resolve().name, repaired))
 
 
 def _loss_lines(name: str, known: Offsets) -> list[str]:
@@ -184,7 +186,7 @@ def _loss_lines(name: str, known: Offsets) -> list[str]:
     ]
 
 
-def _repaired(name: str, repaired: RepairResult) -> list[str]:
+def _repair_lines(name: str, repaired: RepairResult) -> list[str]:
     start, end = repaired.log.log_start_offset, repaired.log.log_end_offset
     known_end = repaired.known_end
     holds = f"offsets {start} to {end - 1}" if end > start else f"no records, and ends at {end}"
@@ -264,11 +266,13 @@ def import_kafka(
         plan = make_plan(sources, data_dir, only=topics)
         total = plan.bytes
 
-        def tell(done: int) -> None:
+        def show_progress(done: int) -> None:
             progress.show(done, total, time.monotonic())
 
         async def work() -> None:
-            await import_logs(plan, data_dir, node_id=node_id, transfer=transfer, progress=tell)
+            await import_logs(
+                plan, data_dir, node_id=node_id, transfer=transfer, progress=show_progress
+            )
 
         if not dry_run:
             trio.run(work)

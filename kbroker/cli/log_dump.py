@@ -77,16 +77,16 @@ def dump(
     PATHS are files, or partition directories, whose segments are printed. Files of Apache Kafka
     have the same format. Exit status 1 if a file is damaged.
     """
-    form = TRANSACTIONS_TOPIC if transaction_log_decoder else None
-    form = SHARE_STATE_TOPIC if share_group_state_decoder else form
-    form = OFFSETS_TOPIC if offsets_decoder else form
+    decoder_topic = TRANSACTIONS_TOPIC if transaction_log_decoder else None
+    decoder_topic = SHARE_STATE_TOPIC if share_group_state_decoder else decoder_topic
+    decoder_topic = OFFSETS_TOPIC if offsets_decoder else decoder_topic
     damaged = False
     for path in paths:
         for file in _files_in(path):
             if not as_json:
                 say(f"{file}")
             try:
-                for row in rows_of(file, records=records, form=form):
+                for row in rows_of(file, records=records, decoder_topic=decoder_topic):
                     damaged |= row.get("valid") is False
                     say(to_json(row) if as_json else _text(row))
             except (KafkaError, DecodeError, ValueError) as error:
@@ -118,25 +118,29 @@ def _text(row: Row) -> str:
     return indent + " ".join(fields)
 
 
-def rows_of(path: Path, *, records: bool = False, form: str | None = None) -> Iterator[Row]:
+def rows_of(
+    path: Path, *, records: bool = False, decoder_topic: str | None = None
+) -> Iterator[Row]:
     """Yield the entries of one file.
 
     Args:
         path: The file.
         records: Also yield the records of each batch.
-        form: Topic whose record format is used; by default the topic of the directory.
+        decoder_topic: Topic whose record format is used; by default the topic of the directory.
 
     Raises:
         KafkaError: A batch is damaged.
         ValueError: The file is damaged.
     """
     if path.suffix in (LOG, ".checkpoint"):
-        named = parse_directory_name(path.resolve().parent.name)
-        yield from _batches(path, records, form or (named[0] if named else ""))
+        topic_partition = parse_directory_name(path.resolve().parent.name)
+        yield from _batches(
+            path, records, decoder_topic or (topic_partition[0] if topic_partition else "")
+        )
         return
     data = path.read_bytes()
     if path.name == LEADER_EPOCHS:
-        for epoch, start in _sound(parse_lines(data, 0)):
+        for epoch, start in _require_valid(parse_lines(data, 0)):
             yield {"kind": "epoch", "epoch": int(epoch), "start_offset": int(start)}
         return
     base = (parse_file_name(path.name) or (0, ""))[0]
@@ -148,7 +152,7 @@ def rows_of(path: Path, *, records: bool = False, form: str | None = None) -> It
     }[path.suffix](data, base)
 
 
-def _sound(parsed: T | None) -> T:
+def _require_valid(parsed: T | None) -> T:
     if parsed is None:
         raise ValueError("the file is damaged")
     return parsed
@@ -157,18 +161,20 @@ def _sound(parsed: T | None) -> T:
 # -- segments
 
 
-def _batches(path: Path, records: bool, form: str) -> Iterator[Row]:
+def _batches(path: Path, records: bool, decoder_topic: str) -> Iterator[Row]:
     file = OsFiles().open(str(path))
     try:
-        for place in walk(file, BEGINNING, Position(file.size)):
-            yield from _batch(file, place.position, place.size, records, form)
+        for span in walk(file, BEGINNING, Position(file.size)):
+            yield from _batch(file, span.position, span.size, records, decoder_topic)
     except CorruptLogError as error:
         yield {"kind": "damage", "position": error.position, "valid": False, "why": error.reason}
     finally:
         file.close()
 
 
-def _batch(file: File, position: int, size: int, records: bool, form: str) -> Iterator[Row]:
+def _batch(
+    file: File, position: int, size: int, records: bool, decoder_topic: str
+) -> Iterator[Row]:
     data = file.read(position, size)
     header = read_header(data)
     valid = check_crc(data, 0, header)
@@ -193,10 +199,10 @@ def _batch(file: File, position: int, size: int, records: bool, form: str) -> It
     }
     if records and valid:
         for record in batch_records(data, header):
-            yield _record(record, header, form)
+            yield _record(record, header, decoder_topic)
 
 
-def _record(record: Record, header: BatchHeader, form: str) -> Row:
+def _record(record: Record, header: BatchHeader, decoder_topic: str) -> Row:
     row: Row = {"kind": "record", "offset": record.offset, "timestamp": record.timestamp}
     if header.is_control:
         marker = read_marker(record)
@@ -204,7 +210,7 @@ def _record(record: Record, header: BatchHeader, form: str) -> Row:
             ending = "commit" if marker.commit else "abort"
             return row | {"marker": ending, "coordinator_epoch": marker.coordinator_epoch}
     elif record.key is not None:
-        decoded = coordinator_record(form, record.key, record.value)
+        decoded = coordinator_record(decoder_topic, record.key, record.value)
         if decoded is not None:
             return row | decoded
     row |= bytes_field("key", record.key) | bytes_field("value", record.value)
@@ -215,24 +221,24 @@ def _record(record: Record, header: BatchHeader, form: str) -> Row:
 
 
 def _offset_entries(data: bytes, base: int) -> Iterator[Row]:
-    index: OffsetIndex = _sound(OffsetIndex.from_bytes(data, sys.maxsize))
+    index: OffsetIndex = _require_valid(OffsetIndex.from_bytes(data, sys.maxsize))
     for offset, position in zip(index.offsets, index.positions, strict=True):
         yield {"kind": "index", "offset": offset + base, "position": position}
 
 
 def _time_entries(data: bytes, base: int) -> Iterator[Row]:
-    index: TimeIndex = _sound(TimeIndex.from_bytes(data))
+    index: TimeIndex = _require_valid(TimeIndex.from_bytes(data))
     for timestamp, offset in zip(index.timestamps, index.offsets, strict=True):
         yield {"kind": "timeindex", "timestamp": timestamp, "offset": offset + base}
 
 
 def _aborted_entries(data: bytes, _base: int) -> Iterator[Row]:
-    for entry in _sound(aborted_from_bytes(data)):
+    for entry in _require_valid(aborted_from_bytes(data)):
         yield {"kind": "aborted", **entry._asdict()}
 
 
 def _producer_entries(data: bytes, _base: int) -> Iterator[Row]:
-    for producer_id, producer in _sound(ProducerStates.from_bytes(data, 0)):
+    for producer_id, producer in _require_valid(ProducerStates.from_bytes(data, 0)):
         last = producer.batches[-1] if producer.batches else None
         yield {
             "kind": "producer",

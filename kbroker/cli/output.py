@@ -31,7 +31,7 @@ class Format(StrEnum):
 
 
 class Column(NamedTuple):
-    """A column of a table: the key of its values, and whether only the wide form has it."""
+    """A column of a table: the key of its values; `wide` limits the column to the wide form."""
 
     key: str
     wide: bool = False
@@ -185,15 +185,15 @@ class Progress:
     """A progress line on the standard error stream, if that is a terminal.
 
     Args:
-        what: Label of the count.
-        seen: False to hide it, if the terminal shows the result itself.
+        label: Label of the count.
+        is_visible: False to hide the line, if the terminal shows the result itself.
     """
 
-    def __init__(self, what: str, *, seen: bool = True) -> None:
-        self._what = what
+    def __init__(self, label: str, *, is_visible: bool = True) -> None:
+        self._label = label
         self._shown_at = 0.0
-        self._begun_at: float | None = None
-        self._is_seen = seen and sys.stderr.isatty()
+        self._began_at: float | None = None
+        self._is_visible = is_visible and sys.stderr.isatty()
 
     def show(self, done: int, total: int | None, now: float) -> None:
         """Print the progress, at most ten times per second.
@@ -203,16 +203,16 @@ class Progress:
             total: Number of all items, if known.
             now: Monotonic time in seconds.
         """
-        if self._begun_at is None:
-            self._begun_at = now
-        if self._is_seen and now - self._shown_at >= 0.1:
+        if self._began_at is None:
+            self._began_at = now
+        if self._is_visible and now - self._shown_at >= 0.1:
             self._shown_at = now
             of = f" of {total:,} ({done * 100 // max(total, 1)} %)" if total is not None else ""
-            passed = now - self._begun_at
+            passed = now - self._began_at
             rate = f", {done / passed:,.0f}/s" if passed >= 1 else ""
-            click.echo(f"\r\x1b[K{self._what}: {done:,}{of}{rate}", nl=False, err=True)
+            click.echo(f"\r\x1b[K{self._label}: {done:,}{of}{rate}", nl=False, err=True)
 
     def clear(self) -> None:
         """Erase the progress line."""
-        if self._is_seen and self._shown_at:
+        if self._is_visible and self._shown_at:
             click.echo("\r\x1b[K", nl=False, err=True)

@@ -106,7 +106,7 @@ def produce(
     name the topic.
     """
     choices = _choices(name=name, **options)
-    job = _Job(choices, _source(file, choices), -1 if acks == "all" else int(acks))
+    job = _Job(choices, _line_chunks(file, choices), -1 if acks == "all" else int(acks))
     try:
         run(target, job.run)
     finally:
@@ -183,18 +183,18 @@ def _header(text: str) -> tuple[str, bytes | None]:
 Chunks: TypeAlias = AsyncIterator[Sequence[bytes]]
 
 
-def _source(file: BinaryIO | None, choices: Choices) -> Chunks:
+def _line_chunks(file: BinaryIO | None, choices: Choices) -> Chunks:
     """Return the source of the lines."""
     if choices.tombstone:
-        return _given([b""])
+        return _one_chunk([b""])
     if choices.values:
-        return _given(choices.values)
+        return _one_chunk(choices.values)
     from kbroker.client.lines import lines_of
 
     return lines_of(file or sys.stdin.buffer)
 
 
-async def _given(values: Sequence[bytes]) -> Chunks:
+async def _one_chunk(values: Sequence[bytes]) -> Chunks:
     yield values
 
 
@@ -258,9 +258,9 @@ class _Job:
             line = parse_line(text, now_ms)
         except BadLine as error:
             raise ClientError(f"line {self._line_number}: {error}") from None
-        return self._with_choices(line)
+        return self._apply_choices(line)
 
-    def _with_choices(self, line: Line) -> Line:
+    def _apply_choices(self, line: Line) -> Line:
         """Apply the options, which take precedence over the fields of the JSON line."""
         from kbroker.client.errors import ClientError
 

@@ -65,16 +65,16 @@ def create(name: str, settings: tuple[str, ...], file: Path | None) -> None:
     """Create or replace the profile NAME, and select it."""
     if not settings and file is None:
         raise click.UsageError("give settings with -X KEY=VALUE or --file")
-    found, left_out = _of_file(file) if file is not None else ({}, [])
+    found, unused = _settings_of_file(file) if file is not None else ({}, [])
     _, profiles = read_profiles()
     profiles[name] = found | parse_settings(settings)
     write_profiles(name, profiles)
-    if left_out:
-        say(f"not stored, because commands do not use it: {', '.join(left_out)}")
+    if unused:
+        say(f"not stored, because commands do not use it: {', '.join(unused)}")
     say(f"profile {name} is selected")
 
 
-def _of_file(file: Path) -> tuple[dict[str, str], list[str]]:
+def _settings_of_file(file: Path) -> tuple[dict[str, str], list[str]]:
     """Return the settings of a file that commands use, and the names of all others."""
     from kbroker.config import ConfigError, read_file
 

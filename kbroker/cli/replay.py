@@ -188,7 +188,7 @@ def replay(
     async def work(cluster: ClusterClient) -> int:
         if to is None:
             return await command.run(cluster, cluster)
-        async with replace(target, bootstrap=to).opened() as to_cluster:
+        async with replace(target, bootstrap=to).connect() as to_cluster:
             return await command.run(cluster, to_cluster)
 
     try:
@@ -223,7 +223,7 @@ def _request(options: dict[str, Any], settings: Mapping[str, str]) -> ReplayRequ
         partitions=options["partitions"],
         wanted=chosen_filter(options),
         partitioner=PartitionerName(options["partitioner"]),
-        shift_ms=_shift(options["timestamps"]),
+        shift_ms=_timestamp_shift(options["timestamps"]),
         subject=_subject(options["to_schema"], options["to_registry"], settings),
         codec=Codec[options["compression"].upper()],
         committed=options["committed"],
@@ -281,7 +281,7 @@ def _pace(rate: float | None, speed: float | None) -> Pace:
     return Unpaced() if speed is None else Speed(speed)
 
 
-def _shift(text: str) -> int | None:
+def _timestamp_shift(text: str) -> int | None:
     """Return the shift of timestamps in ms, or None to shift the first one to now."""
     if text in ("original", "now"):
         return 0 if text == "original" else None
@@ -296,8 +296,8 @@ def _shift(text: str) -> int | None:
 class _Command:
     """One run of `kbroker replay`."""
 
-    def __init__(self, order: ReplayRequest, output: str, dry_run: bool) -> None:
-        self._order = order
+    def __init__(self, request: ReplayRequest, output: str, dry_run: bool) -> None:
+        self._request = request
         self._output = output
         self._dry_run = dry_run
         self.progress = Progress("records read" if dry_run else "records written")
@@ -307,25 +307,25 @@ class _Command:
         from kbroker.pipelines.replay.job import find
         from kbroker.pipelines.replay.journal import locked
 
-        with locked(None if self._dry_run else self._order.progress):
-            found = await find(self._order, cluster, to_cluster)
-            self._warn_of_partitioning(found)
+        with locked(None if self._dry_run else self._request.progress):
+            found = await find(self._request, cluster, to_cluster)
+            self._warn_about_partitioning(found)
             if not self._dry_run:
                 return await self._write(found, to_cluster)
             await self._preview(found)
             return 0
 
-    def _warn_of_partitioning(self, found: Found) -> None:
+    def _warn_about_partitioning(self, found: Found) -> None:
         """Print a note if records do not keep their partitions."""
-        source, target, order = found.source, found.target, self._order
+        source, target, request = found.source, found.target, self._request
         if not target.partitions:
             return
         if found.keeps or source.partitions == target.partitions:
             return
-        _note(
+        _print_note(
             f"{source.name} has {source.partitions} partitions, {target.topic} has "
             f"{target.partitions}: partitions are selected by the keys"
-            if order.partitioner == "auto"
+            if request.partitioner == "auto"
             else "partitions are selected by the keys"
         )
 
@@ -333,33 +333,35 @@ class _Command:
         from kbroker.pipelines.replay.job import dry_run
         from kbroker.pipelines.replay.target import missing
 
-        rehearsal = dry_run(self._order, found, lambda: self._show(rehearsal, found))
-        await rehearsal.run()
+        dry_replay = dry_run(self._request, found, lambda: self._show(dry_replay, found))
+        await dry_replay.run()
         self.progress.clear()
-        show(self._output, _rows(rehearsal), partial(_text, _rows(rehearsal)))
-        tallies = rehearsal.tallies.values()
+        show(self._output, _rows(dry_replay), partial(_table_lines, _rows(dry_replay)))
+        tallies = dry_replay.tallies.values()
         first_ms = min((each.first_ms for each in tallies if each.first_ms is not None), default=0)
         latest_ms = max(
             (each.latest_ms for each in tallies if each.latest_ms is not None), default=0
         )
-        seconds = self._order.pace.seconds(rehearsal.count, first_ms, latest_ms)
+        seconds = self._request.pace.seconds(dry_replay.count, first_ms, latest_ms)
         takes = f", in {seconds:,.1f} s" if seconds else ""
-        _note(f"{_total(rehearsal)} would be written to {self._order.to_topic}{takes}")
+        _print_note(
+            f"{_totals_text(dry_replay)} would be written to {self._request.to_topic}{takes}"
+        )
         if not found.target.partitions:
-            _note(str(missing(found.target, found.source.partitions)))
-        elif rehearsal.count:
+            _print_note(str(missing(found.target, found.source.partitions)))
+        elif dry_replay.count:
             for remark in found.target.remarks(first_ms, time.time_ns() // 1_000_000):
-                _note(remark)
+                _print_note(remark)
 
     async def _write(self, found: Found, to_cluster: ClusterClient) -> int:
         from kbroker.pipelines.replay.job import prepare
 
         writing = await prepare(
-            self._order, found, to_cluster, lambda: self._show(writing.replay, found)
+            self._request, found, to_cluster, lambda: self._show(writing.replay, found)
         )
         replay = writing.replay
         if writing.earlier:
-            _note(f"resuming: {writing.earlier:,} records are already written")
+            _print_note(f"resuming: {writing.earlier:,} records are already written")
         began_at = time.monotonic()
         try:
             async with _stoppable(replay) as signals:
@@ -367,31 +369,33 @@ class _Command:
             stopped_by = 0 if done else signals[0]
         except BaseException:
             self.progress.clear()
-            self._print_how_to_resume(writing, sure=False)
+            self._print_how_to_resume(writing, is_certain=False)
             raise
         self.progress.clear()
         writing.keep(finished=not stopped_by)
         seconds = time.monotonic() - began_at
-        show(self._output, _rows(replay), partial(_text, _rows(replay)))
+        show(self._output, _rows(replay), partial(_table_lines, _rows(replay)))
         rate = f", {replay.count / seconds:,.0f} records/s" if seconds >= 1 else ""
-        _note(f"{_total(replay)} written to {self._order.to_topic}{rate}")
+        _print_note(f"{_totals_text(replay)} written to {self._request.to_topic}{rate}")
         if stopped_by:
-            self._print_how_to_resume(writing, sure=True)
+            self._print_how_to_resume(writing, is_certain=True)
             return 128 + stopped_by
         return 0
 
-    def _print_how_to_resume(self, writing: Writing, *, sure: bool) -> None:
-        """Print how to resume; if not `sure`, some later records may be written already."""
-        if self._order.progress is not None:
-            _note(f"run the same command to resume from the progress in {self._order.progress}")
+    def _print_how_to_resume(self, writing: Writing, *, is_certain: bool) -> None:
+        """Print how to resume; if not `is_certain`, some later records may be written already."""
+        if self._request.progress is not None:
+            _print_note(
+                f"run the same command to resume from the progress in {self._request.progress}"
+            )
             return
-        if not sure:
-            _note(
+        if not is_certain:
+            _print_note(
                 "some of the following records may already be written; use --progress FILE to "
                 "resume without duplicates"
             )
         for options in writing.left():
-            _note(f"to resume: {options}")
+            _print_note(f"to resume: {options}")
 
     def _show(self, replay: Replay, found: Found) -> None:
         self.progress.show(replay.count, found.source.total, time.monotonic())
@@ -425,7 +429,7 @@ async def _stoppable(replay: Replay) -> AsyncIterator[list[int]]:
         nursery.cancel_scope.cancel()
 
 
-def _note(text: str) -> None:
+def _print_note(text: str) -> None:
     say(text, err=True)
 
 
@@ -442,10 +446,10 @@ def _rows(replay: Replay) -> list[dict[str, object]]:
     ]
 
 
-def _text(rows: list[dict[str, object]], wide: bool) -> list[str]:
+def _table_lines(rows: list[dict[str, object]], wide: bool) -> list[str]:
     return table(COLUMNS, rows, wide=wide) if rows else []
 
 
-def _total(replay: Replay) -> str:
+def _totals_text(replay: Replay) -> str:
     size = sum(tally.size for tally in replay.tallies.values())
     return f"{replay.count:,} record{'' if replay.count == 1 else 's'}, {size:,} bytes,"

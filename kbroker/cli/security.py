@@ -92,27 +92,29 @@ def add(
 
     password = _password(password_file)
 
-    async def work(cluster: ClusterClient) -> _Made:
+    async def work(cluster: ClusterClient) -> _EnabledMechanisms:
         served = await served_scram_mechanisms(cluster)
-        asked = [ScramMechanism(each) for each in dict.fromkeys(mechanisms)]
-        made = asked or list(served or ()) or [ScramMechanism.SHA_256]
-        for each in made:
+        requested = [ScramMechanism(each) for each in dict.fromkeys(mechanisms)]
+        enabled = requested or list(served or ()) or [ScramMechanism.SHA_256]
+        for each in enabled:
             await set_scram_password(cluster, name, password, each, iterations)
-        return _Made(made, made if served is None else [each for each in made if each in served])
+        return _EnabledMechanisms(
+            enabled, enabled if served is None else [each for each in enabled if each in served]
+        )
 
-    made = run(target, work)
-    if made.usable:
-        say(f"user {name} can authenticate with {', '.join(made.usable)}")
-    useless = [each for each in made.mechanisms if each not in made.usable]
-    if useless:
-        names = ", ".join(useless)
+    enabled = run(target, work)
+    if enabled.usable:
+        say(f"user {name} can authenticate with {', '.join(enabled.usable)}")
+    unusable = [each for each in enabled.mechanisms if each not in enabled.usable]
+    if unusable:
+        names = ", ".join(unusable)
         say(
             f"user {name} has a password for {names}, but no listener of the brokers enables "
             f"{names}; add it to sasl.enabled.mechanisms of a SASL_SSL or SASL_PLAINTEXT listener"
         )
 
 
-class _Made(NamedTuple):
+class _EnabledMechanisms(NamedTuple):
     """The mechanisms for which a user has a password, and those that a listener enables."""
 
     mechanisms: Sequence[str]

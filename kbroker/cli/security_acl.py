@@ -109,7 +109,7 @@ _RESOURCE_OPTIONS = (
 )
 
 
-def what_options(command: Command) -> Command:
+def operation_and_resource_options(command: Command) -> Command:
     """Add the options for operations and resources to a command; it receives `arguments`."""
 
     @click.option(
@@ -150,7 +150,7 @@ def what_options(command: Command) -> Command:
     return with_options  # type: ignore[return-value]
 
 
-def work_options(command: Command) -> Command:
+def client_role_options(command: Command) -> Command:
     """Add the options --producer, --consumer and --idempotent to a command."""
     for option, text in (
         (
@@ -196,7 +196,7 @@ def filter_options(command: Command) -> Command:
     command = click.option(
         "--host", metavar="ADDRESS", help="Select only ACLs for this client address."
     )(command)
-    return principals_option(what_options(prefixed_option(command)))
+    return principals_option(operation_and_resource_options(prefixed_option(command)))
 
 
 def _filters(
@@ -280,8 +280,8 @@ def list_(
 
 @acl.command()
 @principals_option
-@what_options
-@work_options
+@operation_and_resource_options
+@client_role_options
 @prefixed_option
 @click.option(
     "--host",
@@ -310,23 +310,23 @@ def add(
     if not arguments.principals:
         raise click.UsageError("no principal; add --principal NAME")
     shortcuts = _shortcuts(producer, consumer, arguments, PRODUCER, CONSUMER)
-    given = list(_rights(arguments, shortcuts, idempotent))
+    given = list(_requested_permissions(arguments, shortcuts, idempotent))
     new = [
         Acl(
             Pattern(
-                right.resource.type,
+                permission.resource.type,
                 PatternType.PREFIXED
-                if prefixed and right.resource != CLUSTER
+                if prefixed and permission.resource != CLUSTER
                 else PatternType.LITERAL,
-                right.resource.name,
+                permission.resource.name,
             ),
             principal,
             host,
-            right.operation,
+            permission.operation,
             AclPermission.DENY if deny else AclPermission.ALLOW,
         )
         for principal in arguments.principals
-        for right in given
+        for permission in given
     ]
     run(target, lambda cluster: add_acls(cluster, new))
     say(*new)
@@ -352,7 +352,7 @@ def _shortcuts(
     return [*([producing] if producer else []), *([consuming] if consumer else [])]
 
 
-def _rights(
+def _requested_permissions(
     arguments: AclArguments, shortcuts: list[Operations], idempotent: bool
 ) -> list[Permission]:
     """Return the requested operations on resources, without duplicates.
@@ -366,7 +366,9 @@ def _rights(
             "...), or --producer or --consumer"
         )
     found = [
-        right for each in shortcuts for right in required_permissions(each, arguments.resources)
+        permission
+        for each in shortcuts
+        for permission in required_permissions(each, arguments.resources)
     ]
     if idempotent:
         found.append(IDEMPOTENCE)
@@ -421,8 +423,8 @@ def remove(
 
 @acl.command()
 @principals_option
-@what_options
-@work_options
+@operation_and_resource_options
+@client_role_options
 @click.option(
     "--host", metavar="ADDRESS", help="Client address.  [default: an address that no ACL names]"
 )
@@ -445,34 +447,36 @@ def explain(
     if len(arguments.principals) != 1 or arguments.principals == (f"{USER}:{WILDCARD}",):
         raise click.UsageError("give exactly one --principal NAME other than '*'")
     shortcuts = _shortcuts(producer, consumer, arguments, PRODUCING, CONSUMING)
-    needed = _rights(arguments, shortcuts, idempotent)
-    if any(right.operation == AclOperation.ALL for right in needed):
+    needed = _requested_permissions(arguments, shortcuts, idempotent)
+    if any(permission.operation == AclOperation.ALL for permission in needed):
         raise click.UsageError(
             "'all' is not an operation of a request; give a specific --operation"
         )
     kind, _, name = arguments.principals[0].partition(":")
     client = Client(Principal(kind, name), host or WILDCARD)
-    acls, described = run(target, lambda cluster: _known(cluster, needed))
-    answers = [check_permission(acls, described.rules, client, right) for right in needed]
-    notes = list(_notes(acls, described, answers, host))
-    value = [_row(each) for each in answers]
-    show(output, value, lambda _: [*_sentences(answers), *notes])
+    acls, rules = run(target, lambda cluster: _relevant_acls(cluster, needed))
+    checks = [check_permission(acls, rules.rules, client, permission) for permission in needed]
+    notes = list(_remarks(acls, rules, checks, host))
+    value = [_row(each) for each in checks]
+    show(output, value, lambda _: [*_decision_lines(checks), *notes])
 
 
-async def _known(cluster: ClusterClient, needed: list[Permission]) -> tuple[Acls, DescribedRules]:
+async def _relevant_acls(
+    cluster: ClusterClient, needed: list[Permission]
+) -> tuple[Acls, DescribedRules]:
     """Return all ACLs and rules that decide about the given rights."""
     from kbroker.client.acls import describe_acls, describe_rules
 
-    wanted = [_covering(each.resource) for each in needed]
+    wanted = [_all_acls_of(each.resource) for each in needed]
     if IDEMPOTENCE in needed:
-        wanted.append(_covering(Resource(TOPIC, "")))
+        wanted.append(_all_acls_of(Resource(TOPIC, "")))
     acls = Acls()
     for number, each in enumerate(await describe_acls(cluster, dict.fromkeys(wanted))):
         acls.put(str(number), each)
     return acls, await describe_rules(cluster)
 
 
-def _covering(resource: Resource) -> AclFilter:
+def _all_acls_of(resource: Resource) -> AclFilter:
     """Return a filter for all ACLs of a resource, or of all resources of its type if unnamed."""
     pattern = PatternType.MATCH if resource.name else PatternType.ANY
     return AclFilter(
@@ -486,24 +490,25 @@ def _covering(resource: Resource) -> AclFilter:
     )
 
 
-def _sentences(answers: list[PermissionCheck]) -> Iterator[str]:
-    for each in answers:
+def _decision_lines(checks: list[PermissionCheck]) -> Iterator[str]:
+    for each in checks:
         yield f"{'allowed' if each.allowed else 'denied'}: {each.permission}: {each.rule}"
         yield from (f"    {change.command}" for change in each.changes)
 
 
-def _notes(
-    acls: Acls, described: DescribedRules, answers: list[PermissionCheck], host: str | None
+def _remarks(
+    acls: Acls, rules: DescribedRules, checks: list[PermissionCheck], host: str | None
 ) -> Iterator[str]:
-    """Yield remarks about what the answers do not take into account."""
-    if described.hidden_settings and not all(each.allowed for each in answers):
-        yield f"The broker does not expose its {' and '.join(described.hidden_settings)}, which may allow more."
-    client = answers[0].client
+    """Yield remarks about settings and hosts that the decisions do not consider."""
+    if rules.hidden_settings and not all(each.allowed for each in checks):
+        yield f"The broker does not expose its {' and '.join(rules.hidden_settings)}, which may allow more."
+    client = checks[0].client
     hosts = {
         each.host
-        for right in (one.permission for one in answers)
-        for each in acls.matching(right.resource)
-        if each.host != WILDCARD and each.covers(str(client.principal), each.host, right.operation)
+        for permission in (one.permission for one in checks)
+        for each in acls.matching(permission.resource)
+        if each.host != WILDCARD
+        and each.covers(str(client.principal), each.host, permission.operation)
     }
     if host is None and hosts:
         yield f"Other ACLs apply to --host {', '.join(sorted(hosts))}."

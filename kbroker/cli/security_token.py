@@ -109,7 +109,7 @@ def create(
     """
     from kbroker.client.delegation_tokens import BROKER_DEFAULT, create_delegation_token
 
-    lifetime_ms = BROKER_DEFAULT if max_lifetime is None else _ms(max_lifetime)
+    lifetime_ms = BROKER_DEFAULT if max_lifetime is None else _to_ms(max_lifetime)
 
     async def work(cluster: ClusterClient) -> DelegationToken:
         return await create_delegation_token(
@@ -138,7 +138,7 @@ def renew(target: Target, token_id: str, period: float | None) -> None:
 
     async def work(cluster: ClusterClient) -> int:
         known = await delegation_token(cluster, token_id)
-        period_ms = BROKER_DEFAULT if period is None else _ms(period)
+        period_ms = BROKER_DEFAULT if period is None else _to_ms(period)
         return await renew_delegation_token(cluster, known.hmac, period_ms)
 
     say(f"token {token_id} is valid until {iso_time(run(target, work))}")
@@ -162,7 +162,7 @@ def expire(target: Target, token_ids: tuple[str, ...]) -> None:
     run(target, work)
 
 
-def _ms(seconds: float) -> int:
+def _to_ms(seconds: float) -> int:
     """Return milliseconds, at least 1: other values have a special meaning."""
     return max(int(seconds * 1000), 1)
 

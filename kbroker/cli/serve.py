@@ -149,7 +149,7 @@ def serve(**options: Any) -> None:
         raise click.UsageError("--json and --log-compat exclude each other")
     for name, others in EXCLUDED.items():
         if options[name]:
-            _check_goes_with(name, others)
+            _check_not_combined(name, others)
     overrides = split_overrides(options.pop("overrides"))
     settings = ServeOptions(overrides=overrides, **options)
     try:
@@ -159,7 +159,7 @@ def serve(**options: Any) -> None:
         fail(str(error), START_FAILED)
 
 
-def _check_goes_with(name: str, others: Sequence[str]) -> None:
+def _check_not_combined(name: str, others: Sequence[str]) -> None:
     """Raise UsageError if an option is combined with one that it excludes."""
     context = click.get_current_context()
     for other in others:

@@ -90,9 +90,9 @@ class Target:
     bootstrap: list[Endpoint]
     client_id: str
     security: Security
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # as given
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # all, by name
 
-    def opened(self) -> AbstractAsyncContextManager[ClusterClient]:
+    def connect(self) -> AbstractAsyncContextManager[ClusterClient]:
         """Return a client of the cluster, as an async context manager."""
         from kbroker.client.cluster import open_cluster
 
@@ -166,7 +166,7 @@ def resolve(given: Mapping[str, str]) -> Target:
 
 
 def settings_of(given: Mapping[str, str]) -> tuple[dict[str, str], Security]:
-    """Return all settings, in the same priority, and the security settings for brokers.
+    """Return all settings, with the priority of `resolve`, and the security settings for brokers.
 
     Raises:
         BadParameter: A security setting is invalid.
@@ -184,7 +184,7 @@ def settings_of(given: Mapping[str, str]) -> tuple[dict[str, str], Security]:
 def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | None:
     """Return the given registry URL, or else that of the settings, with the user of the settings.
 
-    If the URL has a user, it stays. A given value that is not a URL is returned unchanged.
+    A user in the URL takes precedence. A given value that is not a URL is returned unchanged.
     """
     found = given or settings.get(REGISTRY)
     login = settings.get(REGISTRY_LOGIN)
@@ -234,12 +234,12 @@ def run(
 ) -> Result:
     """Run `work` on a cluster and return its result; on an error, print a message and exit.
 
-    The exit status is `failed`, or `TIMED_OUT`.
+    The exit status is `TIMED_OUT` after a timeout, and `failed` after other errors.
     """
-    return attempt(target, work, functools.partial(_end, failed=failed))
+    return run_or_end(target, work, functools.partial(_exit_with_error, failed=failed))
 
 
-def attempt(
+def run_or_end(
     target: Target,
     work: Callable[[ClusterClient], Awaitable[Result]],
     end: Callable[[BaseException], NoReturn],
@@ -253,7 +253,7 @@ def attempt(
     from kbroker.client.errors import first_error
 
     async def main() -> Result:
-        async with target.opened() as cluster:
+        async with target.connect() as cluster:
             return await work(cluster)
 
     try:
@@ -271,7 +271,7 @@ def attempt(
     end(failure)
 
 
-def _end(error: BaseException, failed: int) -> NoReturn:
+def _exit_with_error(error: BaseException, failed: int) -> NoReturn:
     """Print an error that a user can resolve, and exit; re-raise all others."""
     from kbroker.client.errors import ClientError, TimedOut
     from kbroker.protocol.errors import KafkaError
@@ -283,12 +283,12 @@ def _end(error: BaseException, failed: int) -> NoReturn:
     if isinstance(error, OSError) and error.errno is None:
         message += "; check that the broker is running with `kbroker health`"
     elif isinstance(error, KafkaError):
-        message = refusal(error.code, message)
+        message = rejection_text(error.code, message)
     fail(message, TIMED_OUT if isinstance(error, TimedOut) else failed)
 
 
-def refusal(code: ErrorCode, message: str | None) -> str:
-    """Return a broker's error message, or the name of its error, and the next action."""
+def rejection_text(code: ErrorCode, message: str | None) -> str:
+    """Return a broker's error message, or the name of the error code, and the next action."""
     from kbroker.client.errors import next_action
 
     text, action = message or code.name, next_action(code)
@@ -298,7 +298,7 @@ def refusal(code: ErrorCode, message: str | None) -> str:
 def fail(message: str, status: int = FAILED) -> NoReturn:
     """Print a message on the error stream and exit.
 
-    Further lines are indented, so that quoted text cannot pass for a line of kbroker.
+    Lines after the first are indented, so that quoted text cannot imitate a message of kbroker.
     """
     say(*f"kbroker: {message}".replace("\n", "\n  ").split("\n"), err=True)
     sys.exit(status)

@@ -12,7 +12,7 @@ import click
 from .completion import complete_topics
 from .lazy import LazyGroup
 from .output import Column, format_options, paragraphs, say, show, table
-from .target import Target, fail, refusal, run, target_options
+from .target import Target, fail, rejection_text, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -92,19 +92,19 @@ def create(
 
     async def work(cluster: ClusterClient) -> None:
         outcome = await create_topics(cluster, topics, validate_only=dry_run)
-        made = {
+        created = {
             topic.name: topic.partitions
             for topic in topics
             if not (code := outcome[topic.name][0])
             or (if_not_exists and code == ErrorCode.TOPIC_ALREADY_EXISTS)
         }
-        if made and not dry_run:
-            await wait_until_ready(cluster, dict.fromkeys(made, -1))
+        if created and not dry_run:
+            await wait_until_ready(cluster, dict.fromkeys(created, -1))
         word = "can be created" if dry_run else "created"
         for name, (code, _) in outcome.items():
-            if name in made:
+            if name in created:
                 say(f"{name}: {'exists' if code else word}")
-        _report({name: each for name, each in outcome.items() if name not in made})
+        _exit_on_rejections({name: each for name, each in outcome.items() if name not in created})
 
     run(target, work)
 
@@ -139,11 +139,11 @@ def _requested_topics(
     ]
 
 
-def _report(refused: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
+def _exit_on_rejections(rejected: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
     """Print the rejected topics, and exit if there are any."""
-    for name, (code, message) in refused.items():
-        say(f"kbroker: {name}: {refusal(code, message)}", err=True)
-    if refused:
+    for name, (code, message) in rejected.items():
+        say(f"kbroker: {name}: {rejection_text(code, message)}", err=True)
+    if rejected:
         raise SystemExit(1)
 
 
@@ -220,13 +220,13 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
         if not if_exists:
             await cluster.topics(names)
         outcome = await delete_topics(cluster, names)
-        refused = {}
+        rejected = {}
         for name, (code, message) in outcome.items():
             if not code:
                 say(f"{name}: deleted")
             elif not (if_exists and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                refused[name] = code, message
-        _report(refused)
+                rejected[name] = code, message
+        _exit_on_rejections(rejected)
 
     run(target, work)
 

@@ -54,7 +54,7 @@ def parse_configs(texts: Iterable[str]) -> dict[str, str]:
 
 
 def read_topics(path: Path) -> list[DeclaredTopic]:
-    """Read the topics of a file: TOML if its name ends in `.toml`, else JSON.
+    """Read the topics in a file: TOML if the file name ends in `.toml`, else JSON.
 
     Raises:
         BadTopic: The file is invalid; the message has its name.
@@ -75,7 +75,7 @@ def parse_topics(text: str, *, toml: bool) -> list[DeclaredTopic]:
         BadTopic: The text is invalid.
     """
     try:
-        return [_topic(row) for row in (_toml_rows(text) if toml else _json_rows(text))]
+        return [_declared_topic(row) for row in (_toml_rows(text) if toml else _json_rows(text))]
     except ValueError as error:
         raise BadTopic(str(error)) from None
 
@@ -100,15 +100,15 @@ def _json_rows(text: str) -> list[dict[str, object]]:
 
 
 # Fields of `topic describe` that are not needed to create a topic.
-_DESCRIBED = frozenset({"topic_id", "internal"})
+_IGNORED_FIELDS = frozenset({"topic_id", "internal"})
 _FIELDS = frozenset({"name", "partitions", "replication_factor", "configs"})
 
 
-def _topic(row: dict[str, object]) -> DeclaredTopic:
+def _declared_topic(row: dict[str, object]) -> DeclaredTopic:
     name = row.get("name")
     if not isinstance(name, str):
         raise BadTopic("a topic has no name")
-    unknown = sorted(row.keys() - _FIELDS - _DESCRIBED)
+    unknown = sorted(row.keys() - _FIELDS - _IGNORED_FIELDS)
     if unknown:
         raise BadTopic(f"topic {name}: unknown field {unknown[0]!r} (valid: {sorted(_FIELDS)})")
     partitions = row.get("partitions", DEFAULT)

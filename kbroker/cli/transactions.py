@@ -136,7 +136,7 @@ async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[P
 @click.argument("partition", type=int)
 @click.argument("start_offset", type=int)
 @click.option(
-    "--force", is_flag=True, help="Abort it even if its coordinator still manages the transaction."
+    "--force", is_flag=True, help="Abort the transaction even if its coordinator still manages it."
 )
 @target_options
 def abort(target: Target, topic: str, partition: int, start_offset: int, force: bool) -> None:
@@ -152,13 +152,13 @@ def abort(target: Target, topic: str, partition: int, start_offset: int, force: 
     )
 
     async def work(cluster: ClusterClient) -> str | None:
-        place = [(topic, partition)]
-        found = await open_transactions(cluster, place)
+        partitions = [(topic, partition)]
+        found = await open_transactions(cluster, partitions)
         one = next((one for one in found if one.start_offset == start_offset), None)
         if one is None:
             return f"no open transaction starts at offset {start_offset}"
         if not force and one not in await hanging_transactions(
-            cluster, place, before_ms=one.last_timestamp + 1
+            cluster, partitions, before_ms=one.last_timestamp + 1
         ):
             return (
                 f"the coordinator of producer {one.producer_id} manages this transaction and ends "

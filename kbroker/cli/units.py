@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 else:
 
     class ParamType(click.ParamType):
-        """A parameter type that is generic also in click before 8.4."""
+        """A parameter type that is generic, even in click before 8.4."""
 
         def __class_getitem__(cls, _converted: object) -> type:
             return cls

@@ -20,8 +20,8 @@ from kbroker.cli.target import (
     SECURITY_SETTINGS,
     SIGNALLED,
     Target,
-    attempt,
     parse_addresses,
+    run_or_end,
     security_of,
 )
 from kbroker.text.pairs import parse_pairs
@@ -198,7 +198,7 @@ def run(
     If it fails, `failed` prints the error like Kafka's tool, and the process exits.
     """
     target = target_of(parser, options, settings_of(options) if settings is None else settings)
-    return attempt(target, work, functools.partial(_end, failed=failed))
+    return run_or_end(target, work, functools.partial(_end, failed=failed))
 
 
 def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:

@@ -25,15 +25,15 @@ def assign_ranges(members: Subscriptions, counts: Mapping[str, int]) -> Assignme
     Returns:
         The assigned partitions by member ID.
     """
-    given: Assignments = {member: [] for member in members}
+    assignments: Assignments = {member: [] for member in members}
     for topic, count in sorted(counts.items()):
         readers = sorted(member for member, topics in members.items() if topic in topics)
         first = 0
         for number, member in enumerate(readers):
             share = count // len(readers) + (number < count % len(readers))
-            given[member] += [(topic, index) for index in range(first, first + share)]
+            assignments[member] += [(topic, index) for index in range(first, first + share)]
             first += share
-    return given
+    return assignments
 
 
 def assign_round_robin(members: Subscriptions, counts: Mapping[str, int]) -> Assignments:
@@ -46,15 +46,15 @@ def assign_round_robin(members: Subscriptions, counts: Mapping[str, int]) -> Ass
     Returns:
         The assigned partitions by member ID.
     """
-    given: Assignments = {member: [] for member in members}
-    turns = cycle(sorted(members))
+    assignments: Assignments = {member: [] for member in members}
+    members_in_turn = cycle(sorted(members))
     for topic, count in sorted(counts.items()):
         if not any(topic in topics for topics in members.values()):
             continue
         for index in range(count):
-            member = next(each for each in turns if topic in members[each])
-            given[member].append((topic, index))
-    return given
+            member = next(each for each in members_in_turn if topic in members[each])
+            assignments[member].append((topic, index))
+    return assignments
 
 
 # Assignors by protocol name, in order of preference.

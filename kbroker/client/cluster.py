@@ -109,11 +109,11 @@ class ClusterClient:
         raise CannotConnect("; ".join(reasons))
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
-        connection = await self._negotiated(endpoint)
+        connection = await self._open_negotiated(endpoint)
         await self._log_in(connection, endpoint)
         return connection
 
-    async def _negotiated(self, endpoint: Endpoint) -> Connection:
+    async def _open_negotiated(self, endpoint: Endpoint) -> Connection:
         """Return a connection that knows the broker's API versions, not yet authenticated."""
         connection = await open_connection(
             *endpoint, self.client_id, tls=self._security.tls, dial=self._dial
@@ -151,7 +151,7 @@ class ClusterClient:
             return None
         from kbroker.protocol.messages.security import SaslHandshakeRequest
 
-        connection = await self._first_reachable(self._negotiated)
+        connection = await self._first_reachable(self._open_negotiated)
         mechanism = self._security.credentials.mechanism
         answer = await connection.ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
         return list(answer.mechanisms)

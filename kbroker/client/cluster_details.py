@@ -22,7 +22,7 @@ METADATA_TOPIC = "__cluster_metadata"
 NEARLY_FULL = 0.9
 # Severities of a problem.
 ERROR, WARNING = "error", "warning"
-_MAKE_ROOM = (
+_FREE_SPACE = (
     "free space (`kbroker topic trim`, shorter retention, a larger disk) or make the disk writable; "
     "see the broker's log for the cause"
 )
@@ -93,12 +93,12 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
         ClientError: A broker or topic disappears during the check.
     """
     metadata = await cluster.metadata()
-    problems, dead = [], set()
+    problems, unreachable = [], set()
     for broker in metadata.brokers:
         try:
             await cluster.node(broker.node_id)
         except NotReachable as error:
-            dead.add(broker.node_id)
+            unreachable.add(broker.node_id)
             problems.append(_problem("broker", str(broker.node_id), str(error), ""))
     offline: list[Row] = []
     readable = []
@@ -108,16 +108,16 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
             where = f"{topic.name}-{part.partition_index}"
             missing = sorted(set(part.replica_nodes) - set(part.isr_nodes))
             if part.leader_id < 0:
-                offline.append(_without_leader(where, part.replica_nodes, part.isr_nodes))
-            elif part.leader_id not in dead:
+                offline.append(_leaderless_problem(where, part.replica_nodes, part.isr_nodes))
+            elif part.leader_id not in unreachable:
                 readable.append((topic.name or "", part.partition_index))
                 if missing:
-                    said = f"under-replicated: not in sync on {', '.join(map(str, missing))}"
+                    problem = f"under-replicated: not in sync on {', '.join(map(str, missing))}"
                     if len(part.isr_nodes) < min(required[topic.name], len(part.replica_nodes)):
-                        said += "; ISR below min.insync.replicas, acks=all is rejected"
+                        problem += "; ISR below min.insync.replicas, acks=all is rejected"
                     action = "start these brokers, or check their logs"
-                    problems.append(_problem("partition", where, said, action))
-    alive = {broker.node_id for broker in metadata.brokers} - dead
+                    problems.append(_problem("partition", where, problem, action))
+    alive = {broker.node_id for broker in metadata.brokers} - unreachable
     problems += await _metadata_problems(cluster, alive)
     problems += await _directory_problems(cluster, metadata, alive)
     return problems + offline + await _unreadable(cluster, readable)
@@ -141,8 +141,8 @@ async def _metadata_problems(cluster: ClusterClient, alive: Iterable[int]) -> li
             continue
         for found in (part for topic in answer.topics for part in topic.partitions):
             if found.error_message and not found.error_code:
-                said, _, action = found.error_message.partition("; ")
-                problems.append(_problem("metadata", str(node_id), said, action))
+                problem, _, action = found.error_message.partition("; ")
+                problems.append(_problem("metadata", str(node_id), problem, action))
     return problems
 
 
@@ -160,18 +160,22 @@ async def _directory_problems(
         where = f"{found.node_id}:{found.path}"
         full = f"{found.used:.0%} of the disk is used"
         if found.error and found.total_bytes < 0:  # offline: no disk size reported
-            said = f"offline: {found.error.name}"
-            problems.append(_problem("directory", where, said, _CHECK_DISK))
+            problem = f"offline: {found.error.name}"
+            problems.append(_problem("directory", where, problem, _CHECK_DISK))
         elif found.error:
-            problems.append(_problem("directory", where, f"read-only; {full}", _MAKE_ROOM))
-            refused = [place for place in sorted(found.sizes) if led.get(place) == found.node_id]
+            problems.append(_problem("directory", where, f"read-only; {full}", _FREE_SPACE))
+            read_only = [
+                partition
+                for partition in sorted(found.sizes)
+                if led.get(partition) == found.node_id
+            ]
             problems += [
-                _problem("partition", f"{name}-{index}", f"read-only: {where}", _MAKE_ROOM)
-                for name, index in refused
+                _problem("partition", f"{name}-{index}", f"read-only: {where}", _FREE_SPACE)
+                for name, index in read_only
             ]
         elif found.used >= NEARLY_FULL:
-            said = f"nearly full: {full}"
-            problems.append(_problem("directory", where, said, _MAKE_ROOM, severity=WARNING))
+            problem = f"nearly full: {full}"
+            problems.append(_problem("directory", where, problem, _FREE_SPACE, severity=WARNING))
     return problems
 
 
@@ -197,13 +201,13 @@ async def _unreadable(cluster: ClusterClient, partitions: list[tuple[str, int]])
     """Return partitions whose leader reports an error for them, such as a storage error."""
     found = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     return [
-        _offline(f"{name}-{index}", one.error.name)
+        _offline_problem(f"{name}-{index}", one.error.name)
         for (name, index), one in sorted(found.items())
         if one.error
     ]
 
 
-def _without_leader(where: str, replicas: list[int], in_sync: list[int]) -> Row:
+def _leaderless_problem(where: str, replicas: list[int], in_sync: list[int]) -> Row:
     first = ", ".join(map(str, in_sync or replicas))
     return _problem(
         "partition",
@@ -214,7 +218,7 @@ def _without_leader(where: str, replicas: list[int], in_sync: list[int]) -> Row:
     )
 
 
-def _offline(where: str, reason: str) -> Row:
+def _offline_problem(where: str, reason: str) -> Row:
     action = "see the broker's log for the cause; `kbroker log repair` restores damaged files"
     return _problem("partition", where, f"offline: {reason}", action)
 

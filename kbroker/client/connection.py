@@ -90,14 +90,14 @@ class Connection:
     async def _request(self, key: ApiKey, version: int, message: object) -> Answer:
         try:
             if self._is_renewal_due:
-                await self._log_in_again()
+                await self._reauthenticate()
             return await self._exchange(key, version, message)
         except BaseException:
-            self.broken = True  # also if it is cancelled: the response may still come
+            self.broken = True  # even on cancellation: the response may arrive later
             raise
 
     def reauthenticate_after(self, seconds: float, renew: Callable[[Ask], Awaitable[None]]) -> None:
-        """Call `renew` before the first request after that time, to reauthenticate (KIP-368).
+        """Call `renew` before the first request after `seconds`, to reauthenticate (KIP-368).
 
         Args:
             seconds: Time from now until reauthentication is due.
@@ -109,15 +109,15 @@ class Connection:
     def _is_renewal_due(self) -> bool:
         return trio.current_time() >= self._renew_at
 
-    async def _log_in_again(self) -> None:
+    async def _reauthenticate(self) -> None:
         assert self._renew is not None
         try:
-            await self._renew(self._ask_alone)
+            await self._renew(self._ask_holding_lock)
         except BaseException:
             self.broken = True
             raise
 
-    async def _ask_alone(self, message: object, *, oldest: int = 0) -> Answer:
+    async def _ask_holding_lock(self, message: object, *, oldest: int = 0) -> Answer:
         """Send a request like `ask`, while already holding the lock."""
         return await self._exchange(*self._choose(message, oldest, None), message)
 
@@ -138,7 +138,7 @@ class Connection:
                 raise OSError(f"invalid response size {size}: this is not a Kafka broker")
             return await self._receive(size)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise _broken(error) from error
+            raise _connection_error(error) from error
 
     async def _send(self, key: ApiKey, version: int, message: object) -> None:
         self._correlation_id += 1
@@ -148,17 +148,17 @@ class Connection:
         try:
             await self._stream.send_all(b"".join(parts))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise _broken(error) from error
+            raise _connection_error(error) from error
 
     async def _receive(self, size: int) -> bytearray:
         """Return the next `size` bytes in a new buffer."""
         data = bytearray(size)
-        left = memoryview(data)
-        while left:
-            received = await self._receive_into(left)
+        unfilled = memoryview(data)
+        while unfilled:
+            received = await self._receive_into(unfilled)
             if not received:
                 raise ConnectionResetError("the broker closed the connection")
-            left = left[received:]
+            unfilled = unfilled[received:]
         return data
 
     async def _receive_into(self, buffer: memoryview) -> int:
@@ -214,7 +214,7 @@ class Connection:
             "`kbroker cluster health` shows which broker does not respond"
         )
 
-    async def tell(self, message: object, *, newest: int | None = None) -> None:
+    async def send_without_response(self, message: object, *, newest: int | None = None) -> None:
         """Send a request that gets no response: Produce with acks=0.
 
         Args:
@@ -223,7 +223,7 @@ class Connection:
         """
         if self._is_renewal_due:
             async with self._lock:
-                await self._log_in_again()
+                await self._reauthenticate()
         await self._send(*self._choose(message, 0, newest), message)
 
     def _choose(self, message: Any, oldest: int, newest: int | None) -> tuple[ApiKey, int]:
@@ -254,9 +254,9 @@ def _has_closed(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _broken(error: Exception) -> OSError:
-    refused = _refused_certificate(error.__cause__)
-    return ConnectionResetError(refused or f"the connection broke: {error.__cause__ or error}")
+def _connection_error(error: Exception) -> OSError:
+    rejection = _certificate_rejection(error.__cause__)
+    return ConnectionResetError(rejection or f"the connection broke: {error.__cause__ or error}")
 
 
 async def dial_tcp(endpoint: Endpoint) -> trio.abc.Stream:
@@ -326,14 +326,14 @@ def _tls_error(endpoint: Endpoint, cause: BaseException | None) -> str:
             f"the certificate of {endpoint} is not trusted: {cause.verify_message}; "
             "set ssl.truststore.location to the certificates to trust"
         )
-    refused = _refused_certificate(cause)
-    if refused:
-        return f"{endpoint}: {refused}"
+    rejection = _certificate_rejection(cause)
+    if rejection:
+        return f"{endpoint}: {rejection}"
     reason = getattr(cause, "reason", None) or cause or "the connection was closed"
     return f"TLS handshake with {endpoint} failed ({reason}); is it an SSL listener?"
 
 
-def _refused_certificate(cause: BaseException | None) -> str | None:
+def _certificate_rejection(cause: BaseException | None) -> str | None:
     """Return why the broker rejected the client's certificate, or None for other causes.
 
     With TLS 1.3 the client learns this only when it reads the first response (RFC 8446, 4.4.2.4).

@@ -21,7 +21,7 @@ from .errors import NoSuchToken, check
 
 # Requests the lifetime or period that the broker is configured with.
 BROKER_DEFAULT = -1
-AT_ONCE = -1
+NOW = -1
 
 
 class DelegationToken(NamedTuple):
@@ -74,11 +74,11 @@ async def create_delegation_token(
         request.owner_principal_type, request.owner_principal_name = owner
         answer = await connection.ask(request, oldest=3)
     check(answer.error_code)
-    made = Principal(answer.principal_type, answer.principal_name)
+    created_owner = Principal(answer.principal_type, answer.principal_name)
     return DelegationToken(
         answer.token_id,
-        made,
-        _requester(answer, made),
+        created_owner,
+        _requester(answer, created_owner),
         [Principal(each.principal_type, each.principal_name) for each in rows],
         answer.issue_timestamp_ms,
         answer.expiry_timestamp_ms,
@@ -111,11 +111,11 @@ async def describe_delegation_tokens(
     rows = [cls.Owner(principal_type=each.type, principal_name=each.name) for each in owners]
     answer = await (await cluster.controller()).ask(cls(owners=rows or None))
     check(answer.error_code)
-    tokens = [_described(row) for row in answer.tokens]
+    tokens = [_token(row) for row in answer.tokens]
     return sorted(tokens, key=lambda token: (token.issued_ms, token.id))
 
 
-def _described(row: DescribeDelegationTokenResponse.Token) -> DelegationToken:
+def _token(row: DescribeDelegationTokenResponse.Token) -> DelegationToken:
     owner = Principal(row.principal_type, row.principal_name)
     return DelegationToken(
         row.token_id,
@@ -150,7 +150,7 @@ async def renew_delegation_token(
     Args:
         cluster: The cluster to send the request to.
         hmac: HMAC of the token.
-        period_ms: Time from now until it expires, in ms.
+        period_ms: Time from now until the token expires, in ms.
 
     Returns:
         The new expiry time in ms since the epoch.
@@ -165,14 +165,14 @@ async def renew_delegation_token(
 
 
 async def expire_delegation_token(
-    cluster: ClusterClient, hmac: bytes, period_ms: int = AT_ONCE
+    cluster: ClusterClient, hmac: bytes, period_ms: int = NOW
 ) -> None:
     """Set the expiry time of a token.
 
     Args:
         cluster: The cluster to send the request to.
         hmac: HMAC of the token.
-        period_ms: Time from now until it expires, in ms; -1 expires it at once.
+        period_ms: Time from now until the token expires, in ms; -1 expires it at once.
 
     Raises:
         KafkaError: The broker rejects the request.

@@ -25,7 +25,7 @@ class Endpoint(NamedTuple):
 
     @property
     def as_seen_locally(self) -> Endpoint:
-        """Address at which a client on this machine reaches a listener with this host."""
+        """Address that a client on this machine uses for a listener with this host and port."""
         is_here = self.host in (*EVERY_INTERFACE, "localhost")
         return self._replace(host="127.0.0.1") if is_here else self
 

@@ -37,7 +37,7 @@ async def group_details(cluster: ClusterClient, name: str) -> Row:
     """
     found = await describe_group(cluster, name)
     if found.type == SHARE:
-        rows = await _shared_rows(cluster, found, await share_offsets(cluster, name))
+        rows = await _share_rows(cluster, found, await share_offsets(cluster, name))
     else:
         rows = await _partition_rows(cluster, found, await committed_offsets(cluster, name))
     lags = [row["lag"] for row in rows if row["lag"] is not None]
@@ -81,7 +81,7 @@ async def _partition_rows(
     return rows + [blank | _member_fields(member) for member in idle]
 
 
-async def _shared_rows(
+async def _share_rows(
     cluster: ClusterClient, found: Group, offsets: Mapping[Partition, SharedOffset]
 ) -> list[Row]:
     """Return the rows of a share group: partitions with all their members, then idle members."""
@@ -122,12 +122,13 @@ async def _bounds(
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
     """Return start and end offsets of the partitions that still exist."""
     metadata = await cluster.metadata(sorted({name for name, _ in partitions}))
-    there = {
+    existing = {
         (topic.name, part.partition_index) for topic in metadata.topics for part in topic.partitions
     }
-    wanted = [one for one in partitions if one in there]
+    wanted = [one for one in partitions if one in existing]
     found = [
-        await list_offsets(cluster, dict.fromkeys(wanted, which)) for which in (EARLIEST, LATEST)
+        await list_offsets(cluster, dict.fromkeys(wanted, timestamp))
+        for timestamp in (EARLIEST, LATEST)
     ]
     starts, ends = (
         {one: row.offset for one, row in each.items() if not row.error} for each in found

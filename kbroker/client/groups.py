@@ -273,8 +273,8 @@ async def delete_groups(cluster: ClusterClient, names: Iterable[str]) -> dict[st
 
 async def committed_offsets(cluster: ClusterClient, name: str) -> dict[Partition, int]:
     """Return the committed offsets of a group; empty if it does not exist. Raises KafkaError."""
-    asked = OffsetFetchRequest.Group(group_id=name, topics=None)
-    request = OffsetFetchRequest(groups=[asked], require_stable=False)
+    group_request = OffsetFetchRequest.Group(group_id=name, topics=None)
+    request = OffsetFetchRequest(groups=[group_request], require_stable=False)
     answer = await ask_coordinator(
         cluster,
         name,

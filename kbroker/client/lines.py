@@ -24,14 +24,14 @@ async def lines_of(stream: BinaryIO) -> AsyncGenerator[Sequence[bytes], None]:
     """
     # read1 returns what is available instead of waiting for a full buffer.
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
-    begun: list[bytes] = []  # parts of a line without its newline yet
+    incomplete: list[bytes] = []  # parts of a line without its newline yet
     while data := await trio.to_thread.run_sync(read, READ_BYTES, abandon_on_cancel=True):
         first, *rest = data.split(b"\n")
-        begun.append(first)
+        incomplete.append(first)
         if rest:
-            yield [b"".join(begun), *rest[:-1]]
-            begun = [rest[-1]]
-        elif sum(map(len, begun)) > LINE_BYTES_MAX:
+            yield [b"".join(incomplete), *rest[:-1]]
+            incomplete = [rest[-1]]
+        elif sum(map(len, incomplete)) > LINE_BYTES_MAX:
             raise ClientError(f"input line is longer than {LINE_BYTES_MAX >> 20} MiB")
-    if any(begun):
-        yield [b"".join(begun)]
+    if any(incomplete):
+        yield [b"".join(incomplete)]

@@ -22,7 +22,7 @@ RETRY_TIMEOUT_SECONDS = 3
 
 
 class FoundOffset(NamedTuple):
-    """Lookup result of one partition; offset -1 if no record has such a late timestamp."""
+    """Lookup result of one partition; offset -1 if all records are older than the timestamp."""
 
     error: ErrorCode
     offset: int

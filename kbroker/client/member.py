@@ -148,10 +148,10 @@ class Member:
         return (code, []) if code else await self._sync(joined)
 
     async def _sync(self, joined: JoinGroupResponse) -> tuple[ErrorCode, list[Partition]]:
-        """Fetch this member's assignment; the group leader also sends the assignments of all."""
+        """Fetch this member's assignment; the group leader also sends all members' assignments."""
         self._topic_sizes.clear()
         is_leader = joined.leader == self._id
-        given = await self._assign(joined) if is_leader and not joined.skip_assignment else {}
+        assignments = await self._assign(joined) if is_leader and not joined.skip_assignment else {}
         request = SyncGroupRequest(
             group_id=self._group,
             generation_id=self._generation,
@@ -160,7 +160,7 @@ class Member:
             protocol_name=joined.protocol_name,
             assignments=[
                 SyncGroupRequest.Assignment(member_id=member, assignment=write_assignment(parts))
-                for member, parts in given.items()
+                for member, parts in assignments.items()
             ],
         )
         synced = await self._ask(request, seconds=JOIN_SECONDS)

@@ -6,9 +6,9 @@ A line is an object::
      "timestamp_type": "CreateTime", "key": "k", "value": "v",
      "headers": [{"key": "h", "value": "x"}]}
 
-Bytes that are not UTF-8 are stored in `key_base64` and `value_base64` instead, in headers too. Null
-is `null`. On import every field is optional: a missing timestamp is the current time, -1 means that
-the record has none, and a missing offset is -1.
+Bytes that are not UTF-8 are stored in `key_base64` and `value_base64` instead, also in headers. A
+null key or value is `null`. On import every field is optional. A missing timestamp means the current
+time, and -1 means no timestamp. A missing offset is -1.
 """
 
 from __future__ import annotations

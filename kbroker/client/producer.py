@@ -99,7 +99,7 @@ class _Batch(NamedTuple):
     data: bytes
 
 
-_Answered = list[tuple[_Batch, ProduceResponse.Partition]]
+_Responses = list[tuple[_Batch, ProduceResponse.Partition]]
 
 
 class Producer:
@@ -108,7 +108,7 @@ class Producer:
     Without an `identity`, delivery is at least once and a lost response raises an error. With an
     `identity`, delivery is exactly once if `write` returns: lost responses and short broker outages
     are retried without duplicates. After an error, the sequence numbers of the identity may be ahead
-    of what was written.
+    of those in the log.
 
     Args:
         cluster: The cluster to write to.
@@ -143,14 +143,14 @@ class Producer:
             NoSuchTopic: The topic does not exist.
             NoSuchPartition: The topic has fewer partitions.
         """
-        there = len(await self._leaders_of(topic))
-        if partition >= there:
-            raise NoSuchPartition(topic, partition, there)
+        partition_count = len(await self._leaders_of(topic))
+        if partition >= partition_count:
+            raise NoSuchPartition(topic, partition, partition_count)
         if partition >= 0:
             return topic, partition
         if record.key is not None:
-            return topic, partition_of(record.key, there)
-        return topic, random.randrange(there)
+            return topic, partition_of(record.key, partition_count)
+        return topic, random.randrange(partition_count)
 
     async def _leaders_of(self, topic: str) -> list[int]:
         """Return the leader of each partition of a topic, -1 for partitions without a leader."""
@@ -177,14 +177,14 @@ class Producer:
         written = []
         while any(queues.values()):
             wave = [
-                self._encoded(partition, queue.popleft())
+                self._encode(partition, queue.popleft())
                 for partition, queue in queues.items()
                 if queue
             ]
             written += await self._write_wave(wave)
         return written
 
-    def _encoded(self, partition: Partition, records: list[Record]) -> _Batch:
+    def _encode(self, partition: Partition, records: list[Record]) -> _Batch:
         if self._identity is None:
             return _Batch(partition, records, encode_batch(records, codec=self._codec))
         data = encode_batch(
@@ -201,7 +201,7 @@ class Producer:
         deadline = trio.current_time() + self._patience_seconds
         written = []
         while True:
-            refused = []
+            rejected = []
             for batch, row in await self._send_all(batches):
                 code = error_code(row.error_code)
                 if not code or code in _ALREADY_WRITTEN:
@@ -209,22 +209,22 @@ class Producer:
                     header = read_header(batch.data)
                     written.append(Written(batch.partition, batch.records, offset, header))
                 elif self._may_retry(code) and trio.current_time() < deadline:
-                    refused.append(batch)
+                    rejected.append(batch)
                 else:
                     raise KafkaError(code, _error_text(row))
-            if not refused:
+            if not rejected:
                 return written
             await trio.sleep(RETRY_BACKOFF_SECONDS)
             self._leaders.clear()
-            batches = refused
+            batches = rejected
 
     def _may_retry(self, code: ErrorCode) -> bool:
         """Return True if a retry may succeed and cannot write a record twice."""
         return code in _NOT_WRITTEN or (self._identity is not None and code.retriable)
 
-    async def _send_all(self, batches: Sequence[_Batch]) -> _Answered:
+    async def _send_all(self, batches: Sequence[_Batch]) -> _Responses:
         """Send each batch to its partition's leader; return the responses in arbitrary order."""
-        answered: _Answered = []
+        responses: _Responses = []
         requests: dict[tuple[int, int], list[_Batch]] = {}
         sizes: dict[int, int] = {}
         try:
@@ -237,21 +237,21 @@ class Producer:
             return self._unreachable(batches, error)
         for (leader, _), listed in requests.items():
             if leader < 0:
-                answered += _refused(listed, ErrorCode.LEADER_NOT_AVAILABLE)
+                responses += _rejections(listed, ErrorCode.LEADER_NOT_AVAILABLE)
                 continue
             try:
-                answered += await self._send(leader, listed)
+                responses += await self._send(leader, listed)
             except _UNREACHABLE as error:
-                answered += self._unreachable(listed, error)
-        return answered
+                responses += self._unreachable(listed, error)
+        return responses
 
-    def _unreachable(self, batches: Sequence[_Batch], error: Exception) -> _Answered:
+    def _unreachable(self, batches: Sequence[_Batch], error: Exception) -> _Responses:
         """Raise the error, or treat it as retriable for an idempotent producer."""
         if self._identity is None:
             raise error
-        return _refused(batches, ErrorCode.NETWORK_EXCEPTION, str(error))
+        return _rejections(batches, ErrorCode.NETWORK_EXCEPTION, str(error))
 
-    async def _send(self, leader: int, batches: list[_Batch]) -> _Answered:
+    async def _send(self, leader: int, batches: list[_Batch]) -> _Responses:
         rows: dict[str, list[ProduceRequest.Partition]] = {}
         for (topic, index), _, data in batches:
             rows.setdefault(topic, []).append(ProduceRequest.Partition(index=index, records=data))
@@ -262,7 +262,7 @@ class Producer:
         )
         connection = await self._cluster.node(leader)
         if self._acks == 0:
-            await connection.tell(request, newest=TOPIC_BY_NAME)
+            await connection.send_without_response(request, newest=TOPIC_BY_NAME)
             unknown = ProduceResponse.Partition(base_offset=-1)
             return [(batch, unknown) for batch in batches]
         answer = await connection.ask(request, oldest=3, newest=TOPIC_BY_NAME)
@@ -287,15 +287,17 @@ _NOT_WRITTEN = frozenset(
 _ALREADY_WRITTEN = frozenset({ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 
 
-def _refused(batches: Sequence[_Batch], code: ErrorCode, why: str | None = None) -> _Answered:
-    row = ProduceResponse.Partition(error_code=code, error_message=why)
+def _rejections(
+    batches: Sequence[_Batch], code: ErrorCode, message: str | None = None
+) -> _Responses:
+    row = ProduceResponse.Partition(error_code=code, error_message=message)
     return [(batch, row) for batch in batches]
 
 
 def _error_text(row: ProduceResponse.Partition) -> str | None:
     """Return the broker's error message for a batch or its first invalid record."""
-    words = [each.batch_index_error_message for each in row.record_errors[:1]]
-    return next((word for word in (*words, row.error_message) if word), None)
+    messages = [each.batch_index_error_message for each in row.record_errors[:1]]
+    return next((word for word in (*messages, row.error_message) if word), None)
 
 
 def _batches(records: Sequence[Record]) -> Iterator[list[Record]]:

@@ -50,16 +50,18 @@ async def describe_quotas(
     found = [
         ClientQuota(
             dict(
-                sorted(((each.entity_type, each.entity_name) for each in entry.entity), key=_place)
+                sorted(
+                    ((each.entity_type, each.entity_name) for each in entry.entity), key=_sort_key
+                )
             ),
             {each.key: each.value for each in sorted(entry.values, key=lambda each: each.key)},
         )
         for entry in answer.entries or ()
     ]
-    return sorted(found, key=lambda each: [*map(_place, each.entity.items())])
+    return sorted(found, key=lambda each: [*map(_sort_key, each.entity.items())])
 
 
-def _place(part: tuple[str, str | None]) -> tuple[int, bool, str]:
+def _sort_key(part: tuple[str, str | None]) -> tuple[int, bool, str]:
     """Return a sort key: users before client IDs before addresses, defaults before names."""
     kind, name = part
     order = ENTITY_TYPES.index(kind) if kind in ENTITY_TYPES else len(ENTITY_TYPES)

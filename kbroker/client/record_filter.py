@@ -39,8 +39,8 @@ def record_filter(
     tests: list[RecordPredicate] = []
     tests += [_by_key(_pattern(text)) for text in keys]
     tests += [_by_value(_pattern(text)) for text in values]
-    tests += [_by_header(*_named(text)) for text in headers]
-    tests += [_by_field(*_named(text, needs_pattern=True)) for text in fields]
+    tests += [_by_header(*_parse_filter(text)) for text in headers]
+    tests += [_by_field(*_parse_filter(text, needs_pattern=True)) for text in fields]
     if not tests:
         return None
     return lambda record: all(test(record) for test in tests)
@@ -53,7 +53,7 @@ def _pattern(text: str) -> re.Pattern[bytes]:
         raise BadFilter(f"invalid regular expression {text!r}: {error}") from None
 
 
-def _named(text: str, *, needs_pattern: bool = False) -> tuple[str, re.Pattern[bytes]]:
+def _parse_filter(text: str, *, needs_pattern: bool = False) -> tuple[str, re.Pattern[bytes]]:
     name, separator, pattern = text.partition("=")
     if not name or (needs_pattern and not separator):
         raise BadFilter(f"invalid filter {text!r}: expected NAME=REGEX")

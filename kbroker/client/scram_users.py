@@ -79,8 +79,8 @@ async def served_scram_mechanisms(cluster: ClusterClient) -> tuple[ScramMechanis
     served: set[str] = set()
     for name, _ in _pairs(settings.get("listeners", ""), "://"):
         if protocols.get(name, "").upper().startswith("SASL_"):
-            own = f"listener.name.{name.lower()}.sasl.enabled.mechanisms"
-            texts = settings.get(own) or settings.get("sasl.enabled.mechanisms", "")
+            listener_setting = f"listener.name.{name.lower()}.sasl.enabled.mechanisms"
+            texts = settings.get(listener_setting) or settings.get("sasl.enabled.mechanisms", "")
             served.update(each.strip() for each in texts.split(","))
     return tuple(each for each in ScramMechanism if each in served)
 

@@ -73,7 +73,7 @@ def credentials_of(given: Mapping[str, str]) -> Credentials:
         raise BadSecurity(f"{MECHANISM}={mechanism} is not supported (valid: {', '.join(SERVED)})")
     if mechanism == OAUTHBEARER:
         return _oauth_credentials(given)
-    options = _module(given.get(JAAS, "")).options
+    options = _parse_module(given.get(JAAS, "")).options
     name, password = options.get("username"), options.get("password")
     if not name or not password:
         raise BadSecurity(f"{JAAS}: set username=... and password=...")
@@ -91,14 +91,14 @@ def _oauth_credentials(given: Mapping[str, str]) -> Credentials:
     handler = given.get(HANDLER, TOKEN_HANDLER)
     if handler.rpartition(".")[2] != TOKEN_HANDLER:
         raise BadSecurity(f"{HANDLER}={handler} is not supported; remove the setting")
-    module = _module(given[JAAS]) if JAAS in given else LoginModule(OAUTHBEARER, {})
+    module = _parse_module(given[JAAS]) if JAAS in given else LoginModule(OAUTHBEARER, {})
     try:
         return Credentials(OAUTHBEARER, "", "", TokenSource(given, module))
     except BadSettings as error:
         raise BadSecurity(str(error)) from None
 
 
-def _module(text: str) -> LoginModule:
+def _parse_module(text: str) -> LoginModule:
     try:
         return parse_jaas(text)
     except BadJaas as error:
@@ -116,13 +116,13 @@ async def log_in(connection: Connection, credentials: Credentials) -> None:
         OSError: The broker rejects the credentials or does not prove that it knows the password.
     """
 
-    async def again(ask: Ask) -> None:
+    async def authenticate(ask: Ask) -> None:
         lifetime_ms = await _log_in(ask, credentials)
         connection.reauthenticate_after(
-            lifetime_ms * REAUTHENTICATE_FRACTION / 1000 if lifetime_ms else math.inf, again
+            lifetime_ms * REAUTHENTICATE_FRACTION / 1000 if lifetime_ms else math.inf, authenticate
         )
 
-    await again(connection.ask)
+    await authenticate(connection.ask)
 
 
 async def _log_in(ask: Ask, credentials: Credentials) -> int:
@@ -137,25 +137,24 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
         raise OSError(f"SASL mechanism {mechanism} is not enabled (valid: {offered})")
     try:
         if token is not None:
-            answer = await _tell(ask, first_message(token))
-            if (
-                answer.auth_bytes
-            ):  # the error; the broker fails the exchange after this reply (RFC 7628)
-                await _tell(ask, SEEN)
+            answer = await _send_sasl(ask, first_message(token))
+            if answer.auth_bytes:
+                # The response is the error; the broker fails the exchange after this reply (RFC 7628).
+                await _send_sasl(ask, SEEN)
         elif mechanism == PLAIN:
-            answer = await _tell(ask, f"\0{name}\0{password}".encode())
+            answer = await _send_sasl(ask, f"\0{name}\0{password}".encode())
         else:
             client = ScramClient(ScramMechanism(mechanism), name, password, is_token=is_token)
-            first = await _tell(ask, client.first())
-            answer = await _tell(ask, client.final(bytes(first.auth_bytes)))
+            first = await _send_sasl(ask, client.first())
+            answer = await _send_sasl(ask, client.final(bytes(first.auth_bytes)))
             client.check(bytes(answer.auth_bytes))
     except AuthenticationError as error:
-        who = name or "this token"
-        raise OSError(f"cannot authenticate as {who}: {error}") from None
+        subject = name or "this token"
+        raise OSError(f"cannot authenticate as {subject}: {error}") from None
     return int(answer.session_lifetime_ms)
 
 
-async def _tell(ask: Ask, message: bytes) -> SaslAuthenticateResponse:
+async def _send_sasl(ask: Ask, message: bytes) -> SaslAuthenticateResponse:
     answer: SaslAuthenticateResponse = await ask(SaslAuthenticateRequest(auth_bytes=message))
     if answer.error_code:
         raise AuthenticationError(answer.error_message or f"error {answer.error_code}")

@@ -95,7 +95,7 @@ class TokenSource:
             fetch,
         )  # not needed for token files
 
-        place = without_query(self._url)
+        location = without_query(self._url)
         try:
             status, body = await fetch(
                 self._url,
@@ -107,15 +107,15 @@ class TokenSource:
                 headers=headers,
             )
         except HttpError as error:
-            raise OSError(f"no token from {place}: {error.message}") from None
+            raise OSError(f"no token from {location}: {error.message}") from None
         if status != HTTP_OK:
             raise OSError(
-                f"no token from {place}: HTTP status {status}; check {CLIENT_ID} and {CLIENT_SECRET}"
+                f"no token from {location}: HTTP status {status}; check {CLIENT_ID} and {CLIENT_SECRET}"
             )
         try:
             answer = json.loads(body)
             return str(answer["access_token"]), float(answer.get("expires_in", 0))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise OSError(
-                f"no token from {place}: its response has no valid access_token"
+                f"no token from {location}: its response has no valid access_token"
             ) from None

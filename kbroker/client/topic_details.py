@@ -88,11 +88,11 @@ async def choose_partitions(
 ) -> list[Partition]:
     """Return the given partitions of a topic, or all. Raises NoSuchTopic if one does not exist."""
     (row,) = await cluster.topics([name])
-    there = sorted(part.partition_index for part in row.partitions)
+    existing = sorted(part.partition_index for part in row.partitions)
     for index in partitions:
-        if index not in there:
+        if index not in existing:
             raise NoSuchTopic(
-                f"{name} has no partition {index}, it has {len(there)}; "
+                f"{name} has no partition {index}, it has {len(existing)}; "
                 f"`kbroker topic describe {name}` lists them"
             )
-    return [(name, index) for index in sorted(partitions or there)]
+    return [(name, index) for index in sorted(partitions or existing)]

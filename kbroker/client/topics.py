@@ -68,7 +68,7 @@ async def create_topics(
 async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]) -> None:
     """Wait until every partition of the topics has a leader.
 
-    Apache Kafka may respond to a creation before all brokers know of it.
+    Apache Kafka may respond to CreateTopics before all brokers know the new topics.
 
     Args:
         cluster: The cluster to query.

@@ -83,8 +83,8 @@ class OpenTransaction:
     """An open transaction as one partition leader describes it.
 
     Attributes:
-        start_offset: Offset of its first record.
-        last_timestamp: Timestamp of its newest record, in ms since the epoch.
+        start_offset: Offset of the transaction's first record.
+        last_timestamp: Timestamp of the transaction's newest record, in ms since the epoch.
     """
 
     partition: Partition
@@ -196,11 +196,11 @@ async def open_transactions(
         for topic in answer.topics:
             for row in topic.partitions:
                 check(row.error_code, row.error_message)
-                found += _open_in((topic.name, row.partition_index), row)
+                found += _open_transactions_in((topic.name, row.partition_index), row)
     return sorted(found, key=lambda one: (one.partition, one.start_offset))
 
 
-def _open_in(
+def _open_transactions_in(
     partition: Partition, row: DescribeProducersResponse.Partition
 ) -> Iterable[OpenTransaction]:
     for producer in row.active_producers:
@@ -250,7 +250,7 @@ async def hanging_transactions(
 async def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:
     """Fence the producer of a transactional ID and abort its open transaction.
 
-    It sends InitProducerId, like a newer instance of the producer (KIP-98).
+    The function sends InitProducerId, like a newer instance of the producer (KIP-98).
 
     Raises:
         KafkaError: The coordinator rejects the request.

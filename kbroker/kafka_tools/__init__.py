@@ -1,8 +1,8 @@
 """Kafka's command-line tools for scripts and health checks: `kbroker compat TOOL`.
 
-The tools accept the options that such scripts use, and print what those parse. For anything else,
-the error message names the kbroker command, or says to use Kafka's own tool, which works with
-kbroker.
+The tools accept the options that such scripts use, and print output in the format that the scripts
+parse. For other options, the error message names the kbroker command and Kafka's own tool, which
+works with kbroker.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOOLS = MappingProxyType(
     }
 )
 # Replacement of each tool that is not supported.
-ELSEWHERE = MappingProxyType(
+REPLACEMENTS = MappingProxyType(
     {
         "kafka-delegation-tokens": "kbroker security token",
         "kafka-dump-log": "kbroker log dump",
@@ -48,22 +48,22 @@ ELSEWHERE = MappingProxyType(
 )
 
 
-def main(tool: str, words: Sequence[str]) -> None:
+def main(tool: str, arguments: Sequence[str]) -> None:
     """Run a tool by the name of its script, with or without `.sh`.
 
     Raises:
         SystemExit: The tool has failed, or is not supported.
     """
-    from .base import refuse
+    from .base import exit_with_message
 
     name = tool.removesuffix(".sh")
     if name in TOOLS:
         module = importlib.import_module(f"{__name__}.{TOOLS[name]}")
-        module.main(words)
+        module.main(arguments)
         return
-    if name in ELSEWHERE:
-        refuse(
-            f"{name} is not supported; use `{ELSEWHERE[name]}`, or {name} of Apache Kafka, which "
+    if name in REPLACEMENTS:
+        exit_with_message(
+            f"{name} is not supported; use `{REPLACEMENTS[name]}`, or {name} of Apache Kafka, which "
             "works with kbroker"
         )
-    refuse(f"unknown tool {name!r} (valid: {', '.join(TOOLS)})")
+    exit_with_message(f"unknown tool {name!r} (valid: {', '.join(TOOLS)})")

@@ -38,16 +38,18 @@ RESOURCES = {
 PATTERN_TYPES = {each.name: each for each in PatternType if each is not PatternType.UNKNOWN}
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-acls", "kbroker security acl")
-    parser.flags("--add", "--remove", "--list", "--cluster", "--producer", "--consumer")
-    parser.flags("--idempotent", "--force")
-    parser.lists("--topic", "--group", "--transactional-id", "--delegation-token", "--principal")
-    parser.lists("--user-principal", "--allow-principal", "--deny-principal", "--allow-host")
-    parser.lists("--deny-host", "--operation")
+    parser.add_flags("--add", "--remove", "--list", "--cluster", "--producer", "--consumer")
+    parser.add_flags("--idempotent", "--force")
+    parser.add_lists(
+        "--topic", "--group", "--transactional-id", "--delegation-token", "--principal"
+    )
+    parser.add_lists("--user-principal", "--allow-principal", "--deny-principal", "--allow-host")
+    parser.add_lists("--deny-host", "--operation")
     parser.add_argument("--resource-pattern-type", default="LITERAL")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     if options.add + options.remove + options.list != 1:
         parser.error("Command must include exactly one action: --list, --add, --remove.")
     options.pattern_type = PATTERN_TYPES.get(options.resource_pattern_type.upper())
@@ -62,7 +64,7 @@ def _failed(text: str) -> None:
 
 
 def _patterns(options: Namespace) -> list[Pattern]:
-    """Return the resources in the options; each name of a list is a resource of its own."""
+    """Return the resources in the options; each name in a list is a separate resource."""
     found = [
         Pattern(kind, options.pattern_type, name.strip())
         for option, kind in RESOURCES.items()
@@ -101,7 +103,7 @@ def _change(parser: Parser, options: Namespace) -> _Change:
 def _acls(
     parser: Parser, options: Namespace, patterns: Sequence[Pattern]
 ) -> dict[Pattern, list[Acl]]:
-    """Return the ACLs of each resource; empty for a resource whose options name no principal."""
+    """Return the ACLs of each resource; no ACLs if the options name no principal."""
     wanted: dict[Pattern, list[AclOperation]] = {each: [] for each in patterns}
     kinds = {each.resource_type for each in patterns}
     for name, operations, needed in (
@@ -174,7 +176,7 @@ class _Change:
             if options.add:
                 await self._add(cluster, pattern)
             else:
-                await self._remove(cluster, pattern, asks=not options.force)
+                await self._remove(cluster, pattern, must_confirm=not options.force)
 
     async def _add(self, cluster: ClusterClient, pattern: Pattern) -> None:
         from kbroker.client.acls import add_acls, describe_acls
@@ -182,25 +184,29 @@ class _Change:
         existing = set(await describe_acls(cluster, [_filter(pattern)]))
         for each in self._acls[pattern]:
             if each in existing:
-                say(f"Acl (pattern={_shown(pattern)}, entry={_entry(each)}) already exists.")
+                say(
+                    f"Acl (pattern={_pattern_text(pattern)}, entry={_acl_text(each)}) already exists."
+                )
         new = [each for each in self._acls[pattern] if each not in existing]
         if new:
-            say(f"Adding ACLs for resource `{_shown(pattern)}`: ")
-            first, *others = map(_line, new)
+            say(f"Adding ACLs for resource `{_pattern_text(pattern)}`: ")
+            first, *others = map(_acl_line, new)
             say(f" {first}", *others, "", keep="\t")
             await add_acls(cluster, new)
 
-    async def _remove(self, cluster: ClusterClient, pattern: Pattern, *, asks: bool) -> None:
+    async def _remove(
+        self, cluster: ClusterClient, pattern: Pattern, *, must_confirm: bool
+    ) -> None:
         from kbroker.client.acls import remove_acls
 
         acls = self._acls[pattern]
         if acls:
-            question = ["Are you sure you want to remove ACLs: ", *map(_line, acls)]
-            question.append(f" from resource filter `{_shown(pattern)}`? (y/n)")
+            question = ["Are you sure you want to remove ACLs: ", *map(_acl_line, acls)]
+            question.append(f" from resource filter `{_pattern_text(pattern)}`? (y/n)")
         else:
-            what = f"all ACLs for resource filter `{_shown(pattern)}`"
-            question = [f"Are you sure you want to delete {what}? (y/n)"]
-        if not asks or _is_confirmed(question):
+            target = f"all ACLs for resource filter `{_pattern_text(pattern)}`"
+            question = [f"Are you sure you want to delete {target}? (y/n)"]
+        if not must_confirm or _is_confirmed(question):
             await remove_acls(cluster, [_filter_of(each) for each in acls] or [_filter(pattern)])
 
 
@@ -222,7 +228,12 @@ async def _list(cluster: ClusterClient, options: Namespace) -> None:
             say(f"ACLs for principal `{principal}`")
         chosen = [each for each in found if principal in (None, each.principal)]
         for pattern, acls in itertools.groupby(chosen, key=lambda each: each.pattern):
-            say(f"Current ACLs for resource `{_shown(pattern)}`:", *map(_line, acls), "", keep="\t")
+            say(
+                f"Current ACLs for resource `{_pattern_text(pattern)}`:",
+                *map(_acl_line, acls),
+                "",
+                keep="\t",
+            )
 
 
 def _filter(pattern: Pattern) -> AclFilter:
@@ -245,18 +256,18 @@ def _filter_of(acl: Acl) -> AclFilter:
     )
 
 
-def _shown(pattern: Pattern) -> str:
+def _pattern_text(pattern: Pattern) -> str:
     return (
         f"ResourcePattern(resourceType={pattern.resource_type.name}, name={pattern.name}, "
         f"patternType={pattern.type.name})"
     )
 
 
-def _line(acl: Acl) -> str:
-    return f"\t{_entry(acl)}"
+def _acl_line(acl: Acl) -> str:
+    return f"\t{_acl_text(acl)}"
 
 
-def _entry(acl: Acl) -> str:
+def _acl_text(acl: Acl) -> str:
     return (
         f"(principal={acl.principal}, host={acl.host}, operation={acl.operation.name}, "
         f"permissionType={acl.permission.name})"

@@ -27,10 +27,10 @@ NEWEST: Mapping[int, int] = {
 # fmt: on
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-broker-api-versions", "kbroker cluster info")
-    run(parser, parser.parse_args(words), _work, lambda text: say(text, err=True))
+    run(parser, parser.parse_args(arguments), _work, lambda text: say(text, err=True))
 
 
 async def _work(cluster: ClusterClient) -> None:

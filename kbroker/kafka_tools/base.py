@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
                 *properties, dest="properties", action="append", default=[], metavar="NAME=VALUE"
             )
 
-    def ignored(self, *names: str, flag: bool = False) -> None:
+    def add_ignored(self, *names: str, flag: bool = False) -> None:
         """Add options that are accepted and ignored."""
         for name in names:
             if flag:
@@ -76,34 +76,34 @@ class Parser(argparse.ArgumentParser):
             else:
                 self.add_argument(name, help=argparse.SUPPRESS)
 
-    def flags(self, *names: str) -> None:
+    def add_flags(self, *names: str) -> None:
         """Add options without a value."""
         for name in names:
             self.add_argument(name, action="store_true")
 
-    def texts(self, *names: str) -> None:
+    def add_values(self, *names: str) -> None:
         """Add options with a value."""
         for name in names:
             self.add_argument(name)
 
-    def lists(self, *names: str) -> None:
+    def add_lists(self, *names: str) -> None:
         """Add options with a value that may be given several times."""
         for name in names:
             self.add_argument(name, action="append", default=[])
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong with the options, without their values (possible secrets), and exit."""
+        """Print an error about the options, without their values (possible secrets), and exit."""
         unknown = message.removeprefix("unrecognized arguments: ")
         if unknown != message:
             message = f"not supported: {_option_names(unknown)}"
         message = re.sub(r"ambiguous option: ([^\s=]*).*? could match", r"\1 could be", message)
         message = re.sub(r"invalid choice: .*? \(choose", r"not supported (choose", message)
         message = re.sub(r"ignored explicit argument .*", "takes no value", message)
-        self.refuse(message)
+        self.exit_with_message(message)
 
-    def refuse(self, message: str) -> NoReturn:
-        """Print what is not supported and the alternatives, and exit."""
-        refuse(
+    def exit_with_message(self, message: str) -> NoReturn:
+        """Print an error message with the alternatives to this tool, and exit."""
+        exit_with_message(
             f"{self.prog}: {message}; use `{self.instead}`, or {self.prog} of Apache Kafka, which "
             "works with kbroker"
         )
@@ -125,18 +125,18 @@ def _version() -> str:
     return f"{VERSION} (kbroker {__version__})"
 
 
-def refuse(message: str) -> NoReturn:
+def exit_with_message(message: str) -> NoReturn:
     """Print a message on the error stream and exit."""
     say(message, err=True)
     sys.exit(FAILED)
 
 
-def pairs(texts: Iterable[str]) -> dict[str, str]:
+def parse_pairs_or_exit(texts: Iterable[str]) -> dict[str, str]:
     """Parse NAME=VALUE strings; the last value of a name applies. Exit if a string is invalid."""
     try:
         return parse_pairs(texts)
     except ValueError as error:
-        refuse(str(error))
+        exit_with_message(str(error))
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, str]:
@@ -151,14 +151,14 @@ def settings_of(options: argparse.Namespace) -> dict[str, str]:
         try:
             given = read_file(Path(options.command_config))
         except ConfigError as error:
-            refuse(str(error))
-    given |= pairs(getattr(options, "properties", ()))
+            exit_with_message(str(error))
+    given |= parse_pairs_or_exit(getattr(options, "properties", ()))
     if given.get("security.protocol", "").startswith("SASL_") and "sasl.jaas.config" not in given:
-        given |= _login_of_java()
+        given |= _java_login()
     return given
 
 
-def _login_of_java() -> dict[str, str]:
+def _java_login() -> dict[str, str]:
     """Return the credentials from the JAAS file in `KAFKA_OPTS`, as Java clients use them."""
     from kbroker.config.kafka_logins import JAVA_OPTIONS, client_login
     from kbroker.config.property import ConfigError
@@ -166,14 +166,16 @@ def _login_of_java() -> dict[str, str]:
     try:
         login = client_login(os.environ.get(JAVA_OPTIONS, ""))
     except ConfigError as error:
-        refuse(str(error))
+        exit_with_message(str(error))
     return {"sasl.jaas.config": login} if login else {}
 
 
 def target_of(parser: Parser, options: argparse.Namespace, settings: Mapping[str, str]) -> Target:
-    """Return the cluster that the options name. Exit if they name none."""
+    """Return the cluster that the options name. Exit if no address is given."""
     if options.bootstrap_controller is not None:
-        parser.refuse("--bootstrap-controller: every kbroker node is a broker and a controller")
+        parser.exit_with_message(
+            "--bootstrap-controller: every kbroker node is a broker and a controller"
+        )
     options.bootstrap_server = options.bootstrap_server or os.environ.get(ENVIRONMENT)
     if options.bootstrap_server is None:
         parser.error("--bootstrap-server HOST:PORT is missing")
@@ -182,7 +184,7 @@ def target_of(parser: Parser, options: argparse.Namespace, settings: Mapping[str
         addresses = parse_addresses(options.bootstrap_server, "--bootstrap-server")
         security = security_of({BROKERS: options.bootstrap_server, **known})
     except click.ClickException as error:
-        refuse(f"{parser.prog}: {error.format_message()}")
+        exit_with_message(f"{parser.prog}: {error.format_message()}")
     return Target(addresses, settings.get(CLIENT_ID, parser.prog), security, settings)
 
 
@@ -198,10 +200,10 @@ def run(
     If it fails, `failed` prints the error like Kafka's tool, and the process exits.
     """
     target = target_of(parser, options, settings_of(options) if settings is None else settings)
-    return run_or_end(target, work, functools.partial(_end, failed=failed))
+    return run_or_end(target, work, functools.partial(_exit_with_error, failed=failed))
 
 
-def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
+def _exit_with_error(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
     from kbroker.client.errors import CannotConnect, ClientError
     from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.primitives import DecodeError
@@ -218,7 +220,7 @@ def _end(error: BaseException, failed: Callable[[str], None]) -> NoReturn:
 
 
 # Messages of Kafka's clients for errors without a message of the broker.
-_TEXTS = {
+_CLIENT_MESSAGES = {
     "GROUP_ID_NOT_FOUND": "The group id does not exist.",
     "NON_EMPTY_GROUP": "The group is not empty.",
     "OFFSET_OUT_OF_RANGE": (
@@ -232,24 +234,24 @@ _EXCEPTIONS = {"INVALID_CONFIG": "InvalidConfiguration", "NON_EMPTY_GROUP": "Gro
 
 
 def message_of(code: ErrorCode, message: str | None) -> str:
-    """Return the broker's message, or else that of Kafka's client, or else the error name."""
-    return message or _TEXTS.get(code.name, code.name)
+    """Return the broker's message, else the message of Kafka's client, else the error name."""
+    return message or _CLIENT_MESSAGES.get(code.name, code.name)
 
 
-def thrown(code: ErrorCode, message: str | None) -> str:
-    """Return an error in the form of Java's exceptions."""
-    words = "".join(word.capitalize() for word in code.name.split("_"))
-    name = _EXCEPTIONS.get(code.name, words.removesuffix("Exception"))
+def java_exception_text(code: ErrorCode, message: str | None) -> str:
+    """Return an error in the text format of Java's exceptions."""
+    arguments = "".join(word.capitalize() for word in code.name.split("_"))
+    name = _EXCEPTIONS.get(code.name, arguments.removesuffix("Exception"))
     return f"org.apache.kafka.common.errors.{name}Exception: {message_of(code, message)}"
 
 
-def matching(pattern: str, names: Iterable[str]) -> list[str]:
+def match_names(pattern: str, names: Iterable[str]) -> list[str]:
     """Return the names that match a pattern of Kafka's tools: a regular expression, or a list."""
     text = pattern.strip().strip("\"'").replace(",", "|").replace(" ", "")
     try:
         compiled = re.compile(text)
     except re.error as error:
-        refuse(f"invalid regular expression {pattern!r}: {error}")
+        exit_with_message(f"invalid regular expression {pattern!r}: {error}")
     return [name for name in names if compiled.fullmatch(name)]
 
 
@@ -260,7 +262,7 @@ async def topic_names(cluster: ClusterClient, *, internal: bool = True) -> list[
 
 
 async def create_if_missing(cluster: ClusterClient, name: str) -> None:
-    """Let the broker create a missing topic, if topic auto-creation is enabled."""
+    """Send a Metadata request so that the broker auto-creates a missing topic, if enabled."""
     from kbroker.client.topics import DEFAULT, wait_until_ready
     from kbroker.protocol.errors import ErrorCode
     from kbroker.protocol.messages.metadata import MetadataRequest
@@ -276,17 +278,17 @@ async def create_if_missing(cluster: ClusterClient, name: str) -> None:
         await wait_until_ready(cluster, {name: DEFAULT})
 
 
-def columns(heads: Sequence[tuple[str, int]], rows: Iterable[Sequence[object]]) -> list[str]:
+def columns(headings: Sequence[tuple[str, int]], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a table in the form of Kafka's tools.
 
     Args:
-        heads: Headings and minimum widths of the columns; 0 for a last column without padding.
+        headings: Headings and minimum widths of the columns; 0 for a last column without padding.
         rows: Cells of each row.
     """
     from kbroker.text.printable import printable
 
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     return [
-        " ".join(cell.ljust(width) for cell, (_, width) in zip(line, heads, strict=True))
-        for line in ([name for name, _ in heads], *cells)
+        " ".join(cell.ljust(width) for cell, (_, width) in zip(line, headings, strict=True))
+        for line in ([name for name, _ in headings], *cells)
     ]

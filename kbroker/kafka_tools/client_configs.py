@@ -14,7 +14,7 @@ from kbroker.config.property import java_double
 from kbroker.security.quotas import CLIENT_ID, IP, USER, Entity, QuotaKey
 from kbroker.security.scram import ITERATIONS_MIN, ScramMechanism
 
-from .base import FAILED, Parser, refuse, thrown
+from .base import FAILED, Parser, exit_with_message, java_exception_text
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 # Entity types of the tool, and their names in the protocol.
 TYPES = {"users": USER, "clients": CLIENT_ID, "ips": IP}
-_SHOWN = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
+_QUOTA_LABELS = {USER: "user-principal", CLIENT_ID: "client-id", IP: "ip"}
 _IP_KEYS = {QuotaKey.CONNECTION_CREATION_RATE}
 _CLIENT_KEYS = set(QuotaKey) - _IP_KEYS
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class QuotaEntity:
     """An entity type with a name, with the default entity (None), or with all names (`is_any`)."""
 
     kind: str
@@ -48,15 +48,15 @@ class Named:
         )
 
 
-def entities_of(parser: Parser, options: Namespace) -> list[Named]:
+def entities_of(parser: Parser, options: Namespace) -> list[QuotaEntity]:
     """Return the users, clients or IP addresses in the options; an empty list if there are none."""
-    found = list(_long(options))
+    found = list(_paired_entities(options))
     for kind, option in (("clients", "client"), ("users", "user"), ("ips", "ip")):
         name = getattr(options, option)
         if name is not None:
-            found.append(Named(kind, name))
+            found.append(QuotaEntity(kind, name))
         elif getattr(options, f"{option}_defaults"):
-            found.append(Named(kind, None))
+            found.append(QuotaEntity(kind, None))
     kinds = [each.kind for each in found]
     if len(set(kinds)) < len(kinds) or ("ips" in kinds and len(kinds) > 1):
         parser.error("name a user, a client, both of them, or an IP")
@@ -65,19 +65,19 @@ def entities_of(parser: Parser, options: Namespace) -> list[Named]:
     return found
 
 
-def _long(options: Namespace) -> Iterator[Named]:
+def _paired_entities(options: Namespace) -> Iterator[QuotaEntity]:
     """Pair each `--entity-type` with the next `--entity-name`, or with the default entity."""
     names = list(options.entity_name)
     for kind in options.entity_type:
         if kind not in TYPES:
             continue
         if names:
-            yield Named(kind, names.pop(0))
+            yield QuotaEntity(kind, names.pop(0))
         else:
-            yield Named(kind, None, is_any=not options.entity_default)
+            yield QuotaEntity(kind, None, is_any=not options.entity_default)
 
 
-async def describe(cluster: ClusterClient, entities: Sequence[Named]) -> None:
+async def describe(cluster: ClusterClient, entities: Sequence[QuotaEntity]) -> None:
     """Print quotas, and SCRAM credentials if the only entity is a user."""
     from kbroker.client.quotas import describe_quotas
 
@@ -90,14 +90,16 @@ async def describe(cluster: ClusterClient, entities: Sequence[Named]) -> None:
         (only,) = entities
         if only.is_any or only.name is not None:
             for user in await _scram_users(cluster, only):
-                pairs = [f"{each}=iterations={count}" for each, count in user.iterations.items()]
+                parse_pairs_or_exit = [
+                    f"{each}=iterations={count}" for each, count in user.iterations.items()
+                ]
                 say(
                     f"SCRAM credential configs for user-principal '{user.name}' are "
-                    f"{', '.join(pairs)}"
+                    f"{', '.join(parse_pairs_or_exit)}"
                 )
 
 
-async def _scram_users(cluster: ClusterClient, only: Named) -> list[ScramUser]:
+async def _scram_users(cluster: ClusterClient, only: QuotaEntity) -> list[ScramUser]:
     from kbroker.client.errors import NoSuchUser
     from kbroker.client.scram_users import describe_scram_users
 
@@ -109,7 +111,7 @@ async def _scram_users(cluster: ClusterClient, only: Named) -> list[ScramUser]:
 
 def _quota_line(quota: ClientQuota) -> str:
     entity = ", ".join(
-        f"the default {_SHOWN[kind]}" if name is None else f"{_SHOWN[kind]} '{name}'"
+        f"the default {_QUOTA_LABELS[kind]}" if name is None else f"{_QUOTA_LABELS[kind]} '{name}'"
         for kind, name in quota.entity.items()
     )
     values = ", ".join(f"{key}={java_double(value)}" for key, value in quota.values.items())
@@ -118,12 +120,12 @@ def _quota_line(quota: ClientQuota) -> str:
 
 async def alter(
     cluster: ClusterClient,
-    entities: Sequence[Named],
+    entities: Sequence[QuotaEntity],
     added: Mapping[str, str],
     deleted: Sequence[str],
-    shown: str,
+    command_line: str,
 ) -> None:
-    """Change quotas, or SCRAM credentials of one user. Exits with an error message if that fails."""
+    """Change quotas, or SCRAM credentials of one user. Exit with an error message on a failure."""
     from kbroker.client.errors import NoSuchUser
     from kbroker.client.quotas import alter_quotas
     from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -139,23 +141,23 @@ async def alter(
             await alter_quotas(cluster, entity, values | dict.fromkeys(deleted))
     except NoSuchUser:
         message = "Attempt to delete a user credential that does not exist"
-        fail(shown, ErrorCode.RESOURCE_NOT_FOUND, message)
+        fail(command_line, ErrorCode.RESOURCE_NOT_FOUND, message)
     except KafkaError as error:
-        fail(shown, error.code, error.message)
+        fail(command_line, error.code, error.message)
     say(f"Completed updating {entities[0].text}.")
 
 
-def fail(shown: str, code: ErrorCode, message: str | None) -> NoReturn:
+def fail(command_line: str, code: ErrorCode, message: str | None) -> NoReturn:
     """Print why kafka-configs could not change a setting, as Kafka's tool does, and exit.
 
     Args:
-        shown: The arguments of the command, without secrets.
+        command_line: The arguments of the command, without secrets.
         code: Error code of the response.
         message: Error message of the response.
     """
-    reason = thrown(code, message)
+    reason = java_exception_text(code, message)
     say(
-        f"Error while executing config command with args '{shown}'",
+        f"Error while executing config command with args '{command_line}'",
         f"java.util.concurrent.ExecutionException: {reason}",
         f"Caused by: {reason}",
         err=True,
@@ -170,7 +172,7 @@ def _check_names(kinds: set[str], added: Mapping[str, str], deleted: Sequence[st
     if kinds == {IP}:
         unknown = ",".join(each for each in given if each not in _IP_KEYS)
         if unknown:
-            refuse(
+            exit_with_message(
                 f"Only connection quota configs can be {verb} for 'ips' using --bootstrap-server. "
                 f"Unexpected config names: {unknown}"
             )
@@ -178,17 +180,17 @@ def _check_names(kinds: set[str], added: Mapping[str, str], deleted: Sequence[st
     mechanisms = {*ScramMechanism} if kinds == {USER} else set()
     unknown = ", ".join(each for each in given if each not in (*_CLIENT_KEYS, *mechanisms))
     if unknown and kinds == {USER}:
-        refuse(
+        exit_with_message(
             f"Only quota and SCRAM credential configs can be {verb} for 'users' using "
             f"--bootstrap-server. Unexpected config names: Set({unknown})"
         )
     if unknown:
-        refuse(
+        exit_with_message(
             f"Only quota configs can be {verb} for 'clients' using --bootstrap-server. Unexpected "
             f"config names: Set({unknown})"
         )
     if len({each in mechanisms for each in given}) > 1:
-        refuse(
+        exit_with_message(
             "Cannot alter both quota and SCRAM credential configs simultaneously for 'users' using "
             "--bootstrap-server."
         )
@@ -198,7 +200,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        refuse(f"Cannot parse quota configuration value as a double: {text}")
+        exit_with_message(f"Cannot parse quota configuration value as a double: {text}")
 
 
 async def _alter_user(
@@ -221,14 +223,14 @@ def _credential(mechanism: str, text: str) -> tuple[str, int]:
     """Parse iterations=NUMBER,password=TEXT; iterations are optional."""
     match = re.fullmatch(r"(?:iterations=(?P<count>-?\d+),)?password=(?P<password>.*)", text)
     if match is None:
-        refuse(
+        exit_with_message(
             f"Invalid credential property of {mechanism}: expected [iterations=NUMBER,password=TEXT]"
         )
     count = int(match["count"] or -1)
     if count == -1:
         count = ITERATIONS_MIN
     if count < ITERATIONS_MIN:
-        refuse(
+        exit_with_message(
             f"Iterations {count} is less than the minimum {ITERATIONS_MIN} required for {mechanism}"
         )
     return match["password"], count

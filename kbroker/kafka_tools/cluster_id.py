@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-cluster", "kbroker cluster")
     parser.add_argument("verb")
     parser.add_argument("--config", dest="command_config")
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     if options.verb != "cluster-id":
-        parser.refuse(f"{options.verb} is not supported")
+        parser.exit_with_message(f"{options.verb} is not supported")
     run(parser, options, _work, lambda text: say(text, err=True))
 
 

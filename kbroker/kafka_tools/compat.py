@@ -6,18 +6,18 @@ import click
 
 from kbroker.cli.output import say
 
-from . import ELSEWHERE, TOOLS, main
+from . import REPLACEMENTS, TOOLS, main
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--list", "listing", is_flag=True, help="Print the names of all tools and exit.")
 @click.argument("tool", required=False)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def compat(listing: bool, tool: str | None, words: tuple[str, ...]) -> None:
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def compat(listing: bool, tool: str | None, arguments: tuple[str, ...]) -> None:
     """Run Kafka's TOOL with its own options; `kbroker compat TOOL --help` lists them."""
     if listing:
-        say(*sorted({*TOOLS, *ELSEWHERE}))
+        say(*sorted({*TOOLS, *REPLACEMENTS}))
     elif tool is None:
         raise click.UsageError(f"no tool given (valid: {', '.join(TOOLS)})")
     else:
-        main(tool, words)
+        main(tool, arguments)

@@ -14,7 +14,7 @@ from kbroker.cli.output import say
 from kbroker.text.pairs import parse_pairs
 
 from . import client_configs
-from .base import Parser, refuse, run, topic_names
+from .base import Parser, exit_with_message, run, topic_names
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -64,58 +64,63 @@ class _Entity:
         return kinds[self.kind]
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-configs", "kbroker config set`, `kbroker topic alter-config")
-    parser.flags("--describe", "--alter", "--all", "--entity-default", "--broker-defaults")
-    parser.lists("--entity-type", "--entity-name")
-    parser.texts("--topic", "--broker", "--group", "--add-config", "--add-config-file")
-    parser.texts("--delete-config", "--user", "--client", "--ip", "--client-metrics")
-    parser.texts("--broker-logger")
-    parser.flags("--user-defaults", "--client-defaults", "--ip-defaults")
-    parser.ignored("--force", flag=True)
-    options = parser.parse_args(words)
+    parser.add_flags("--describe", "--alter", "--all", "--entity-default", "--broker-defaults")
+    parser.add_lists("--entity-type", "--entity-name")
+    parser.add_values("--topic", "--broker", "--group", "--add-config", "--add-config-file")
+    parser.add_values("--delete-config", "--user", "--client", "--ip", "--client-metrics")
+    parser.add_values("--broker-logger")
+    parser.add_flags("--user-defaults", "--client-defaults", "--ip-defaults")
+    parser.add_ignored("--force", flag=True)
+    options = parser.parse_args(arguments)
     if options.describe == options.alter:
         parser.error("give either --describe or --alter")
-    shown = without_secrets(words)
-    run(parser, options, _work(parser, options, shown), functools.partial(_failed, shown))
+    command_line = without_secrets(arguments)
+    run(
+        parser,
+        options,
+        _work(parser, options, command_line),
+        functools.partial(_failed, command_line),
+    )
 
 
-def _failed(shown: str, text: str) -> None:
-    say(f"Error while executing config command with args '{shown}'", text, err=True)
+def _failed(command_line: str, text: str) -> None:
+    say(f"Error while executing config command with args '{command_line}'", text, err=True)
 
 
 def _work(
-    parser: Parser, options: Namespace, shown: str
+    parser: Parser, options: Namespace, command_line: str
 ) -> Callable[[ClusterClient], Awaitable[None]]:
     """Return the operation that the options ask for."""
     clients = client_configs.entities_of(parser, options)
     if clients and options.describe:
         return lambda cluster: client_configs.describe(cluster, clients)
     if clients:
-        added = _added(options.add_config or "")
+        added = _parse_added(options.add_config or "")
         deleted = [
             each.strip() for each in (options.delete_config or "").split(",") if each.strip()
         ]
         if not added and not deleted:
-            refuse(NOTHING_TO_ALTER)
-        return lambda cluster: client_configs.alter(cluster, clients, added, deleted, shown)
+            exit_with_message(NOTHING_TO_ALTER)
+        return lambda cluster: client_configs.alter(cluster, clients, added, deleted, command_line)
     entity = _entity(parser, options)
     work = _describe if options.describe else _alter
-    return lambda cluster: work(cluster, entity, options, shown)
+    return lambda cluster: work(cluster, entity, options, command_line)
 
 
 def _entity(parser: Parser, options: Namespace) -> _Entity | None:
     """Return the entity in the options; None means all topics."""
     if options.client_metrics or options.broker_logger:
-        parser.refuse("client metrics and loggers are not supported")
+        parser.exit_with_message("client metrics and loggers are not supported")
     shorts = [("topics", options.topic), ("brokers", options.broker), ("groups", options.group)]
     found = [_Entity(kind, name) for kind, name in shorts if name is not None]
     if options.broker_defaults:
         found.append(_Entity("brokers", ""))
     for kind in options.entity_type:
         if kind not in KINDS:
-            parser.refuse(f"entity type {kind} is not supported")
+            parser.exit_with_message(f"entity type {kind} is not supported")
         if options.entity_name or options.entity_default:
             found.append(_Entity(kind, "" if options.entity_default else options.entity_name[0]))
     if len(found) > 1 or not (found or options.entity_type):
@@ -126,7 +131,7 @@ def _entity(parser: Parser, options: Namespace) -> _Entity | None:
 
 
 async def _describe(
-    cluster: ClusterClient, entity: _Entity | None, options: Namespace, shown: str
+    cluster: ClusterClient, entity: _Entity | None, options: Namespace, command_line: str
 ) -> None:
     if entity is None:
         for name in await topic_names(cluster):
@@ -139,13 +144,13 @@ async def _describe_one(cluster: ClusterClient, entity: _Entity, options: Namesp
     from kbroker.client.configs import describe_configs
 
     if entity.kind == "topics" and entity.name not in await topic_names(cluster):
-        _say_missing(entity)
+        _print_missing(entity)
         return
     described = await describe_configs(cluster, entity.resource, [entity.name], synonyms=True)
     settings = sorted(described[entity.name], key=lambda each: each.name)
     own = [each for each in settings if each.source == entity.own_source]
     if entity.kind == "groups" and not own and not await _is_group(cluster, entity.name):
-        _say_missing(entity)
+        _print_missing(entity)
         return
     if not entity.name:
         say("Default configs for brokers in the cluster are:")
@@ -154,7 +159,7 @@ async def _describe_one(cluster: ClusterClient, entity: _Entity, options: Namesp
     say(*map(_line, settings if options.all and entity.name else own))
 
 
-def _say_missing(entity: _Entity) -> None:
+def _print_missing(entity: _Entity) -> None:
     say(f"The {entity.kind[:-1]} '{entity.name}' doesn't exist and doesn't have dynamic config.")
 
 
@@ -178,7 +183,7 @@ def _value(value: str | None) -> str:
 
 
 async def _alter(
-    cluster: ClusterClient, entity: _Entity | None, options: Namespace, shown: str
+    cluster: ClusterClient, entity: _Entity | None, options: Namespace, command_line: str
 ) -> None:
     from kbroker.client.configs import alter_configs
     from kbroker.protocol.errors import KafkaError
@@ -186,11 +191,11 @@ async def _alter(
     assert entity is not None
     changes = _changes(options)
     if not changes:
-        refuse(NOTHING_TO_ALTER)
+        exit_with_message(NOTHING_TO_ALTER)
     try:
         await alter_configs(cluster, entity.resource, entity.name, changes)
     except KafkaError as error:
-        client_configs.fail(shown, error.code, error.message)
+        client_configs.fail(command_line, error.code, error.message)
     if not entity.name:
         say("Completed updating default config for brokers in the cluster.")
     else:
@@ -200,7 +205,7 @@ async def _alter(
 def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
     from kbroker.client.configs import Operation
 
-    added = _added(options.add_config or "")
+    added = _parse_added(options.add_config or "")
     if options.add_config_file is not None:
         from pathlib import Path
 
@@ -210,7 +215,7 @@ def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
         try:
             added = read_file(Path(options.add_config_file))
         except ConfigError as error:
-            refuse(str(error))
+            exit_with_message(str(error))
     changes: dict[str, tuple[Operation, str | None]] = {
         name: (Operation.SET, value) for name, value in added.items()
     }
@@ -220,15 +225,17 @@ def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
     return changes
 
 
-def _added(text: str) -> dict[str, str]:
+def _parse_added(text: str) -> dict[str, str]:
     """Parse k1=v1,k2=[a,b],k3=v3; brackets enclose values with commas."""
     try:
         items = _items(text)
     except ValueError as error:
-        refuse(f"kafka-configs: --add-config: {error}; {_BRACKETS}")
+        exit_with_message(f"kafka-configs: --add-config: {error}; {_BRACKETS}")
     rest = itertools.dropwhile(_is_public, items)  # starts at the first possible secret
     if not all(map(_is_setting, itertools.islice(rest, 1, None))):
-        refuse(f"kafka-configs: --add-config: an item after a secret is not a setting; {_BRACKETS}")
+        exit_with_message(
+            f"kafka-configs: --add-config: an item after a secret is not a setting; {_BRACKETS}"
+        )
     return {name: re.sub(r"[\[\]]", "", value) for name, value in items.items()}
 
 
@@ -241,23 +248,23 @@ def _items(text: str) -> dict[str, str]:
     return parse_pairs(part for part in re.split(r",(?![^\[\]]*\])", text) if part.strip())
 
 
-def without_secrets(words: Sequence[str]) -> str:
-    """Return a command line for messages; --add-config is hidden unless all its items are public."""
-    shown, is_value = [], False
-    for word in words:
+def without_secrets(arguments: Sequence[str]) -> str:
+    """Return a command line for messages; hide --add-config if an item may be a secret."""
+    command_line, is_value = [], False
+    for word in arguments:
         option, equals, value = word.partition("=")
         is_option = len(option) > 2 and _ADD.startswith(option)  # may be abbreviated, as in Kafka
         if is_value:
-            shown.append(_shown(word))
+            command_line.append(_public_or_hidden(word))
         elif is_option and equals:
-            shown.append(f"{option}={_shown(value)}")
+            command_line.append(f"{option}={_public_or_hidden(value)}")
         else:
-            shown.append(word)
+            command_line.append(word)
         is_value = is_option and not equals and not is_value
-    return " ".join(shown)
+    return " ".join(command_line)
 
 
-def _shown(added: str) -> str:
+def _public_or_hidden(added: str) -> str:
     try:
         return added if all(map(_is_public, _items(added))) else HIDDEN
     except ValueError:

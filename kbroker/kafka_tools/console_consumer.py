@@ -15,8 +15,8 @@ from .base import (
     INTERRUPTED,
     Parser,
     create_if_missing,
-    matching,
-    pairs,
+    match_names,
+    parse_pairs_or_exit,
     run,
     settings_of,
     topic_names,
@@ -50,15 +50,15 @@ DEFAULT, NOTHING = "DefaultMessageFormatter", "NoOpMessageFormatter"
 CHECK_SECONDS = 0.05
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser(
         "kafka-console-consumer",
         "kbroker topic consume",
         properties=("--command-property", "--consumer-property"),
     )
-    parser.texts("--topic", "--include", "--whitelist", "--offset", "--group", "--formatter")
-    parser.texts("--formatter-config", "--key-deserializer", "--value-deserializer")
+    parser.add_values("--topic", "--include", "--whitelist", "--offset", "--group", "--formatter")
+    parser.add_values("--formatter-config", "--key-deserializer", "--value-deserializer")
     parser.add_argument("--partition", type=int)
     parser.add_argument("--max-messages", type=int, default=-1)
     parser.add_argument("--timeout-ms", type=int)
@@ -66,13 +66,13 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument(
         "--isolation-level", choices=("read_committed", "read_uncommitted"), default=None
     )
-    parser.flags("--from-beginning")
-    parser.ignored("--skip-message-on-error", "--enable-systest-events", flag=True)
-    options = parser.parse_args(words)
-    given = FORMATTER | pairs(options.formats or ())
-    _check(parser, options, given)
+    parser.add_flags("--from-beginning")
+    parser.add_ignored("--skip-message-on-error", "--enable-systest-events", flag=True)
+    options = parser.parse_args(arguments)
+    properties = FORMATTER | parse_pairs_or_exit(options.formats or ())
+    _check(parser, options, properties)
     settings = settings_of(options)
-    job = _Job(options, settings, given)
+    job = _Job(options, settings, properties)
     try:
         run(parser, options, job.run, lambda text: say(f"ERROR {text}", err=True), settings)
     finally:
@@ -81,7 +81,7 @@ def main(words: Sequence[str]) -> None:
         sys.exit(INTERRUPTED)
 
 
-def _check(parser: Parser, options: Namespace, given: dict[str, str]) -> None:
+def _check(parser: Parser, options: Namespace, properties: dict[str, str]) -> None:
     options.include = options.include or options.whitelist
     if (options.topic is None) == (options.include is None):
         parser.error("give either --topic or --include")
@@ -93,28 +93,34 @@ def _check(parser: Parser, options: Namespace, given: dict[str, str]) -> None:
         parser.error("--offset must be earliest, latest or a number")
     formatter = (options.formatter or DEFAULT).rpartition(".")[2]
     if formatter not in (DEFAULT, NOTHING) or options.formatter_config:
-        parser.refuse(f"formatter {options.formatter or options.formatter_config} is not supported")
-    unknown = given.keys() - FORMATTER.keys()
+        parser.exit_with_message(
+            f"formatter {options.formatter or options.formatter_config} is not supported"
+        )
+    unknown = properties.keys() - FORMATTER.keys()
     if unknown:
-        parser.refuse(f"unknown formatter properties: {', '.join(sorted(unknown))}")
+        parser.exit_with_message(f"unknown formatter properties: {', '.join(sorted(unknown))}")
     kinds = (options.key_deserializer, options.value_deserializer)
-    for kind in (*kinds, given["key.deserializer"], given["value.deserializer"]):
+    for kind in (*kinds, properties["key.deserializer"], properties["value.deserializer"]):
         if kind and kind not in TEXT:
-            parser.refuse(f"deserializer {kind} is not supported; records are printed as bytes")
+            parser.exit_with_message(
+                f"deserializer {kind} is not supported; records are printed as bytes"
+            )
     options.is_silent = formatter == NOTHING
 
 
 class _Job:
     """One run of the tool."""
 
-    def __init__(self, options: Namespace, settings: dict[str, str], given: dict[str, str]) -> None:
+    def __init__(
+        self, options: Namespace, settings: dict[str, str], properties: dict[str, str]
+    ) -> None:
         self._options = options
         self._committed = (
             options.isolation_level or settings.get("isolation.level")
         ) == "read_committed"
         self._group = options.group or settings.get("group.id")
         self._first = options.from_beginning or settings.get("auto.offset.reset") == "earliest"
-        self._line = partial(_line, given)
+        self._line = partial(_line, properties)
         self._read_at = time.monotonic()
         self.count = 0
         self.ended_by = 0
@@ -155,7 +161,7 @@ class _Job:
         async with reading(cluster, ranges, committed=self._committed) as channel:
             async for found in channel:
                 self._print(found)
-                if self._is_enough():
+                if self._is_count_reached():
                     return
 
     async def _read_as_member(self, cluster: ClusterClient) -> None:
@@ -167,18 +173,18 @@ class _Job:
         assert self._group is not None
         topics = sorted({topic for topic, _ in await self._partitions(cluster)})
 
-        def ended(number: int) -> None:
+        def on_signal(number: int) -> None:
             self.ended_by = number
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(end_on_signal, nursery.cancel_scope, ended)
+            nursery.start_soon(end_on_signal, nursery.cancel_scope, on_signal)
             async with open_member(cluster, self._group, topics) as member:
                 reader = MemberReader(
                     cluster,
                     self._group,
                     member,
                     self._print,
-                    self._is_enough,
+                    self._is_count_reached,
                     self._offset_spec(),
                     None,
                     committed=self._committed,
@@ -200,12 +206,12 @@ class _Job:
 
         names = [self._options.topic]
         if self._options.include is not None:
-            names = matching(self._options.include, await topic_names(cluster, internal=False))
-        asked = () if self._options.partition is None else (self._options.partition,)
-        chosen = [await choose_partitions(cluster, name, asked) for name in names]
+            names = match_names(self._options.include, await topic_names(cluster, internal=False))
+        partitions = () if self._options.partition is None else (self._options.partition,)
+        chosen = [await choose_partitions(cluster, name, partitions) for name in names]
         return [one for part in chosen for one in part]
 
-    def _is_enough(self) -> bool:
+    def _is_count_reached(self) -> bool:
         return self.count == int(self._options.max_messages)
 
     def _print(self, found: Sequence[Read]) -> Sequence[Read]:
@@ -213,7 +219,7 @@ class _Job:
         out = sys.stdout.buffer
         self._read_at = time.monotonic()
         for at, read in enumerate(found):
-            if self._is_enough():
+            if self._is_count_reached():
                 found = found[:at]
                 break
             if not self._options.is_silent:
@@ -223,34 +229,34 @@ class _Job:
         return found
 
 
-def _line(given: dict[str, str], read: Read) -> bytes:
+def _line(properties: dict[str, str], read: Read) -> bytes:
     """Return a record in the form of Kafka's default formatter."""
-    record, null = read.record, given["null.literal"].encode()
+    record, null = read.record, properties["null.literal"].encode()
 
-    def is_asked(name: str) -> bool:
-        return given[f"print.{name}"].strip().lower() == "true"
+    def is_printed(name: str) -> bool:
+        return properties[f"print.{name}"].strip().lower() == "true"
 
     parts = []
-    if is_asked("timestamp"):
+    if is_printed("timestamp"):
         kind = "LogAppendTime" if read.batch.is_log_append_time else "CreateTime"
         parts.append(f"{kind}:{record.timestamp}".encode())
-    if is_asked("partition"):
+    if is_printed("partition"):
         parts.append(f"Partition:{read.partition[1]}".encode())
-    if is_asked("offset"):
+    if is_printed("offset"):
         parts.append(f"Offset:{record.offset}".encode())
     parts += [
         f"{name.capitalize()}:NOT_PRESENT".encode()
         for name in ("delivery", "epoch")
-        if is_asked(name)
+        if is_printed(name)
     ]
-    if is_asked("headers"):
-        by = given["headers.separator"].encode()
+    if is_printed("headers"):
+        by = properties["headers.separator"].encode()
         headers = [
             f"{key}:".encode() + (null if value is None else value) for key, value in record.headers
         ]
         parts.append(by.join(headers) if headers else b"NO_HEADERS")
-    if is_asked("key"):
+    if is_printed("key"):
         parts.append(null if record.key is None else record.key)
-    if is_asked("value"):
+    if is_printed("value"):
         parts.append(null if record.value is None else record.value)
-    return given["key.separator"].encode().join(parts) + given["line.separator"].encode()
+    return properties["key.separator"].encode().join(parts) + properties["line.separator"].encode()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import Parser, create_if_missing, pairs, run, settings_of
+from .base import Parser, create_if_missing, parse_pairs_or_exit, run, settings_of
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -33,39 +33,43 @@ ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 LINE_READER = "org.apache.kafka.tools.LineMessageReader"
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser(
         "kafka-console-producer",
         "kbroker topic produce",
         properties=("--command-property", "--producer-property"),
     )
-    parser.texts("--topic", "--request-required-acks", "--line-reader", "--reader-config")
+    parser.add_values("--topic", "--request-required-acks", "--line-reader", "--reader-config")
     parser.add_argument("--compression-codec", nargs="?", const="gzip")
     parser.add_argument("--property", "--reader-property", dest="reader", action="append")
-    parser.flags("--sync")
-    parser.ignored("--batch-size", "--message-send-max-retries", "--retry-backoff-ms", "--timeout")
-    parser.ignored("--request-timeout-ms", "--metadata-expiry-ms", "--max-block-ms")
-    parser.ignored("--max-memory-bytes", "--max-partition-memory-bytes", "--socket-buffer-size")
-    options = parser.parse_args(words)
+    parser.add_flags("--sync")
+    parser.add_ignored(
+        "--batch-size", "--message-send-max-retries", "--retry-backoff-ms", "--timeout"
+    )
+    parser.add_ignored("--request-timeout-ms", "--metadata-expiry-ms", "--max-block-ms")
+    parser.add_ignored("--max-memory-bytes", "--max-partition-memory-bytes", "--socket-buffer-size")
+    options = parser.parse_args(arguments)
     if options.topic is None:
         parser.error("--topic is missing")
     if options.reader_config or options.line_reader not in (None, LINE_READER):
-        parser.refuse("custom line readers are not supported, only --reader-property")
-    given = pairs(options.reader or ())
+        parser.exit_with_message("custom line readers are not supported, only --reader-property")
+    given = parse_pairs_or_exit(options.reader or ())
     if given.keys() - READER.keys():
-        parser.refuse(f"unknown reader properties: {', '.join(given.keys() - READER.keys())}")
+        parser.exit_with_message(
+            f"unknown reader properties: {', '.join(given.keys() - READER.keys())}"
+        )
     settings = settings_of(options)
     acks = options.request_required_acks or settings.get("acks", "all")
     codec = options.compression_codec or settings.get("compression.type", "none")
     if acks not in ACKS or codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
-        parser.refuse(f"acks {acks} or compression {codec} is not supported")
-    job = _Job(options, _lines(READER | given), ACKS[acks], codec)
+        parser.exit_with_message(f"acks {acks} or compression {codec} is not supported")
+    job = _Job(options, _line_format(READER | given), ACKS[acks], codec)
     run(parser, options, job.run, lambda text: say(f"ERROR {text}", err=True), settings)
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines:
+class _LineFormat:
     """Line format: HEADERS delimiter KEY separator VALUE; headers and key are optional."""
 
     has_key: bool
@@ -120,13 +124,13 @@ class _Lines:
         return None if self.null and text == self.null else text
 
 
-def _lines(given: Mapping[str, str]) -> _Lines:
+def _line_format(given: Mapping[str, str]) -> _LineFormat:
     """Return the line format for the reader properties."""
 
     def is_set(name: str) -> bool:
         return given[name].strip().lower() == "true"
 
-    return _Lines(
+    return _LineFormat(
         has_key=is_set("parse.key"),
         has_headers=is_set("parse.headers"),
         ignores_errors=is_set("ignore.error"),
@@ -141,9 +145,9 @@ def _lines(given: Mapping[str, str]) -> _Lines:
 class _Job:
     """One run of the tool."""
 
-    def __init__(self, options: Namespace, lines: _Lines, acks: int, codec: str) -> None:
+    def __init__(self, options: Namespace, lines: _LineFormat, acks: int, codec: str) -> None:
         self._topic = options.topic
-        self._lines = lines
+        self._line_format = lines
         self._acks = acks
         self._codec = codec
         self._number = 0
@@ -163,7 +167,7 @@ class _Job:
             placed: dict[Partition, list[Record]] = {}
             for line in chunk:
                 self._number += 1
-                record = self._lines.record(line.removesuffix(b"\r"), self._number)
+                record = self._line_format.record(line.removesuffix(b"\r"), self._number)
                 at = await producer.place(self._topic, record)
                 placed.setdefault(at, []).append(record)
             await producer.write(placed)

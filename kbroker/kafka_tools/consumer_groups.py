@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import FAILED, Parser, columns, message_of, refuse, run, thrown, topic_names
+from .base import (
+    FAILED,
+    Parser,
+    columns,
+    exit_with_message,
+    java_exception_text,
+    message_of,
+    run,
+    topic_names,
+)
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -19,8 +28,8 @@ if TYPE_CHECKING:
     from kbroker.protocol.errors import ErrorCode
 
 VERBS = ("list", "describe", "reset-offsets", "delete", "delete-offsets", "validate-regex")
-PLACES = ("to-earliest", "to-latest", "to-current", "to-offset", "shift-by")
-TIMES = ("to-datetime", "by-duration", "from-file")
+OFFSET_OPTIONS = ("to-earliest", "to-latest", "to-current", "to-offset", "shift-by")
+OTHER_OPTIONS = ("to-datetime", "by-duration", "from-file")
 NO_EXECUTE = (
     "WARN: No action will be performed as the --execute option is missing. In version 5.0, this "
     "command will require either --dry-run or --execute to be specified. You should add the "
@@ -31,27 +40,27 @@ NO_EXECUTE = (
 WIDTH = 15
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-consumer-groups", "kbroker group")
-    parser.flags("--list", "--describe", "--reset-offsets", "--delete", "--delete-offsets")
-    parser.flags("--all-groups", "--all-topics", "--members", "--offsets", "--verbose")
-    parser.flags("--dry-run", "--execute", "--export", "--to-earliest", "--to-latest")
-    parser.flags("--to-current")
-    parser.lists("--group", "--topic")
+    parser.add_flags("--list", "--describe", "--reset-offsets", "--delete", "--delete-offsets")
+    parser.add_flags("--all-groups", "--all-topics", "--members", "--offsets", "--verbose")
+    parser.add_flags("--dry-run", "--execute", "--export", "--to-earliest", "--to-latest")
+    parser.add_flags("--to-current")
+    parser.add_lists("--group", "--topic")
     parser.add_argument("--state", nargs="?", const="")
     parser.add_argument("--type", nargs="?", const="")
     parser.add_argument("--to-offset", type=int)
     parser.add_argument("--shift-by", type=int)
-    parser.texts("--to-datetime", "--by-duration", "--from-file", "--validate-regex")
-    parser.ignored("--timeout")
-    options = parser.parse_args(words)
-    asked = [verb for verb in VERBS if getattr(options, verb.replace("-", "_"))]
-    if len(asked) != 1:
+    parser.add_values("--to-datetime", "--by-duration", "--from-file", "--validate-regex")
+    parser.add_ignored("--timeout")
+    options = parser.parse_args(arguments)
+    requested = [verb for verb in VERBS if getattr(options, verb.replace("-", "_"))]
+    if len(requested) != 1:
         parser.error(f"give exactly one of {', '.join(f'--{verb}' for verb in VERBS)}")
-    (verb,) = asked
+    (verb,) = requested
     if verb == "validate-regex":
-        parser.refuse("--validate-regex is not supported")
+        parser.exit_with_message("--validate-regex is not supported")
     if (
         verb != "list"
         and not options.group
@@ -59,7 +68,7 @@ def main(words: Sequence[str]) -> None:
     ):
         parser.error(f"--{verb} needs --group")
     if verb == "describe" and options.verbose:
-        parser.refuse("--verbose is not supported")
+        parser.exit_with_message("--verbose is not supported")
     if verb == "reset-offsets":
         _check_reset(parser, options)
     run(parser, options, lambda cluster: _WORK[verb](cluster, options), _failed)
@@ -68,11 +77,13 @@ def main(words: Sequence[str]) -> None:
 def _check_reset(parser: Parser, options: Namespace) -> None:
     given = [
         name
-        for name in (*PLACES, *TIMES)
+        for name in (*OFFSET_OPTIONS, *OTHER_OPTIONS)
         if getattr(options, name.replace("-", "_")) not in (None, False)
     ]
     if len(given) != 1:
-        parser.error(f"give exactly one of {', '.join(f'--{name}' for name in (*PLACES, *TIMES))}")
+        parser.error(
+            f"give exactly one of {', '.join(f'--{name}' for name in (*OFFSET_OPTIONS, *OTHER_OPTIONS))}"
+        )
     if not options.topic and not options.all_topics and given != ["from-file"]:
         parser.error("--reset-offsets needs --topic or --all-topics")
     if options.dry_run and options.execute:
@@ -96,7 +107,7 @@ async def _list(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.groups import list_groups
 
     found = [each for each in await list_groups(cluster) if each.protocol_type in ("consumer", "")]
-    kinds, states = _words(options.type), _words(options.state)
+    kinds, states = _parse_list(options.type), _parse_list(options.state)
     found = [
         each
         for each in found
@@ -106,18 +117,18 @@ async def _list(cluster: ClusterClient, options: Namespace) -> None:
     if options.state is None and options.type is None:
         say(*(each.name for each in found))
         return
-    heads, rows = [("GROUP", 25)], [[each.name] for each in found]
-    for head, is_asked, values in (
+    headings, rows = [("GROUP", 25)], [[each.name] for each in found]
+    for head, is_shown, values in (
         ("TYPE", options.type is not None, [each.type.capitalize() for each in found]),
         ("STATE", options.state is not None, [each.state for each in found]),
     ):
-        if is_asked:
-            heads.append((head, 20))
+        if is_shown:
+            headings.append((head, 20))
             rows = [[*row, value] for row, value in zip(rows, values, strict=True)]
-    say(*columns(heads, rows))
+    say(*columns(headings, rows))
 
 
-def _words(text: str | None) -> set[str]:
+def _parse_list(text: str | None) -> set[str]:
     return {each.strip().lower() for each in (text or "").split(",") if each.strip()}
 
 
@@ -163,8 +174,8 @@ async def _offsets(cluster: ClusterClient, group: Group) -> list[str]:
         for row in (await cluster.metadata({name for name, _ in partitions})).topics
         if not row.error_code
     }
-    asked = {one: LATEST for one in partitions if one[0] in existing}
-    ends = await list_offsets(cluster, asked) if asked else {}
+    requested = {one: LATEST for one in partitions if one[0] in existing}
+    ends = await list_offsets(cluster, requested) if requested else {}
     rows = []
     for topic, index in partitions:
         at, owner = committed.get((topic, index)), owners.get((topic, index))
@@ -182,12 +193,12 @@ async def _offsets(cluster: ClusterClient, group: Group) -> list[str]:
                 *member,
             )
         )
-    heads = [
+    headings = [
         *(("GROUP", _width(rows, 0)), ("TOPIC", _width(rows, 1)), ("PARTITION", 10)),
         *(("CURRENT-OFFSET", 15), ("LOG-END-OFFSET", 15), ("LAG", 15)),
         *(("CONSUMER-ID", _width(rows, 6)), ("HOST", _width(rows, 7)), ("CLIENT-ID", 0)),
     ]
-    return columns(heads, rows)
+    return columns(headings, rows)
 
 
 def _width(rows: Iterable[Sequence[object]], column: int) -> int:
@@ -200,21 +211,21 @@ def _members(group: Group) -> list[str]:
         for member in group.members
     ]
     names = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID")
-    heads = [(name, _width(rows, number)) for number, name in enumerate(names)]
-    return columns([*heads, ("#PARTITIONS", 15)], rows)
+    headings = [(name, _width(rows, number)) for number, name in enumerate(names)]
+    return columns([*headings, ("#PARTITIONS", 15)], rows)
 
 
 async def _state(cluster: ClusterClient, group: Group) -> list[str]:
     if group.coordinator not in cluster.endpoints:
         await cluster.metadata([])
-    where = f"{cluster.endpoints.get(group.coordinator, '-')}  ({group.coordinator})"
+    coordinator = f"{cluster.endpoints.get(group.coordinator, '-')}  ({group.coordinator})"
     assignor = group.assignor or "-"
-    rows = [(group.name, where, assignor, group.state, len(group.members))]
-    heads = [
-        *(("GROUP", _width(rows, 0)), ("COORDINATOR (ID)", max(25, len(where)))),
+    rows = [(group.name, coordinator, assignor, group.state, len(group.members))]
+    headings = [
+        *(("GROUP", _width(rows, 0)), ("COORDINATOR (ID)", max(25, len(coordinator)))),
         *(("ASSIGNMENT-STRATEGY", 20), ("STATE", 20), ("#MEMBERS", 0)),
     ]
-    return columns(heads, rows)
+    return columns(headings, rows)
 
 
 # -- changes
@@ -229,21 +240,21 @@ async def _reset(cluster: ClusterClient, options: Namespace) -> None:
         if options.execute and offsets:
             for code in (await commit_offsets(cluster, name, offsets)).values():
                 if code:
-                    _failed(_reason(code))
+                    _failed(_error_text(code))
                     sys.exit(FAILED)
         moved += [(name, topic, index, at) for (topic, index), at in sorted(offsets.items())]
     if options.export:
         many = len({name for name, *_ in moved}) > 1
         say(*(",".join(map(str, row if many else row[1:])) for row in moved))
         return
-    heads = [("GROUP", _width(moved, 0)), ("TOPIC", _width(moved, 1))]
-    say("", *columns([*heads, ("PARTITION", 10), ("NEW-OFFSET", 0)], moved))
+    headings = [("GROUP", _width(moved, 0)), ("TOPIC", _width(moved, 1))]
+    say("", *columns([*headings, ("PARTITION", 10), ("NEW-OFFSET", 0)], moved))
     if not options.execute and not options.dry_run:
         say(NO_EXECUTE, err=True)
 
 
-def _reason(code: ErrorCode) -> str:
-    return thrown(code, message_of(code, None))
+def _error_text(code: ErrorCode) -> str:
+    return java_exception_text(code, message_of(code, None))
 
 
 async def _new_offsets(
@@ -258,15 +269,15 @@ async def _new_offsets(
     except NoSuchGroup:
         group = None
     if group is not None and group.state not in ("Empty", "Dead"):
-        refuse(
+        exit_with_message(
             f"\nError: Assignments can only be reset if the group '{name}' is inactive, but the "
             f"current state is {group.state}."
         )
     committed = await committed_offsets(cluster, name)
     if options.from_file is not None:
-        chosen: Mapping[Partition, int] = _offsets_of(options.from_file, name)
+        chosen: Mapping[Partition, int] = _read_offsets(options.from_file, name)
         return await _clamp(cluster, chosen)
-    partitions = await _meant(cluster, options, committed)
+    partitions = await _selected_partitions(cluster, options, committed)
     if options.to_current:
         known = {one: committed[one] for one in partitions if one in committed}
         ends = await find(
@@ -276,7 +287,7 @@ async def _new_offsets(
     if options.shift_by is not None:
         missing = [one for one in partitions if one not in committed]
         if missing:
-            refuse(
+            exit_with_message(
                 "Error: Cannot shift offset for partition "
                 f"{missing[0][0]}-{missing[0][1]} since there is no current committed offset"
             )
@@ -305,7 +316,7 @@ def _offset_spec(options: Namespace) -> OffsetSpec:
         if options.by_duration is not None:
             return OffsetSpec(Kind.TIME, now_ms - _duration_ms(options.by_duration))
     except BadOffsetSpec as error:
-        refuse(f"Error: {error}")
+        exit_with_message(f"Error: {error}")
     return END
 
 
@@ -317,12 +328,12 @@ def _duration_ms(text: str) -> int:
         r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text.upper()
     )
     if found is None or not any(found.groups()):
-        refuse(f"Error: invalid duration {text!r}; expected one such as P1DT2H3M")
+        exit_with_message(f"Error: invalid duration {text!r}; expected one such as P1DT2H3M")
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
-def _offsets_of(path: str, group: str) -> Mapping[Partition, int]:
+def _read_offsets(path: str, group: str) -> Mapping[Partition, int]:
     """Read the offsets of a group from a file written by `--export`. Exit if it is invalid."""
     found = {}
     try:
@@ -332,7 +343,7 @@ def _offsets_of(path: str, group: str) -> Mapping[Partition, int]:
                 if not groups or groups == [group]:
                     found[topic, int(index)] = int(offset)
     except (OSError, ValueError) as error:
-        refuse(f"Error: cannot read offsets from {path}: {error}")
+        exit_with_message(f"Error: cannot read offsets from {path}: {error}")
     return found
 
 
@@ -345,7 +356,7 @@ async def _clamp(cluster: ClusterClient, wanted: Mapping[Partition, int]) -> dic
     return {one: min(max(at, starts[one]), ends[one]) for one, at in wanted.items()}
 
 
-async def _meant(
+async def _selected_partitions(
     cluster: ClusterClient, options: Namespace, committed: Mapping[Partition, int]
 ) -> list[Partition]:
     """Return the partitions of `--topic NAME[:0,1]`, or all with a committed offset."""
@@ -378,7 +389,7 @@ async def _delete(cluster: ClusterClient, options: Namespace) -> None:
         return
     say("", "Error: Deletion of some consumer groups failed:")
     for name, code in failed.items():
-        say(f"* Group '{name}' could not be deleted due to: {thrown(code, None)}")
+        say(f"* Group '{name}' could not be deleted due to: {java_exception_text(code, None)}")
     if done:
         say("", f"These consumer groups were deleted successfully: '{done}'")
 
@@ -391,7 +402,7 @@ async def _delete_offsets(cluster: ClusterClient, options: Namespace) -> None:
     existing = set(await topic_names(cluster))
     missing = [text for text in options.topic if text.partition(":")[0] not in existing]
     options.topic = [text for text in options.topic if text not in missing]
-    partitions = await _meant(cluster, options, {})
+    partitions = await _selected_partitions(cluster, options, {})
     head = f"Request succeeded for deleting offsets from group {name}."
     try:
         outcome = await delete_offsets(cluster, name, partitions) if partitions else {}
@@ -401,10 +412,10 @@ async def _delete_offsets(cluster: ClusterClient, options: Namespace) -> None:
         outcome = dict.fromkeys(partitions, error.code)
         head = f"Error: {message_of(error.code, error.message)}"
     rows: list[tuple[str, object, str]] = [
-        (topic, index, f"Error: {thrown(code, None)}" if code else "Successful")
+        (topic, index, f"Error: {java_exception_text(code, None)}" if code else "Successful")
         for (topic, index), code in outcome.items()
     ]
-    unknown = thrown(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+    unknown = java_exception_text(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
     rows += [(topic, "-", f"Error: {unknown}") for topic in missing]
     say("", head, "", *columns([("TOPIC", 30), ("PARTITION", 15), ("STATUS", 15)], rows))
 

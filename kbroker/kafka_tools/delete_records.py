@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import Parser, refuse, run, thrown
+from .base import Parser, exit_with_message, java_exception_text, run
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.topics import Partition
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-delete-records", "kbroker topic trim")
-    parser.texts("--offset-json-file")
-    options = parser.parse_args(words)
+    parser.add_values("--offset-json-file")
+    options = parser.parse_args(arguments)
     if options.offset_json_file is None:
         parser.error('Missing required argument "[offset-json-file]"')
     offsets = _read(options.offset_json_file)
@@ -32,19 +32,19 @@ def _read(path: str) -> dict[Partition, int]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        refuse(f"Unable to read file {path}")
+        exit_with_message(f"Unable to read file {path}")
     try:
         rows = [
             ((str(row["topic"]), int(row["partition"])), int(row["offset"]))
             for row in json.loads(text)["partitions"]
         ]
     except (ValueError, TypeError, KeyError):
-        refuse("The input string is not a valid JSON")
+        exit_with_message("The input string is not a valid JSON")
     offsets = dict(rows)
     if len(offsets) < len(rows):
         names = [f"{topic}-{index}" for (topic, index), _ in rows]
         duplicates = ",".join(dict.fromkeys(each for each in names if names.count(each) > 1))
-        refuse(f"Offset json file contains duplicate topic partitions: {duplicates}")
+        exit_with_message(f"Offset json file contains duplicate topic partitions: {duplicates}")
     return offsets
 
 
@@ -63,5 +63,5 @@ async def _work(cluster: ClusterClient, offsets: dict[Partition, int]) -> None:
     say("Records delete operation completed:")
     for one in offsets:
         code, start = found.get(one, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1))
-        outcome = f"error: {thrown(code, None)}" if code else f"low_watermark: {start}"
+        outcome = f"error: {java_exception_text(code, None)}" if code else f"low_watermark: {start}"
         say(f"partition: {one[0]}-{one[1]}\t{outcome}", keep="\t")

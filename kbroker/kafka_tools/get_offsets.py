@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import Parser, matching, refuse, run
+from .base import Parser, exit_with_message, match_names, run
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 # Names of special times, and their values in ListOffsets requests.
 TIMES = {"latest": -1, "earliest": -2, "max-timestamp": -3, "earliest-local": -4}
-NOTHING = "Error occurred: Could not match any topic-partitions with the specified filters"
+NO_MATCH = "Error occurred: Could not match any topic-partitions with the specified filters"
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-get-offsets", "kbroker topic describe")
-    parser.texts("--topic", "--partitions", "--topic-partitions")
+    parser.add_values("--topic", "--partitions", "--topic-partitions")
     parser.add_argument("--time", default="latest")
-    parser.flags("--exclude-internal-topics")
-    parser.ignored("--offsets", "--max-wait-ms")  # before Kafka 3.0
-    options = parser.parse_args(words)
+    parser.add_flags("--exclude-internal-topics")
+    parser.add_ignored("--offsets", "--max-wait-ms")  # before Kafka 3.0
+    options = parser.parse_args(arguments)
     if options.topic_partitions and (options.topic or options.partitions):
         parser.error("--topic-partitions excludes --topic and --partitions")
     text = options.time
     if text not in TIMES and not text.removeprefix("-").isdecimal():
-        parser.refuse(f"--time {text} is not supported")
+        parser.exit_with_message(f"--time {text} is not supported")
     options.at = TIMES[text] if text in TIMES else int(text)
     run(parser, options, lambda cluster: _work(cluster, options), _failed)
 
@@ -43,9 +43,9 @@ def _failed(text: str) -> None:
 async def _work(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.list_offsets import list_offsets
 
-    partitions = await _chosen(cluster, options)
+    partitions = await _selected_partitions(cluster, options)
     if not partitions:
-        refuse(NOTHING)
+        exit_with_message(NO_MATCH)
     found = await list_offsets(cluster, dict.fromkeys(partitions, options.at))
     say(
         *(
@@ -56,7 +56,7 @@ async def _work(cluster: ClusterClient, options: Namespace) -> None:
     )
 
 
-async def _chosen(cluster: ClusterClient, options: Namespace) -> list[Partition]:
+async def _selected_partitions(cluster: ClusterClient, options: Namespace) -> list[Partition]:
     rows = (await cluster.metadata()).topics
     existing = {
         row.name or "": [each.partition_index for each in row.partitions]
@@ -66,19 +66,21 @@ async def _chosen(cluster: ClusterClient, options: Namespace) -> list[Partition]
     if options.topic_partitions is None:
         wanted = [(options.topic or ".*", options.partitions or "")]
     else:
-        pairs = (text.rpartition(":") for text in options.topic_partitions.split(","))
-        wanted = [(name, rest) if colon else (rest, "") for name, colon, rest in pairs]
+        parse_pairs_or_exit = (text.rpartition(":") for text in options.topic_partitions.split(","))
+        wanted = [
+            (name, rest) if colon else (rest, "") for name, colon, rest in parse_pairs_or_exit
+        ]
     chosen = {
         (name, index)
         for pattern, numbers in wanted
-        for name in matching(pattern, existing)
+        for name in match_names(pattern, existing)
         for index in existing[name]
-        if _is_among(index, numbers)
+        if _is_in_list(index, numbers)
     }
     return sorted(chosen)
 
 
-def _is_among(index: int, numbers: str) -> bool:
+def _is_in_list(index: int, numbers: str) -> bool:
     """Return True if a partition is in `0,3-5` (end exclusive), or if the list is empty."""
     if not numbers:
         return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kbroker.protocol.messages.quorum import DescribeQuorumResponse
 
 METADATA_TOPIC = "__cluster_metadata"
-HEADS = (
+HEADINGS = (
     "NodeId",
     "DirectoryId",
     "LogEndOffset",
@@ -30,12 +30,12 @@ HEADS = (
 )
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-metadata-quorum", "kbroker cluster info")
     parser.add_argument("command", choices=["describe"])
-    parser.flags("--status", "--replication", "--human-readable")
-    options = parser.parse_args(words)
+    parser.add_flags("--status", "--replication", "--human-readable")
+    options = parser.parse_args(arguments)
     if options.status == options.replication:
         parser.error("One of --status or --replication must be specified with describe sub-command")
     run(parser, options, lambda cluster: _work(cluster, options), lambda text: say(text, err=True))
@@ -52,13 +52,13 @@ async def _work(cluster: ClusterClient, options: Namespace) -> None:
     (row,) = answer.topics[0].partitions
     check(row.error_code, row.error_message)
     if options.replication:
-        say(*_replication(row, is_for_people=options.human_readable), keep="\t")
+        say(*_replica_table(row, is_human_readable=options.human_readable), keep="\t")
     else:
         cluster_id = (await cluster.metadata([])).cluster_id
-        say(*_status(row, answer.nodes, cluster_id or ""))
+        say(*_status_lines(row, answer.nodes, cluster_id or ""))
 
 
-def _status(
+def _status_lines(
     row: DescribeQuorumResponse.Partition,
     nodes: Sequence[DescribeQuorumResponse.Node],
     cluster_id: str,
@@ -74,9 +74,9 @@ def _status(
     )
     caught_up = [each.last_caught_up_timestamp for each in followers]
     if -1 in caught_up:
-        late = -1
+        lag_ms = -1
     else:
-        late = (
+        lag_ms = (
             max(leader.last_caught_up_timestamp - min(caught_up, default=0), 0) if caught_up else 0
         )
     return [
@@ -85,7 +85,7 @@ def _status(
         f"LeaderEpoch:            {row.leader_epoch}",
         f"HighWatermark:          {row.high_watermark}",
         f"MaxFollowerLag:         {behind}",
-        f"MaxFollowerLagTimeMs:   {late}",
+        f"MaxFollowerLagTimeMs:   {lag_ms}",
         f"CurrentVoters:          {_replicas(row.current_voters, endpoints)}",
         f"CurrentObservers:       {_replicas(row.observers, {})}",
     ]
@@ -110,13 +110,13 @@ def _directory(directory_id: UUID) -> str:
     return base64.urlsafe_b64encode(directory_id.bytes).rstrip(b"=").decode()
 
 
-def _replication(row: DescribeQuorumResponse.Partition, *, is_for_people: bool) -> list[str]:
+def _replica_table(row: DescribeQuorumResponse.Partition, *, is_human_readable: bool) -> list[str]:
     """Return the table of all replicas, the leader first."""
     leader = next(each for each in row.current_voters if each.replica_id == row.leader_id)
     now_ms = time.time_ns() // 1_000_000
 
-    def moment(timestamp_ms: int) -> str:
-        return f"{now_ms - timestamp_ms} ms ago" if is_for_people else str(timestamp_ms)
+    def time_text(timestamp_ms: int) -> str:
+        return f"{now_ms - timestamp_ms} ms ago" if is_human_readable else str(timestamp_ms)
 
     listed = [("Leader", leader)]
     listed += [("Follower", each) for each in row.current_voters if each is not leader]
@@ -127,14 +127,14 @@ def _replication(row: DescribeQuorumResponse.Partition, *, is_for_people: bool) 
             _directory(each.replica_directory_id),
             str(each.log_end_offset),
             str(leader.log_end_offset - each.log_end_offset),
-            moment(each.last_fetch_timestamp),
-            moment(each.last_caught_up_timestamp),
+            time_text(each.last_fetch_timestamp),
+            time_text(each.last_caught_up_timestamp),
             status,
         )
         for status, each in listed
     ]
-    widths = [max(map(len, column)) for column in zip(HEADS, *cells, strict=True)]
+    widths = [max(map(len, column)) for column in zip(HEADINGS, *cells, strict=True)]
     return [
         "".join(f"{text:<{width}}\t" for text, width in zip(line, widths, strict=True))
-        for line in (HEADS, *cells)
+        for line in (HEADINGS, *cells)
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import Parser, create_if_missing, refuse, run, settings_of
+from .base import Parser, create_if_missing, exit_with_message, run, settings_of
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -31,10 +31,10 @@ NO_BOOTSTRAP_SERVER = (
 )
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-producer-perf-test", "kbroker topic produce")
-    parser.texts("--topic", "--payload-file", "--payload-delimiter")
+    parser.add_values("--topic", "--payload-file", "--payload-delimiter")
     parser.add_argument("--num-records", type=int)
     parser.add_argument("--record-size", type=int)
     parser.add_argument("--throughput", type=float)
@@ -42,9 +42,9 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument(
         *("--producer-props", "--command-property"), dest="properties", nargs="+", action="extend"
     )
-    parser.flags("--payload-monotonic")
-    parser.ignored("--print-metrics", flag=True)
-    options = parser.parse_args(words)
+    parser.add_flags("--payload-monotonic")
+    parser.add_ignored("--print-metrics", flag=True)
+    options = parser.parse_args(arguments)
     for name in ("topic", "num_records", "throughput"):
         if getattr(options, name) is None:
             parser.error(f"argument --{name.replace('_', '-')} is required")
@@ -62,7 +62,7 @@ def main(words: Sequence[str]) -> None:
         parser.error(NO_BOOTSTRAP_SERVER)
     acks, codec = settings.get("acks", "all"), settings.get("compression.type", "none")
     if acks not in ACKS or codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
-        parser.refuse(f"acks {acks} or compression {codec} is not supported")
+        parser.exit_with_message(f"acks {acks} or compression {codec} is not supported")
     job = _Job(options, _payloads(options), ACKS[acks], codec)
     run(parser, options, job.run, lambda text: say(text, err=True), settings)
 
@@ -75,11 +75,11 @@ def _payloads(options: Namespace) -> list[bytes]:
     try:
         text = Path(options.payload_file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        refuse(f"Unable to read file {options.payload_file}")
+        exit_with_message(f"Unable to read file {options.payload_file}")
     delimiter = (options.payload_delimiter or "\\n").encode().decode("unicode_escape")
     parts = [each.encode() for each in text.split(delimiter) if each]
     if not parts:
-        refuse(f"{options.payload_file} has no records")
+        exit_with_message(f"{options.payload_file} has no records")
     return parts
 
 
@@ -90,34 +90,34 @@ class _Report:
     began_at: float
     sent: int = 0
     sent_bytes: int = 0
-    waits_ms: list[int] = field(default_factory=list)
+    latencies_ms: list[int] = field(default_factory=list)
 
-    def add(self, waits_ms: Sequence[int], size: int) -> None:
+    def add(self, latencies_ms: Sequence[int], size: int) -> None:
         """Count written records and their latencies."""
-        self.sent += len(waits_ms)
+        self.sent += len(latencies_ms)
         self.sent_bytes += size
-        self.waits_ms += waits_ms
+        self.latencies_ms += latencies_ms
 
     def line(self, now: float, *, is_last: bool) -> str:
         """Return a report line in the form of Kafka's tool: an interim one, or the last one."""
         seconds = max(now - self.began_at, 0.001)
-        places = (6, 2) if is_last else (1, 1)
-        rate = f"{self.sent / seconds:.{places[0]}f} records/sec"
+        decimals = (6, 2) if is_last else (1, 1)
+        rate = f"{self.sent / seconds:.{decimals[0]}f} records/sec"
         megabytes = f"{self.sent_bytes / MEGABYTE / seconds:.2f} MB/sec"
-        mean = sum(self.waits_ms) / max(self.sent, 1)
-        maximum = max(self.waits_ms, default=0)
+        mean = sum(self.latencies_ms) / max(self.sent, 1)
+        maximum = max(self.latencies_ms, default=0)
         text = (
-            f"{self.sent} records sent, {rate} ({megabytes}), {mean:.{places[1]}f} ms avg latency, "
-            f"{maximum:.{places[1]}f} ms max latency"
+            f"{self.sent} records sent, {rate} ({megabytes}), {mean:.{decimals[1]}f} ms avg latency, "
+            f"{maximum:.{decimals[1]}f} ms max latency"
         )
         if not is_last:
             return f"{text}."
-        ordered = sorted(self.waits_ms) or [0]
-        shares = ", ".join(
+        ordered = sorted(self.latencies_ms) or [0]
+        percentiles = ", ".join(
             f"{ordered[min(int(each / 100 * len(ordered)), len(ordered) - 1)]} ms {each:g}th"
             for each in PERCENTILES
         )
-        return f"{text}, {shares}."
+        return f"{text}, {percentiles}."
 
 
 class _Job:
@@ -130,7 +130,7 @@ class _Job:
         self._payloads = payloads
         self._acks = acks
         self._codec = codec
-        self._made = 0
+        self._created = 0
 
     async def run(self, cluster: ClusterClient) -> None:
         """Write all records at the requested rate, and print reports."""
@@ -142,12 +142,12 @@ class _Job:
         identity = await new_identity(cluster) if self._acks == ALL_IN_SYNC else None
         codec = Codec[self._codec.upper()]
         producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)
-        whole = _Report(time.monotonic())
-        window = _Report(whole.began_at)
-        while self._made < count:
-            due = await self._due(whole.began_at, count)
+        total = _Report(time.monotonic())
+        window = _Report(total.began_at)
+        while self._created < count:
+            due = await self._wait_until_due(total.began_at, count)
             placed: dict[Partition, list[Record]] = {}
-            made_at, size = time.monotonic(), 0
+            created_at, size = time.monotonic(), 0
             for _ in range(due):
                 record = self._record()
                 size += len(record.value or b"")
@@ -155,33 +155,33 @@ class _Job:
                 placed.setdefault(at, []).append(record)
             await producer.write(placed)
             now = time.monotonic()
-            waits_ms = [round((now - made_at) * 1000)] * due
-            whole.add(waits_ms, size)
-            window.add(waits_ms, size)
+            latencies_ms = [round((now - created_at) * 1000)] * due
+            total.add(latencies_ms, size)
+            window.add(latencies_ms, size)
             if (now - window.began_at) * 1000 >= self._options.reporting_interval:
                 say(window.line(now, is_last=False))
                 window = _Report(now)
-        say(whole.line(time.monotonic(), is_last=True))
+        say(total.line(time.monotonic(), is_last=True))
 
-    async def _due(self, began_at: float, count: int) -> int:
+    async def _wait_until_due(self, began_at: float, count: int) -> int:
         """Wait until at least one record is due; return the number of records to write now."""
         import trio
 
         rate = self._options.throughput
         largest = max(max(map(len, self._payloads)), 1)
-        maximum = min(WRITE_RECORDS, max(WRITE_BYTES // largest, 1), count - self._made)
+        maximum = min(WRITE_RECORDS, max(WRITE_BYTES // largest, 1), count - self._created)
         if rate <= 0:
             return maximum
-        wait = began_at + (self._made + 1) / rate - time.monotonic()
+        wait = began_at + (self._created + 1) / rate - time.monotonic()
         if wait > 0:
             await trio.sleep(wait)
-        return max(min(int((time.monotonic() - began_at) * rate) - self._made, maximum), 1)
+        return max(min(int((time.monotonic() - began_at) * rate) - self._created, maximum), 1)
 
     def _record(self) -> Record:
         from kbroker.protocol.records import Record
 
         value = random.choice(self._payloads)
         if self._options.payload_monotonic:
-            value = str(self._made).encode()
-        self._made += 1
+            value = str(self._created).encode()
+        self._created += 1
         return Record(None, value, time.time_ns() // 1_000_000)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import Parser, refuse, run
+from .base import Parser, exit_with_message, run
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 RETRY_BACKOFF_SECONDS = 0.2
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("cub", "kbroker health --wait")
     parser.add_argument("verb", choices=("kafka-ready", "zk-ready"))
     parser.add_argument("more", nargs="*")
     parser.add_argument("-b", dest="bootstrap_server", metavar="HOST:PORT")
     parser.add_argument("-c", dest="command_config", metavar="FILE")
-    parser.ignored("-z", "-s")
-    options = parser.parse_intermixed_args(words)
+    parser.add_ignored("-z", "-s")
+    options = parser.parse_intermixed_args(arguments)
     if options.verb == "zk-ready":
         return  # there is no ZooKeeper to wait for
     try:
@@ -51,5 +51,7 @@ async def _wait(cluster: ClusterClient, options: Namespace) -> None:
         except (ClientError, OSError) as error:
             reason = str(error)
         if time.monotonic() > give_up_at:
-            refuse(f"Expected {options.brokers} brokers within {options.seconds} s: {reason}")
+            exit_with_message(
+                f"Expected {options.brokers} brokers within {options.seconds} s: {reason}"
+            )
         await trio.sleep(RETRY_BACKOFF_SECONDS)

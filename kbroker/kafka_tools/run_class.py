@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 
 from . import main as run_tool
-from .base import refuse
+from .base import exit_with_message
 
 # Tools by class name, without the package, which differs between releases of Kafka.
 CLASSES = MappingProxyType(
@@ -29,14 +29,14 @@ CLASSES = MappingProxyType(
 )
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool of a class with the following arguments; options of Java are ignored."""
-    rest = list(words)
+    rest = list(arguments)
     while rest and rest[0] in ("-daemon", "-name", "-loggc"):
         del rest[: 2 if rest[0] == "-name" else 1]
     name = rest[0].rpartition(".")[2] if rest else ""
     if name not in CLASSES:
-        refuse(
+        exit_with_message(
             f"kafka-run-class: {rest[0] if rest else 'no class'!r} is not supported (valid: "
             f"{', '.join(CLASSES)}); use kafka-run-class of Apache Kafka, which works with kbroker"
         )

@@ -9,7 +9,7 @@ from kbroker.cli.output import say
 from .base import Parser
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-storage", "kbroker serve")
     parser.add_argument("verb")
@@ -19,8 +19,8 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("-r", "--release-version")
     parser.add_argument("-g", "--ignore-formatted", action="store_true")
     parser.add_argument("-s", "--standalone", action="store_true")
-    parser.ignored("--no-initial-controllers", "-N", flag=True)
-    options = parser.parse_args(words)
+    parser.add_ignored("--no-initial-controllers", "-N", flag=True)
+    options = parser.parse_args(arguments)
     if options.verb == "random-uuid":
         say(_random_id())
     elif options.verb == "format":
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> None:
             "environment variable CLUSTER_ID to choose the cluster ID"
         )
     else:
-        parser.refuse("the command is not supported (valid: random-uuid, format)")
+        parser.exit_with_message("the command is not supported (valid: random-uuid, format)")
 
 
 def _random_id() -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.output import say
 
-from .base import FAILED, Parser, matching, message_of, pairs, run, topic_names
+from .base import FAILED, Parser, match_names, message_of, parse_pairs_or_exit, run, topic_names
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -20,28 +20,30 @@ VERBS = ("create", "list", "describe", "alter", "delete")
 FACTOR_MAX = 32767
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the tool."""
     parser = Parser("kafka-topics", "kbroker topic")
-    parser.flags(*(f"--{verb}" for verb in VERBS))
-    parser.flags("--if-exists", "--if-not-exists", "--exclude-internal", "--topics-with-overrides")
-    parser.flags("--under-replicated-partitions", "--unavailable-partitions")
-    parser.flags("--under-min-isr-partitions", "--at-min-isr-partitions")
-    parser.texts("--topic", "--topic-id", "--replica-assignment")
-    parser.lists("--config", "--delete-config")
+    parser.add_flags(*(f"--{verb}" for verb in VERBS))
+    parser.add_flags(
+        "--if-exists", "--if-not-exists", "--exclude-internal", "--topics-with-overrides"
+    )
+    parser.add_flags("--under-replicated-partitions", "--unavailable-partitions")
+    parser.add_flags("--under-min-isr-partitions", "--at-min-isr-partitions")
+    parser.add_values("--topic", "--topic-id", "--replica-assignment")
+    parser.add_lists("--config", "--delete-config")
     parser.add_argument("--partitions", type=int)
     parser.add_argument("--replication-factor", type=int)
-    parser.ignored("--partition-size-limit-per-response")
-    options = parser.parse_args(words)
-    asked = [verb for verb in VERBS if getattr(options, verb)]
-    if len(asked) != 1:
+    parser.add_ignored("--partition-size-limit-per-response")
+    options = parser.parse_args(arguments)
+    requested = [verb for verb in VERBS if getattr(options, verb)]
+    if len(requested) != 1:
         parser.error(f"give exactly one of {', '.join(f'--{verb}' for verb in VERBS)}")
     for name in ("topic_id", "replica_assignment", "delete_config"):
         if getattr(options, name):
-            parser.refuse(f"--{name.replace('_', '-')} is not supported")
-    if asked[0] in ("create", "alter", "delete") and options.topic is None:
-        parser.error(f"--{asked[0]} needs --topic")
-    run(parser, options, lambda cluster: _WORK[asked[0]](cluster, options), _failed)
+            parser.exit_with_message(f"--{name.replace('_', '-')} is not supported")
+    if requested[0] in ("create", "alter", "delete") and options.topic is None:
+        parser.error(f"--{requested[0]} needs --topic")
+    run(parser, options, lambda cluster: _WORK[requested[0]](cluster, options), _failed)
 
 
 def _failed(text: str) -> None:
@@ -53,12 +55,12 @@ def _fail(text: str) -> None:
     sys.exit(FAILED)
 
 
-async def _chosen(cluster: ClusterClient, options: Namespace) -> list[str]:
+async def _selected_topics(cluster: ClusterClient, options: Namespace) -> list[str]:
     """Return the existing topics that the options select; exit if there are none."""
     names = await topic_names(cluster, internal=not options.exclude_internal)
     if options.topic is None:
         return names
-    found = matching(options.topic, names)
+    found = match_names(options.topic, names)
     if not found and not options.if_exists and not options.list:
         _fail(f"Topic '{options.topic}' does not exist as expected")
     return found
@@ -78,7 +80,9 @@ async def _create(cluster: ClusterClient, options: Namespace) -> None:
         _fail("The partitions must be greater than 0")
     if factor is not None and not 1 <= factor <= FACTOR_MAX:
         _fail(f"The replication factor must be between 1 and {FACTOR_MAX} inclusive")
-    new = NewTopic(name, partitions or DEFAULT, factor or DEFAULT, pairs(options.config))
+    new = NewTopic(
+        name, partitions or DEFAULT, factor or DEFAULT, parse_pairs_or_exit(options.config)
+    )
     code, message = (await create_topics(cluster, [new]))[name]
     if code == ErrorCode.TOPIC_ALREADY_EXISTS and options.if_not_exists:
         return
@@ -89,7 +93,7 @@ async def _create(cluster: ClusterClient, options: Namespace) -> None:
 
 
 async def _list(cluster: ClusterClient, options: Namespace) -> None:
-    say(*await _chosen(cluster, options))
+    say(*await _selected_topics(cluster, options))
 
 
 async def _alter(cluster: ClusterClient, options: Namespace) -> None:
@@ -97,14 +101,14 @@ async def _alter(cluster: ClusterClient, options: Namespace) -> None:
 
     if options.partitions is None:
         _fail("--alter needs --partitions; `kafka-configs --alter` changes settings")
-    for name in await _chosen(cluster, options):
+    for name in await _selected_topics(cluster, options):
         await grow_topic(cluster, name, options.partitions)
 
 
 async def _delete(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.topics import delete_topics
 
-    names = await _chosen(cluster, options)
+    names = await _selected_topics(cluster, options)
     if not names:
         return
     for code, message in (await delete_topics(cluster, names)).values():
@@ -115,7 +119,7 @@ async def _delete(cluster: ClusterClient, options: Namespace) -> None:
 async def _describe(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.configs import Resource, describe_configs
 
-    names = await _chosen(cluster, options)
+    names = await _selected_topics(cluster, options)
     if not names:
         return
     settings = await describe_configs(cluster, Resource.TOPIC, names)
@@ -123,40 +127,40 @@ async def _describe(cluster: ClusterClient, options: Namespace) -> None:
     alive = {row.node_id for row in answer.brokers}
     found = {row.name or "": row for row in answer.topics}
     for name in names:
-        say(*_described(found[name], settings[name], alive, options), keep="\t")
+        say(*_description_lines(found[name], settings[name], alive, options), keep="\t")
 
 
-def _described(
+def _description_lines(
     topic: MetadataResponse.Topic, settings: Sequence[Setting], alive: set[int], options: Namespace
 ) -> Iterator[str]:
     from kbroker.client.topic_details import id_text
 
-    own = [f"{each.name}={each.value}" for each in settings if not each.is_default]
-    narrowed = (
+    overrides = [f"{each.name}={each.value}" for each in settings if not each.is_default]
+    is_filtered = (
         options.under_replicated_partitions
         or options.unavailable_partitions
         or options.under_min_isr_partitions
         or options.at_min_isr_partitions
     )
-    if options.topics_with_overrides and not own:
+    if options.topics_with_overrides and not overrides:
         return
     partitions = sorted(topic.partitions, key=lambda row: row.partition_index)
-    if not narrowed:
+    if not is_filtered:
         factor = len(partitions[0].replica_nodes) if partitions else 0
         yield (
             f"Topic: {topic.name}\tTopicId: {id_text(topic.topic_id)}\tPartitionCount: "
-            f"{len(partitions)}\tReplicationFactor: {factor}\tConfigs: {','.join(own)}"
+            f"{len(partitions)}\tReplicationFactor: {factor}\tConfigs: {','.join(overrides)}"
         )
     if options.topics_with_overrides:
         return
     min_isr = next((int(each.value or 1) for each in settings if each.name == _MIN_ISR), 1)
     for row in partitions:
-        if narrowed and not _is_selected(row, min_isr, alive, options):
+        if is_filtered and not _is_selected(row, min_isr, alive, options):
             continue
         leader = row.leader_id if row.leader_id >= 0 else "none"
         yield (
             f"\tTopic: {topic.name}\tPartition: {row.partition_index}\tLeader: {leader}\tReplicas: "
-            f"{_joined(row.replica_nodes)}\tIsr: {_joined(row.isr_nodes)}\tElr: \tLastKnownElr: "
+            f"{_join_ids(row.replica_nodes)}\tIsr: {_join_ids(row.isr_nodes)}\tElr: \tLastKnownElr: "
         )
 
 
@@ -175,7 +179,7 @@ def _is_selected(
     )
 
 
-def _joined(nodes: Sequence[int]) -> str:
+def _join_ids(nodes: Sequence[int]) -> str:
     return ",".join(map(str, nodes))
 
 

@@ -27,7 +27,7 @@ ALONE = {
     *("cluster resize", "cluster migrate-metadata", "cluster node mark-dead"),
 }
 # `lake archive` needs Spark (see tests/spark); `compat` reads client files, not profiles.
-ELSEWHERE = {"lake archive", "compat"}
+REPLACEMENTS = {"lake archive", "compat"}
 CALLS = [
     "health",
     "topic create a b copy --partitions 1",
@@ -108,7 +108,7 @@ NOTHING_THERE = {
 def test_secured_test_calls_every_command() -> None:
     names = sorted(leaves(main), key=len, reverse=True)
     called = {next(name for name in names if f"{each} ".startswith(f"{name} ")) for each in CALLS}
-    assert called | ALONE | ELSEWHERE == set(names)
+    assert called | ALONE | REPLACEMENTS == set(names)
     assert not called & ALONE
 
 

@@ -160,7 +160,7 @@ class ClusterSettings(Settings):
         "records are lost if another node has been elected leader. Writes with acks=all are "
         "accepted in any case.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     controlled_shutdown_enable = Property(
         "controlled.shutdown.enable",
@@ -209,7 +209,7 @@ class StorageSettings(Settings):
         LIST,
         "./kbroker-data",
         "Log directory of this broker, used if `log.dirs` is unset.",
-        longest=1,
+        items_max=1,
         dynamic=False,
         kafka_default="/tmp/kafka-logs",
     )
@@ -217,8 +217,8 @@ class StorageSettings(Settings):
         "cordoned.log.dirs",
         LIST,
         "",
-        "Log directories of `log.dirs` in which no new partitions are created; `*` means all of "
-        "them (KIP-1066).",
+        "Log directories of `log.dirs` in which no new partitions are created; `*` means all log "
+        "directories (KIP-1066).",
     )
     discarded_log_dir_ids = Property(
         "log.dirs.discarded.ids",
@@ -228,7 +228,7 @@ class StorageSettings(Settings):
         "lost. If a log directory is missing and its ID is not listed here, the broker does not start, "
         "because the partitions of that directory would start empty.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     flush_policy = Property(
         "flush.policy",
@@ -240,7 +240,7 @@ class StorageSettings(Settings):
         "`os`.",
         choices=("fsync", "interval", "os"),
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     flush_interval_ms = Property(
         "flush.interval.ms",
@@ -250,7 +250,7 @@ class StorageSettings(Settings):
         unit="ms",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     memory_limit_bytes = Property(
         "memory.limit.bytes",
@@ -261,7 +261,7 @@ class StorageSettings(Settings):
         unit="bytes",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
 
 
@@ -293,14 +293,14 @@ class TopicDefaults(Settings):
         "If true, a replication factor above the number of nodes is reduced to that number, with "
         "one warning, instead of being rejected. Useful for applications that always request 3.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     allow_auto_create_topics = Property(
         "auto.create.topics.enable",
         BOOLEAN,
         "true",
-        "If true, a metadata request for a topic that does not exist creates it, if the client "
-        "allows that.",
+        "If true, a metadata request for a topic that does not exist creates the topic, if the "
+        "client allows auto-creation.",
         dynamic=False,
     )
     allow_delete_topics = Property(
@@ -323,7 +323,7 @@ class TopicDefaults(Settings):
         BOOLEAN,
         "false",
         "If true, a replica outside the ISR can become leader if no other replica is available, "
-        "which can lose records. In kbroker only an explicit request does that "
+        "which can lose records. In kbroker only an explicit request elects such a replica "
         "(`kafka-leader-election --election-type unclean`).",
         effect=Effect.NONE,
     )
@@ -342,7 +342,7 @@ class TopicDefaults(Settings):
         "Compression level for gzip; -1 means the default of the library.",
         minimum=1,
         maximum=9,
-        also=(-1,),
+        extra_numbers=(-1,),
     )
     compression_lz4_level = Property(
         "compression.lz4.level",
@@ -660,19 +660,20 @@ class LogSettings(Settings):
         LONG,
         "4194304",
         "Rate at which stored records are read in the background and verified against their "
-        "checksums; 0 disables this. A partition with a damaged batch goes offline.",
+        "checksums; 0 disables the verification. A partition with a damaged batch goes offline.",
         unit="bytes",
         minimum=0,
-        own=True,
+        kbroker_only=True,
     )
     log_scrub_interval_ms = Property(
         "log.scrub.interval.ms",
         LONG,
         "604800000",
-        "Interval between the starts of two such verifications of all logs.",
+        "Interval between the starts of two verifications of all logs; see "
+        "`log.scrub.bytes.per.second`.",
         unit="ms",
         minimum=1,
-        own=True,
+        kbroker_only=True,
     )
     log_cleaner_backoff_ms = Property(
         "log.cleaner.backoff.ms",
@@ -743,7 +744,7 @@ class ClassicGroupSettings(Settings):
         unit="bytes",
         minimum=1024,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     group_metadata_max_bytes = Property(
         "group.metadata.max.bytes",
@@ -754,7 +755,7 @@ class ClassicGroupSettings(Settings):
         unit="bytes",
         minimum=1024,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     group_coordinator_members_max_bytes = Property(
         "group.coordinator.members.max.bytes",
@@ -763,11 +764,11 @@ class ClassicGroupSettings(Settings):
         "Maximum memory for the members of all groups of a broker: metadata, subscriptions, "
         "assignments and topologies. The broker rejects a member that would exceed it with "
         "COORDINATOR_LOAD_IN_PROGRESS, which clients retry. Clients of one IP address can use at "
-        "most half of what other addresses leave free.",
+        "most half of the memory that other addresses leave free.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     group_coordinator_offsets_max_bytes = Property(
         "group.coordinator.offsets.max.bytes",
@@ -780,7 +781,7 @@ class ClassicGroupSettings(Settings):
         unit="bytes",
         minimum=1024,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     offset_metadata_max_bytes = Property(
         "offset.metadata.max.bytes",
@@ -869,12 +870,12 @@ class TransactionSettings(Settings):
         "134217728",
         "Maximum memory for the transactional IDs of a broker, about 1 kB each. The broker "
         "rejects a producer with a new ID that would exceed it with COORDINATOR_LOAD_IN_PROGRESS, "
-        "which clients retry. Clients of one IP address can use at most half of what other "
-        "addresses leave free.",
+        "which clients retry. Clients of one IP address can use at most half of the memory that "
+        "other addresses leave free.",
         unit="bytes",
         minimum=1024,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     transactional_id_expiration_ms = Property(
         "transactional.id.expiration.ms",
@@ -1031,7 +1032,7 @@ class ReplicationSettings(Settings):
         "replica.fetch.min.bytes",
         INT,
         "1",
-        "Minimum size of the records in a response to a follower. The leader waits for this much, "
+        "Minimum size of the records in a response to a follower. The leader waits for this size, "
         "up to `replica.fetch.wait.max.ms`.",
         unit="bytes",
         minimum=0,
@@ -1166,7 +1167,7 @@ class LimitSettings(Settings):
         "How long a connection may be idle before it is closed; -1 means no limit.",
         unit="ms",
         minimum=1,
-        also=(-1,),
+        extra_numbers=(-1,),
         dynamic=False,
     )
     connection_setup_timeout_ms = Property(
@@ -1177,7 +1178,7 @@ class LimitSettings(Settings):
         unit="ms",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     listen_backlog = Property(
         "socket.listen.backlog.size",
@@ -1205,7 +1206,7 @@ class LimitSettings(Settings):
         "Maximum number of array elements (partitions, topics, groups, settings) in one request, "
         "over all its arrays. A larger request closes the connection.",
         minimum=1000,
-        own=True,
+        kbroker_only=True,
     )
     connection_pending_response_bytes_max = Property(
         "connection.max.pending.response.bytes",
@@ -1217,7 +1218,7 @@ class LimitSettings(Settings):
         unit="bytes",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     queued_max_request_bytes = Property(
         "queued.max.request.bytes",
@@ -1226,11 +1227,11 @@ class LimitSettings(Settings):
         "Maximum size of received data of large requests (above 64 KiB) over all connections; -1 "
         "and 0 mean no limit. Above it, the broker pauses these requests, except one at a time "
         "and the requests with the fewest missing bytes (up to an eighth of the limit). While "
-        "others wait, one address can use at most half, and the broker closes connections that "
-        "send less than 64 KiB per second.",
+        "requests are paused, one address can use at most half of the limit, and the broker "
+        "closes connections that send less than 64 KiB per second.",
         unit="bytes",
         minimum=1,
-        also=(-1, 0),
+        extra_numbers=(-1, 0),
         dynamic=False,
         kafka_default="-1",
     )
@@ -1243,7 +1244,7 @@ class LimitSettings(Settings):
         unit="bytes",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     batch_max_records = Property(
         "batch.max.records",
@@ -1253,7 +1254,7 @@ class LimitSettings(Settings):
         "MESSAGE_TOO_LARGE, so that the Java client splits it.",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     batch_max_headers = Property(
         "batch.max.headers",
@@ -1263,7 +1264,7 @@ class LimitSettings(Settings):
         "MESSAGE_TOO_LARGE.",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     record_max_headers = Property(
         "record.max.headers",
@@ -1273,7 +1274,7 @@ class LimitSettings(Settings):
         "INVALID_RECORD.",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     fetch_max_bytes = Property(
         "fetch.max.bytes",
@@ -1408,8 +1409,8 @@ class TokenSettings(Settings):
         "jwks.endpoint.retry.backoff.ms",
         LONG,
         "100",
-        "Initial wait before a failed request to the JWKS endpoint is retried. It doubles with "
-        "each retry.",
+        "Initial wait before a failed request to the JWKS endpoint is retried. The wait doubles "
+        "with each retry.",
         unit="ms",
         minimum=1,
     )
@@ -1571,7 +1572,7 @@ class AuthorizationSettings(Settings):
         "can reach. Passwords cross the network unencrypted; enable it only on trusted networks, "
         "such as that of a compose file.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
 
 
@@ -1805,9 +1806,10 @@ class HttpSettings(Settings):
         STRING,
         "127.0.0.1",
         "Address on which the HTTP server (console, metrics and probes) listens. On a "
-        "non-loopback address, everyone who can connect can read them.",
+        "non-loopback address, everyone who can connect can read the metrics and, if clients do "
+        "not authenticate to the broker, the console.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     http_port = Property(
         "http.port",
@@ -1817,9 +1819,9 @@ class HttpSettings(Settings):
         "the same process use the following ports. Requires `kbroker[console]`.",
         minimum=0,
         maximum=65535,
-        also=(-1,),
+        extra_numbers=(-1,),
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     http_allowed_hosts = Property(
         "http.allowed.hosts",
@@ -1829,7 +1831,7 @@ class HttpSettings(Settings):
         "rebinding. IP addresses, localhost, names without dots and the name of this machine are "
         "always accepted.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     http_max_connections = Property(
         "http.max.connections",
@@ -1839,7 +1841,7 @@ class HttpSettings(Settings):
         "longest is closed.",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     http_max_request_bytes = Property(
         "http.max.request.bytes",
@@ -1849,7 +1851,7 @@ class HttpSettings(Settings):
         unit="bytes",
         minimum=0,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     http_console_write = Property(
         "http.console.write",
@@ -1858,7 +1860,7 @@ class HttpSettings(Settings):
         "If true, the console permits changes on a non-loopback address as well: producing "
         "records, changing group offsets, deleting groups and aborting hanging transactions.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     http_request_timeout_ms = Property(
         "http.request.timeout.ms",
@@ -1869,7 +1871,7 @@ class HttpSettings(Settings):
         unit="ms",
         minimum=1,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
 
 
@@ -1886,7 +1888,7 @@ class OtlpSettings(Settings):
         "`http://collector:4318/v1/metrics`. If empty, no metrics are sent. Requires "
         "`kbroker[otlp]`.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     otlp_interval_ms = Property(
         "otlp.interval.ms",
@@ -1895,7 +1897,7 @@ class OtlpSettings(Settings):
         "Interval between two exports of metrics to `otlp.endpoint`.",
         minimum=1000,
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
 
 
@@ -1912,7 +1914,7 @@ class RegistrySettings(Settings):
         "everyone who can connect can register and delete schemas. If clients must authenticate "
         "to the broker, the registry listens on the loopback address only.",
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
     registry_port = Property(
         "registry.port",
@@ -1923,9 +1925,9 @@ class RegistrySettings(Settings):
         "`http.*` limits also apply to the registry.",
         minimum=0,
         maximum=65535,
-        also=(-1,),
+        extra_numbers=(-1,),
         dynamic=False,
-        own=True,
+        kbroker_only=True,
     )
 
 

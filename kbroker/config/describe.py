@@ -86,7 +86,12 @@ def describe_every_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     """Return the cluster-wide dynamic broker settings, sorted by name."""
     source = Source.DYNAMIC_DEFAULT_BROKER
     known = [
-        _entry(each, each.parse(text), [_masked(Synonym(each.name, text, source))], read_only=False)
+        _entry(
+            each,
+            each.parse(text),
+            [_hide_sensitive(Synonym(each.name, text, source))],
+            read_only=False,
+        )
         for each in BROKER_PROPERTIES.values()
         if (text := broker.given(each.name, source)) is not None
     ]
@@ -122,7 +127,8 @@ def _listener_entries(broker: BrokerConfig, sources: tuple[Source, ...]) -> list
 def _listener_entry(name: str, broker: BrokerConfig, sources: tuple[Source, ...]) -> ConfigEntry:
     """Return one setting of a listener, with the type of the broker setting that it overrides.
 
-    As in Kafka it is marked read-only although it is dynamic, and is sensitive if no table has it.
+    As in Kafka, the entry is marked read-only although the setting is dynamic. A setting that is in no
+    table is marked sensitive.
     """
     base = _base_name(name)
     each = BROKER_PROPERTIES.get(base)
@@ -150,10 +156,10 @@ def _listener_entry(name: str, broker: BrokerConfig, sources: tuple[Source, ...]
 def _base_name(name: str) -> str:
     """Return the broker setting that a setting of one listener, or mechanism, overrides."""
     rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
-    of_mechanism = rest.partition(".")[2]
+    mechanism_setting = rest.partition(".")[2]
     return (
-        of_mechanism
-        if rest not in BROKER_PROPERTIES and of_mechanism in BROKER_PROPERTIES
+        mechanism_setting
+        if rest not in BROKER_PROPERTIES and mechanism_setting in BROKER_PROPERTIES
         else rest
     )
 
@@ -196,8 +202,8 @@ def _broker_entry(each: Property[Value], broker: BrokerConfig) -> ConfigEntry:
 def _synonyms(names: tuple[str, ...], broker: BrokerConfig) -> list[Synonym]:
     """Return all configured values of a setting's names, by source, then by precision.
 
-    Like in Kafka the list begins at the most precise name: while only ``log.retention.hours`` is
-    set, ``retention.ms`` counts as a default without synonyms.
+    As in Kafka, the list begins with the first of ``names``, and is empty if that name is not set: while
+    only ``log.retention.hours`` is set, ``retention.ms`` counts as a default without synonyms.
     """
     found = [
         Synonym(name, text, source)
@@ -206,10 +212,10 @@ def _synonyms(names: tuple[str, ...], broker: BrokerConfig) -> list[Synonym]:
         if (text := broker.given(name, source)) is not None
     ]
     start = next((i for i, each in enumerate(found) if each.name == names[0]), len(found))
-    return [_masked(each) for each in found[start:]]
+    return [_hide_sensitive(each) for each in found[start:]]
 
 
-def _masked(synonym: Synonym) -> Synonym:
+def _hide_sensitive(synonym: Synonym) -> Synonym:
     sensitive = BROKER_PROPERTIES[synonym.name].sensitive
     return synonym._replace(value=None) if sensitive else synonym
 

@@ -135,9 +135,9 @@ def document() -> str:
     parts = [
         _INTRODUCTION,
         "## Differences from Kafka 4.3\n\nDefaults:\n",
-        _table(("setting", "kbroker", "Kafka"), map(_difference, _with_other_default())),
-        "\nSettings that Kafka does not have: " + _listed(_own()) + ".\n",
-        f"Live in Kafka, but a change needs a restart in kbroker: {_listed(_fixed_here())}.\n",
+        _table(("setting", "kbroker", "Kafka"), map(_difference, _with_different_default())),
+        "\nSettings that Kafka does not have: " + _name_list(_kbroker_only()) + ".\n",
+        f"Live in Kafka, but a change needs a restart in kbroker: {_name_list(_static_in_kbroker())}.\n",
         _no_effect(),
         _DESCRIBE_CONFIGS,
         _TOPIC_SETTINGS,
@@ -171,50 +171,50 @@ def _title(owner: type[Settings]) -> str:
 
 
 def _no_effect() -> str:
-    later = [each for each in _all() if each.effect is Effect.LATER]
-    ignored = [each for each in _all() if each.effect is Effect.NONE]
+    later = [each for each in _all_properties() if each.effect is Effect.LATER]
+    ignored = [each for each in _all_properties() if each.effect is Effect.NONE]
     return (
         f"\nAccepted, stored and shown, but without effect because the feature is not implemented "
         "yet:\n"
-        f"{_listed(later)}.\n\n"
+        f"{_name_list(later)}.\n\n"
         f"Accepted, stored and shown, but without effect because kbroker works differently:\n"
-        f"{_listed(ignored)}.\n"
+        f"{_name_list(ignored)}.\n"
     )
 
 
-def _all() -> list[Property[Value]]:
+def _all_properties() -> list[Property[Value]]:
     names = {each.name: each for each in (*BROKER_PROPERTIES.values(), *TOPIC_PROPERTIES.values())}
     return [names[name] for name in sorted(names)]
 
 
-def _with_other_default() -> list[Property[Value]]:
-    return [each for each in _all() if each.kafka_default is not None]
+def _with_different_default() -> list[Property[Value]]:
+    return [each for each in _all_properties() if each.kafka_default is not None]
 
 
-def _fixed_here() -> list[Property[Value]]:
-    return [each for each in _all() if each.kafka_dynamic]
+def _static_in_kbroker() -> list[Property[Value]]:
+    return [each for each in _all_properties() if each.kafka_dynamic]
 
 
 def _kafka_only(effect: Effect) -> str:
     names = ", ".join(_code(name) for name, each in KAFKA_ONLY.items() if each.effect is effect)
-    why = (
+    reason = (
         "Feature not implemented yet"
         if effect is Effect.LATER
         else "Without effect because kbroker works differently"
     )
-    return f"{why}: {names}.\n"
+    return f"{reason}: {names}.\n"
 
 
-def _own() -> list[Property[Value]]:
-    return [each for each in _all() if each.own]
+def _kbroker_only() -> list[Property[Value]]:
+    return [each for each in _all_properties() if each.kbroker_only]
 
 
 def _difference(each: Property[Value]) -> tuple[str, ...]:
-    ours = _value(each.default)
+    kbroker_default = _value(each.default)
     if each.per_nodes:
-        ours += f" with one node, {each.per_nodes(3)} with three"
+        kbroker_default += f" with one node, {each.per_nodes(3)} with three"
     kafka = each.kafka_default or ""
-    return _code(each.name), ours, kafka if kafka.startswith("none:") else _value(kafka)
+    return _code(each.name), kbroker_default, kafka if kafka.startswith("none:") else _value(kafka)
 
 
 def _topic_row(each: Property[Value]) -> tuple[str, ...]:
@@ -246,7 +246,7 @@ def _code(text: str) -> str:
     return f"`{text}`"
 
 
-def _listed(properties: Iterable[Property[Value]]) -> str:
+def _name_list(properties: Iterable[Property[Value]]) -> str:
     return ", ".join(_code(each.name) for each in properties)
 
 

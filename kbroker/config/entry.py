@@ -9,7 +9,7 @@ from .property import Source
 
 
 class Synonym(NamedTuple):
-    """One source of a value. In a list of synonyms, the one with the highest priority is first."""
+    """One source of a value. Lists of synonyms begin with the highest priority."""
 
     name: str
     value: str | None

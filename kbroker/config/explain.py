@@ -17,7 +17,7 @@ _EFFECTS = {
 def explain(name: str) -> list[dict[str, object]]:
     """Return the facts about a setting, one item for each type of resource that has it.
 
-    Values are strings or lists of strings, or None if there is nothing to report.
+    Values are strings or lists of strings, or None if a fact does not apply.
 
     Raises:
         ConfigError: The setting is unknown; the message suggests the most similar name.
@@ -41,8 +41,8 @@ def explain(name: str) -> list[dict[str, object]]:
 
 
 def _facts(scope: Scope, each: Property[Value]) -> dict[str, object]:
-    of_broker = scope is Scope.BROKER
-    behind = [name for name in each.synonyms if name != each.name or not of_broker]
+    is_broker_setting = scope is Scope.BROKER
+    fallbacks = [name for name in each.synonyms if name != each.name or not is_broker_setting]
     return {
         "name": each.name,
         "of": str(scope),
@@ -54,11 +54,11 @@ def _facts(scope: Scope, each: Property[Value]) -> dict[str, object]:
         "allowed": each.allowed,
         "changes": "live" if each.dynamic else "restart",
         "effect": _EFFECTS[each.effect],
-        ("other_names" if of_broker else "else_from_broker"): behind or None,
-        "give_it": _ways(each.name) if of_broker else None,
-        "only_kbroker": "yes" if each.own else None,
+        ("other_names" if is_broker_setting else "else_from_broker"): fallbacks or None,
+        "give_it": _ways_to_set(each.name) if is_broker_setting else None,
+        "only_kbroker": "yes" if each.kbroker_only else None,
     }
 
 
-def _ways(name: str) -> list[str]:
+def _ways_to_set(name: str) -> list[str]:
     return [f"-o {name}=VALUE", f"{variable_of(name)}=VALUE", "a line in the file of --config"]

@@ -20,7 +20,7 @@ class _Range(NamedTuple):
     maximum: int | None = None
 
 
-class _Limited(NamedTuple):
+class _LimitedNumber(NamedTuple):
     """A number that groups may set within two limits, which are broker settings."""
 
     name: str
@@ -31,49 +31,49 @@ class _Limited(NamedTuple):
     maximum: _Range
     dynamic: bool = False
 
-    def default(self) -> Property[int]:
+    def default_property(self) -> Property[int]:
         """Return the broker setting that is the default of groups."""
         name = f"group.{self.name}"
         return _number(name, f"{self.doc}.", self.value, self.unit, self.dynamic)
 
-    def of_broker(self) -> tuple[Property[int], ...]:
+    def broker_properties(self) -> tuple[Property[int], ...]:
         """Return the broker settings: the default, the minimum and the maximum."""
         kind, _, rest = self.name.partition(".")
         minimum = f"Minimum value that a group may set for `{self.name}`."
         maximum = f"Maximum value that a group may set for `{self.name}`."
         return (
-            self.default(),
+            self.default_property(),
             _number(f"group.{kind}.min.{rest}", minimum, self.minimum, self.unit),
             _number(f"group.{kind}.max.{rest}", maximum, self.maximum, self.unit),
         )
 
-    def of_group(self) -> Property[int]:
+    def group_property(self) -> Property[int]:
         """Return the group setting."""
-        return _of_group(self.default())
+        return _group_property(self.default_property())
 
 
-def _timings(kind: str, words: str) -> tuple[_Limited, ...]:
-    """Return the settings that all three types of groups have."""
+def _timings(kind: str, group_words: str) -> tuple[_LimitedNumber, ...]:
+    """Return the settings that consumer, share and streams groups have alike, for one group type."""
     return (
-        _Limited(
+        _LimitedNumber(
             f"{kind}.session.timeout.ms",
-            f"How long a member may send no heartbeat before it is removed, in {words}",
+            f"How long a member may send no heartbeat before it is removed, in {group_words}",
             "ms",
             _Range(45_000, 1),
             _Range(45_000, 1),
             _Range(60_000, 1),
         ),
-        _Limited(
+        _LimitedNumber(
             f"{kind}.heartbeat.interval.ms",
-            f"Interval between the heartbeats of a member, in {words}",
+            f"Interval between the heartbeats of a member, in {group_words}",
             "ms",
             _Range(5_000, 1),
             _Range(5_000, 1),
             _Range(15_000, 1),
         ),
-        _Limited(
+        _LimitedNumber(
             f"{kind}.assignment.interval.ms",
-            f"Minimum interval between two assignments, in {words}",
+            f"Minimum interval between two assignments, in {group_words}",
             "ms",
             _Range(1_000, 0),
             _Range(0, 0),
@@ -88,7 +88,7 @@ _TIMINGS = (
     *_timings("share", "share groups"),
     *_timings("streams", "streams groups"),
 )
-_DELIVERIES = _Limited(
+_DELIVERY_COUNT_LIMIT = _LimitedNumber(
     "share.delivery.count.limit",
     "Maximum number of delivery attempts for a record in a share group",
     "",
@@ -96,7 +96,7 @@ _DELIVERIES = _Limited(
     _Range(2, 2, 5),
     _Range(10, 5, 25),
 )
-_LOCKS = _Limited(
+_MAX_RECORD_LOCKS = _LimitedNumber(
     "share.partition.max.record.locks",
     "Maximum number of acquired records of one partition in a share group",
     "",
@@ -104,7 +104,7 @@ _LOCKS = _Limited(
     _Range(100, 100, 2000),
     _Range(4000, 2000, 10_000),
 )
-_LOCK_DURATION = _Limited(
+_LOCK_DURATION = _LimitedNumber(
     "share.record.lock.duration.ms",
     "How long a share consumer holds the acquisition lock of a record",
     "ms",
@@ -129,8 +129,12 @@ def _number(
     )
 
 
-def _list(name: str, default: str, doc: str, pattern: str, words: str) -> Property[tuple[str, ...]]:
-    return Property(name, LIST, default, doc, pattern=pattern, pattern_words=words, dynamic=False)
+def _list(
+    name: str, default: str, doc: str, pattern: str, pattern_words: str
+) -> Property[tuple[str, ...]]:
+    return Property(
+        name, LIST, default, doc, pattern=pattern, pattern_words=pattern_words, dynamic=False
+    )
 
 
 _UNLIMITED = _Range(2**31 - 1, 1)
@@ -142,7 +146,9 @@ class GroupDefaults(Settings):
     title = "Consumer, share and streams groups"
 
     limited = tuple(
-        each for one in (*_TIMINGS, _DELIVERIES, _LOCKS, _LOCK_DURATION) for each in one.of_broker()
+        each
+        for one in (*_TIMINGS, _DELIVERY_COUNT_LIMIT, _MAX_RECORD_LOCKS, _LOCK_DURATION)
+        for each in one.broker_properties()
     )
     group_consumer_max_size = _number(
         "group.consumer.max.size", "Maximum number of members of a consumer group.", _UNLIMITED
@@ -196,11 +202,11 @@ class GroupDefaults(Settings):
         "group.streams.initial.rebalance.delay.ms",
         "How long a new streams group waits for more members before its first assignment.",
         _Range(3000, 0),
-        "How long a new streams group waits for more members before its first assignment.",
+        "ms",
     )
 
 
-def _of_group(default: Property[int]) -> Property[int]:
+def _group_property(default: Property[int]) -> Property[int]:
     """Return the group setting for a broker setting; the broker's limits apply to it."""
     name = default.name.removeprefix("group.")
     return replace(default, name=name, synonyms=(default.name,), maximum=None, dynamic=True)
@@ -209,14 +215,14 @@ def _of_group(default: Property[int]) -> Property[int]:
 class GroupSettings(Settings):
     __slots__ = ()
 
-    timings = tuple(each.of_group() for each in _TIMINGS)
-    share_delivery_count_limit = _DELIVERIES.of_group()
-    share_partition_max_record_locks = _LOCKS.of_group()
-    share_record_lock_duration_ms = _LOCK_DURATION.of_group()
-    streams_initial_rebalance_delay_ms = _of_group(
+    timings = tuple(each.group_property() for each in _TIMINGS)
+    share_delivery_count_limit = _DELIVERY_COUNT_LIMIT.group_property()
+    share_partition_max_record_locks = _MAX_RECORD_LOCKS.group_property()
+    share_record_lock_duration_ms = _LOCK_DURATION.group_property()
+    streams_initial_rebalance_delay_ms = _group_property(
         GroupDefaults.group_streams_initial_rebalance_delay_ms
     )
-    streams_num_standby_replicas = _of_group(GroupDefaults.group_streams_num_standby_replicas)
+    streams_num_standby_replicas = _group_property(GroupDefaults.group_streams_num_standby_replicas)
     share_auto_offset_reset = Property(
         "share.auto.offset.reset",
         STRING,

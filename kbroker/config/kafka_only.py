@@ -1,6 +1,6 @@
 """Broker settings of Apache Kafka 4.3 that kbroker accepts by name only.
 
-They are accepted wherever Kafka accepts them, stored and shown, and have no effect.
+kbroker accepts these settings wherever Kafka accepts them, stores and shows them. They have no effect.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from .property import Effect
 
 
 class KafkaOnlySetting(NamedTuple):
-    """A Kafka setting that kbroker lacks: its effect here, and whether it is dynamic in Kafka."""
+    """A Kafka setting that kbroker accepts by name only; `dynamic` is True if it is so in Kafka."""
 
     effect: Effect
     dynamic: bool
 
 
+# Static settings of features that kbroker does not implement yet.
 _LATER = """
 client.quota.callback.class
 early.start.listeners
@@ -53,6 +54,7 @@ ssl.allow.san.changes
 transaction.two.phase.commit.enable
 """
 
+# Dynamic settings of features that kbroker does not implement yet.
 _LATER_DYNAMIC = """
 log.cleaner.io.buffer.load.factor
 log.cleaner.io.buffer.size
@@ -74,6 +76,7 @@ ssl.secure.random.implementation
 ssl.trustmanager.algorithm
 """
 
+# Static settings without a meaning in kbroker.
 _NONE = """
 add.partitions.to.txn.retry.backoff.max.ms
 add.partitions.to.txn.retry.backoff.ms
@@ -144,6 +147,7 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms
 transaction.state.log.load.buffer.size
 """
 
+# Dynamic settings without a meaning in kbroker.
 _NONE_DYNAMIC = """
 config.providers
 follower.fetch.last.tiered.offset.enable
@@ -161,6 +165,7 @@ remote.log.reader.threads
 share.coordinator.cached.buffer.max.bytes
 """
 
+# Settings that Kafka 4.0 removed, but that existing configuration files contain.
 _BEFORE_4 = """
 broker.id.generation.enable
 control.plane.listener.name
@@ -172,11 +177,9 @@ log.message.timestamp.difference.max.ms
 offsets.commit.required.acks
 reserved.broker.max.id
 """
-"""Gone since Kafka 4.0, and still in configuration files."""
-
+# Prefix of the settings of a single listener: `listener.name.NAME.SETTING` (KIP-103).
 LISTENER_PREFIX = "listener.name."
-"""Begins the names of settings of one listener, before its own name (KIP-103)."""
-_TOKENS = (
+_TOKEN_SETTINGS = (
     "sasl.oauthbearer.clock.",
     "sasl.oauthbearer.expected.",
     "sasl.oauthbearer.jwks.",
@@ -186,20 +189,21 @@ _TOKENS = (
     "sasl.oauthbearer.client.credentials.",
     "sasl.oauthbearer.scope",
 )
-_APPLIED_TO_LOGINS = (
+_AUTHENTICATION_SETTINGS = (
     "connections.max.reauth.ms",
     "sasl.server.callback.handler.class",
 )
-_APPLIED_TO_LISTENERS = (
+# Prefixes of settings that kbroker applies to a single listener.
+_LISTENER_SETTINGS = (
     "max.connection.creation.rate",
-    *_APPLIED_TO_LOGINS,
+    *_AUTHENTICATION_SETTINGS,
     *(
         f"{mechanism}.{name}"
         for mechanism in ("plain", "scram-sha-256", "scram-sha-512", "oauthbearer")
-        for name in _APPLIED_TO_LOGINS
+        for name in _AUTHENTICATION_SETTINGS
     ),
-    *_TOKENS,
-    *(f"oauthbearer.{name}" for name in _TOKENS),
+    *_TOKEN_SETTINGS,
+    *(f"oauthbearer.{name}" for name in _TOKEN_SETTINGS),
     "oauthbearer.sasl.jaas.config",
     "sasl.enabled.mechanisms",
     "sasl.mechanism.inter.broker.protocol",
@@ -221,7 +225,7 @@ _APPLIED_TO_LISTENERS = (
 _NONE_PREFIXES = ("confluent.", "password.encoder.", "rlmm.config.", "rsm.config.", "zookeeper.")
 
 
-def _all() -> Iterator[tuple[str, KafkaOnlySetting]]:
+def _all_settings() -> Iterator[tuple[str, KafkaOnlySetting]]:
     for names, effect, dynamic in (
         (_LATER, Effect.LATER, False),
         (_LATER_DYNAMIC, Effect.LATER, True),
@@ -234,14 +238,14 @@ def _all() -> Iterator[tuple[str, KafkaOnlySetting]]:
 
 
 # Sorted by name.
-KAFKA_ONLY: Mapping[str, KafkaOnlySetting] = MappingProxyType(dict(sorted(_all())))
+KAFKA_ONLY: Mapping[str, KafkaOnlySetting] = MappingProxyType(dict(sorted(_all_settings())))
 
 
 def find_kafka_only(name: str) -> KafkaOnlySetting | None:
     """Return the entry of a setting that is not in kbroker's table, or None if Kafka lacks it."""
     if name.startswith(LISTENER_PREFIX):
         rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
-        if rest.startswith(_APPLIED_TO_LISTENERS):
+        if rest.startswith(_LISTENER_SETTINGS):
             return KafkaOnlySetting(Effect.APPLIED, True)
         return KafkaOnlySetting(Effect.LATER, True)
     if name.startswith(_NONE_PREFIXES) or ".jmx." in name:

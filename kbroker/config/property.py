@@ -21,7 +21,7 @@ class ConfigError(ValueError):
 
 
 class Type(IntEnum):
-    """Kafka's ``ConfigType``, as numbered in DescribeConfigs answers."""
+    """Kafka's ``ConfigType``, as numbered in DescribeConfigs responses."""
 
     BOOLEAN = 1
     STRING = 2
@@ -35,7 +35,7 @@ class Type(IntEnum):
 
 
 class Source(IntEnum):
-    """Kafka's ``ConfigSource``: where a value came from, as numbered in DescribeConfigs answers."""
+    """Kafka's ``ConfigSource``: origin of a value, as numbered in DescribeConfigs responses."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -131,17 +131,16 @@ class Property(Generic[T_co]):
     Attributes:
         default: Text as Kafka writes it, None if unset.
         unit: Unit of a number (``ms``, ``minutes``, ``hours``, ``bytes``, ...).
-        also: Numbers allowed outside the range.
+        extra_numbers: Numbers allowed outside the range.
         pattern: Regular expression that the whole text must match.
         pattern_words: Description of ``pattern`` for messages.
-        longest: Maximum number of items of a list.
-        synonyms: Broker settings that are the default of a topic setting, or the names of one
-            broker
-            setting, most precise first.
+        items_max: Maximum number of items of a list.
+        synonyms: For a topic or group setting, the broker settings with its default. For a broker
+            setting, all its names, the most precise unit first.
         kafka_default: Default of Kafka 4.3 if it differs.
         kafka_dynamic: True if the setting is dynamic in Kafka but needs a restart here.
-        own: True if Kafka lacks the setting.
-        internal: Omitted from DescribeConfigs responses, as Kafka does with its internal settings.
+        kbroker_only: True if Kafka lacks the setting.
+        internal: True if DescribeConfigs responses omit the setting, like Kafka's internal settings.
         per_nodes: Returns the default for a number of nodes; ``default`` is its value for one node.
     """
 
@@ -152,17 +151,17 @@ class Property(Generic[T_co]):
     unit: str = ""
     minimum: float | None = None
     maximum: float | None = None
-    also: tuple[int, ...] = ()
+    extra_numbers: tuple[int, ...] = ()
     choices: tuple[str, ...] = ()
     pattern: str = ""
     pattern_words: str = ""
-    longest: int | None = None
+    items_max: int | None = None
     dynamic: bool = True
     effect: Effect = Effect.APPLIED
     synonyms: tuple[str, ...] = ()
     kafka_default: str | None = None
     kafka_dynamic: bool = False
-    own: bool = False
+    kbroker_only: bool = False
     internal: bool = False
     per_nodes: Callable[[int], int] | None = None
 
@@ -205,7 +204,7 @@ class Property(Generic[T_co]):
                 return "true or false"
             case Type.LIST if self.choices:
                 return f"a comma-separated list of {', '.join(self.choices)}"
-            case Type.LIST if self.longest == 1:
+            case Type.LIST if self.items_max == 1:
                 return "a single item"
             case Type.LIST:
                 return "a comma-separated list"
@@ -215,7 +214,7 @@ class Property(Generic[T_co]):
 
     def _allowed_numbers(self) -> str:
         kind = "a number" if self.type is Type.DOUBLE else "an integer"
-        extra = "".join(f" or {number}" for number in self.also)
+        extra = "".join(f" or {number}" for number in self.extra_numbers)
         match self.minimum, self.maximum:
             case None, None:
                 return kind
@@ -261,12 +260,12 @@ class Property(Generic[T_co]):
         if isinstance(value, bool):
             return True
         if isinstance(value, int | float):
-            return value in self.also or self._in_range(value)
+            return value in self.extra_numbers or self._in_range(value)
         return not self.choices or value in self.choices
 
     def _allows_items(self, items: tuple[str, ...]) -> bool:
         known = not self.choices or all(item in self.choices for item in items)
-        return known and all(items) and (self.longest is None or len(items) <= self.longest)
+        return known and all(items) and (self.items_max is None or len(items) <= self.items_max)
 
     def _in_range(self, number: float) -> bool:
         bound = self.kind.bound
@@ -332,7 +331,7 @@ PASSWORD: Kind[str] = Kind(Type.PASSWORD, str, unset="")
 def properties_of(owner: type[Settings]) -> Iterator[Property[Value]]:
     """Yield the settings that a class and its bases declare, the bases first.
 
-    A tuple of properties declares settings that are only read by computed names.
+    A class attribute may also be a tuple of properties, for settings that are read by computed names.
     """
     for base in owner.__bases__:
         if issubclass(base, Settings):

@@ -31,7 +31,7 @@ class TopicSettings(Settings):
         "library.",
         minimum=1,
         maximum=9,
-        also=(-1,),
+        extra_numbers=(-1,),
         synonyms=("compression.gzip.level",),
     )
     compression_lz4_level = Property(
@@ -342,7 +342,7 @@ class TopicSettings(Settings):
         BOOLEAN,
         "false",
         "If true, a replica outside the ISR can become leader if no other replica is available, "
-        "which can lose records. In kbroker only an explicit request does that "
+        "which can lose records. In kbroker only an explicit request elects such a replica "
         "(`kafka-leader-election --election-type unclean`).",
         synonyms=("unclean.leader.election.enable",),
         effect=Effect.NONE,

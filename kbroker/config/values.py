@@ -23,7 +23,7 @@ from .tables import (
 )
 from .topic_table import TopicSettings
 
-_STRENGTH = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC_BROKER)
+_SOURCE_PRIORITY = (Source.DYNAMIC_BROKER, Source.DYNAMIC_DEFAULT_BROKER, Source.STATIC_BROKER)
 
 
 # Origin of the layer of ``KAFKA_*`` variables.
@@ -68,7 +68,9 @@ class BrokerConfig(BrokerSettings):
     def __init__(
         self, layers: Iterable[Layer] = (), *, nodes: int = 1, strict: bool = False
     ) -> None:
-        ordered = sorted(map(_with_both_ids, layers), key=lambda each: _STRENGTH.index(each.source))
+        ordered = sorted(
+            map(_with_both_ids, layers), key=lambda each: _SOURCE_PRIORITY.index(each.source)
+        )
         self.layers: tuple[Layer, ...] = tuple(ordered)
         self.nodes = nodes
         self.strict = strict
@@ -77,7 +79,7 @@ class BrokerConfig(BrokerSettings):
         self.notices: tuple[Notice, ...] = _notices(self)
         # Entries of a topic without its own settings, cached by `describe_topic`.
         self.topic_defaults: tuple[ConfigEntry, ...] | None = None
-        _check_together(self)
+        _check_combinations(self)
 
     @classmethod
     def load(
@@ -142,10 +144,10 @@ class BrokerConfig(BrokerSettings):
     def for_separate_processes(self) -> BrokerConfig:
         """Return the settings for a node whose cluster has nodes in other processes.
 
-        The default timeouts are then Kafka's: a process, its machine or the network may pause for
-        longer than a node within one process.
+        The default timeouts are Kafka's, because a separate process, its machine or the network may
+        pause for longer than a node within this process.
         """
-        own = Layer("nodes in processes of their own", _SEPARATE_PROCESS_DEFAULTS)
+        own = Layer("nodes in separate processes", _SEPARATE_PROCESS_DEFAULTS)
         return BrokerConfig([*self.layers, own], nodes=self.nodes, strict=self.strict)
 
     def __getitem__(self, name: str) -> Value:
@@ -177,10 +179,10 @@ class BrokerConfig(BrokerSettings):
         """
 
         def setting(name: str, mechanism: str | None = None) -> str:
-            place = f"{LISTENER_PREFIX}{listener.lower()}."
-            own = [place + name] if mechanism is None else [f"{place}{mechanism.lower()}.{name}"]
-            if mechanism is not None and name not in _OF_ONE_MECHANISM:
-                own.append(place + name)
+            prefix = f"{LISTENER_PREFIX}{listener.lower()}."
+            own = [prefix + name] if mechanism is None else [f"{prefix}{mechanism.lower()}.{name}"]
+            if mechanism is not None and name not in _ONLY_PER_MECHANISM:
+                own.append(prefix + name)
             each = find_property(Scope.BROKER, name)
             texts = (
                 layer.values[spelled]
@@ -245,14 +247,16 @@ class BrokerConfig(BrokerSettings):
         return self._inter_broker_listener_name.upper()
 
     def _without_controllers(self, listeners: Iterable[str]) -> tuple[str, ...]:
-        left_out = {each.upper() for each in self.controller_listener_names}
+        controllers = {each.upper() for each in self.controller_listener_names}
         return tuple(
-            each for each in listeners if each.partition("://")[0].strip().upper() not in left_out
+            each
+            for each in listeners
+            if each.partition("://")[0].strip().upper() not in controllers
         )
 
 
 class ResourceConfig(Settings):
-    """Settings of a resource with its own values: these, or else the broker's.
+    """Settings of a topic, group or subscription: its own values, or else the broker's.
 
     Attributes:
         errors: Errors of the stored settings that `stored` ignored.
@@ -293,7 +297,7 @@ class ResourceConfig(Settings):
         return self.effective(name)
 
     def effective(self, name: str) -> Value:
-        """Return the own value, or else the broker's, or else the default.
+        """Return the resource's own value, or else the broker's, or else the default.
 
         Raises:
             KeyError: The name is unknown.
@@ -373,10 +377,12 @@ def _with_both_ids(layer: Layer) -> Layer:
     return layer._replace(values={**layer.values, "node.id": number, "broker.id": number})
 
 
-# Settings that Kafka does not read for a listener without a mechanism prefix.
-_OF_ONE_MECHANISM = ("sasl.jaas.config",)
-_PER_LISTENER = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
-_PER_NODE = ("cordoned.log.dirs", "listener", "principal.builder.", "sasl.", "ssl.")
+# Settings that need both a listener prefix and a mechanism prefix, as in Kafka.
+_ONLY_PER_MECHANISM = ("sasl.jaas.config",)
+# Prefixes of settings that are dynamic only with a listener prefix, as in Kafka.
+_ONLY_PER_LISTENER = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
+# Prefixes of settings that are dynamic only for a single broker, as in Kafka.
+_ONLY_PER_BROKER = ("cordoned.log.dirs", "listener", "principal.builder.", "sasl.", "ssl.")
 
 
 def _check_dynamic(names: Iterable[str], source: Source) -> None:
@@ -388,26 +394,26 @@ def _check_dynamic(names: Iterable[str], source: Source) -> None:
     unknown = [unknown_name(name, Scope.BROKER) for name, each in known.items() if each is None]
     if unknown:
         raise ConfigError("\n".join(unknown))
-    _refuse_any(
+    _reject_if_any(
         "Cannot update these configs dynamically",
         (name for name, each in known.items() if each and not each.dynamic),
     )
-    _refuse_any(
+    _reject_if_any(
         "These security configs can be dynamically updated only per-listener using the listener "
         "prefix",
-        (name for name in known if name.startswith(_PER_LISTENER)),
+        (name for name in known if name.startswith(_ONLY_PER_LISTENER)),
     )
     if source is Source.DYNAMIC_DEFAULT_BROKER:
-        _refuse_any(
+        _reject_if_any(
             "Cannot update these configs at default cluster level, broker id must be specified",
-            (name for name in known if name.startswith(_PER_NODE)),
+            (name for name in known if name.startswith(_ONLY_PER_BROKER)),
         )
 
 
-def _refuse_any(reason: str, names: Iterable[str]) -> None:
-    refused = ", ".join(names)
-    if refused:
-        raise ConfigError(f"{reason}: [{refused}]")
+def _reject_if_any(reason: str, names: Iterable[str]) -> None:
+    rejected = ", ".join(names)
+    if rejected:
+        raise ConfigError(f"{reason}: [{rejected}]")
 
 
 @cache
@@ -436,7 +442,7 @@ def _parsed(layers: tuple[Layer, ...]) -> dict[str, Value]:
 
 
 def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
-    """Return one notice for all names without effect, and one for each name that needs a warning."""
+    """Return a warning for each problematic name, and one notice for all names without effect."""
     ignored, warnings = [], []
     for name in sorted({name for layer in config.layers for name in layer.values}):
         match effect_of(name):
@@ -449,15 +455,17 @@ def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
     if config.strict and warnings:
         raise ConfigError("\n".join(warnings))
     notices = [Notice("warning", text) for text in warnings]
-    taken = [name for each in config.layers if each.origin == KAFKA_ORIGIN for name in each.values]
-    if taken:
-        notices.append(Notice("info", f"Settings from KAFKA_*: {', '.join(sorted(taken))}"))
+    kafka_names = [
+        name for each in config.layers if each.origin == KAFKA_ORIGIN for name in each.values
+    ]
+    if kafka_names:
+        notices.append(Notice("info", f"Settings from KAFKA_*: {', '.join(sorted(kafka_names))}"))
     if ignored:
         notices.append(Notice("info", f"Settings without effect: {', '.join(ignored)}"))
     return tuple(notices)
 
 
-def _check_together(config: BrokerConfig) -> None:
+def _check_combinations(config: BrokerConfig) -> None:
     """Raise ConfigError if settings contradict each other."""
     errors = [
         f"{name}: invalid value 0; it must be -1 (unlimited) or at least 1"

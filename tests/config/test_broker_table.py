@@ -62,7 +62,7 @@ def test_table_has_every_kafka_setting(scope: Scope) -> None:
 
 def test_own_settings_are_missing_in_kafka() -> None:
     kafka = kafka_settings("broker")
-    own = {each.name for each in BROKER_PROPERTIES.values() if each.own}
+    own = {each.name for each in BROKER_PROPERTIES.values() if each.kbroker_only}
     # Kafka names outside its broker settings: of its authorizer, and quotas that tools set.
     unused = {
         "super.users",

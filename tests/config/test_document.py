@@ -24,5 +24,5 @@ def test_configuration_page_lists_every_setting_and_difference() -> None:
     differences = page.split("## Differences from")[1].split("## DescribeConfigs")[0]
     for each in (*BROKER_PROPERTIES.values(), *TOPIC_PROPERTIES.values()):
         assert f"| `{each.name}` |" in page, each.name
-        if each.own or each.kafka_default is not None or each.effect is not Effect.APPLIED:
+        if each.kbroker_only or each.kafka_default is not None or each.effect is not Effect.APPLIED:
             assert f"`{each.name}`" in differences, each.name

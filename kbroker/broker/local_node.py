@@ -634,7 +634,7 @@ class NodeFactory:
             StorageError: The data directory was created for one node.
         """
         directories = self._shared.directories
-        if directories.alone is not None and not self._shared.in_memory:
+        if directories.single_node is not None and not self._shared.in_memory:
             raise StorageError(
                 f"{' and '.join(directories.paths)}: the data directory was created for one node; "
                 f"stop it and run `kbroker cluster resize --nodes 2 {' '.join(directories.paths)}`"

@@ -287,7 +287,7 @@ def import_kafka(
     ]
     columns = [Column("topic"), Column("partitions"), Column("configs")]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
-    for sentence in plan.left_out:
+    for sentence in plan.not_imported:
         say(f"not imported: {sentence}", err=True)
     if not plan.is_clean:
         say("Kafka was not shut down cleanly; the first start checks all logs", err=True)

@@ -21,9 +21,9 @@ from kbroker.storage.naming import META_PROPERTIES, RESERVE, directory_name
 
 from .found_directories import (
     LEAVING_JOURNAL,
-    LEFT_BY_NODES,
     METADATA_JOURNAL,
     NODE_DIRECTORY,
+    NODE_FILES,
     FoundDirectory,
     check_is_ours,
     found_directory,
@@ -37,31 +37,31 @@ JOURNAL_RESERVE = METADATA_JOURNAL + RESERVE
 class DataDirectories:
     """The data directories of a process.
 
-    A single node has its logs directly in them. Several nodes have a subdirectory each (`node-1` and
-    so on) in every one of them, beside the journal.
+    A single node has its logs directly in these directories. Several nodes have a subdirectory each
+    (`node-1` and so on) in each directory. The journal is in one of the directories.
 
     Attributes:
         files: The file system.
         paths: Absolute paths.
-        known: IDs of the nodes that have a subdirectory there.
+        known: IDs of the nodes that have a subdirectory in one of `paths`.
         alone: The single node whose logs are directly in `paths`, or None.
     """
 
     files: Files
     paths: Sequence[str]
     known: frozenset[int]
-    alone: int | None
+    single_node: int | None
 
     def of_node(self, node_id: int) -> list[str]:
         """Return the log directories of a node."""
-        if node_id == self.alone:
+        if node_id == self.single_node:
             return [*self.paths]
-        above = self.paths if self.alone is None else _joined_paths(self.paths)
+        above = self.paths if self.single_node is None else _joined_paths(self.paths)
         return [node_directory(path, node_id) for path in above]
 
     def is_in_use(self, path: str) -> bool:
         """Return True if a node has stored something in the directory at `path`."""
-        return any(name in LEFT_BY_NODES for name in self.files.listdir(path)) or any(
+        return any(name in NODE_FILES for name in self.files.listdir(path)) or any(
             self.files.is_directory(f"{path}/{directory_name(*key)}")
             for key in partitions_among(self.files.listdir(path))
         )
@@ -75,7 +75,7 @@ class DataDirectories:
         Raises:
             StorageError: A directory cannot be removed.
         """
-        paths = self.of_node(node_id) if node_id != self.alone else []
+        paths = self.of_node(node_id) if node_id != self.single_node else []
         kept = [path for path in paths if stray_directories(self.files, path)]
         for path in paths:
             if path not in kept:
@@ -97,12 +97,12 @@ class DataDirectories:
         if not self.known:
             return [*range(first, first + (nodes or 1))]
         ids = sorted(self.known)
-        there = f"{' and '.join(self.paths)}: found nodes {', '.join(map(str, ids))}"
+        found_text = f"{' and '.join(self.paths)}: found nodes {', '.join(map(str, ids))}"
         if ids[0] < first:
-            raise StorageError(f"{there}; start with node.id={ids[0]}")
+            raise StorageError(f"{found_text}; start with node.id={ids[0]}")
         if nodes is not None and nodes < len(ids):
             raise StorageError(
-                f"{there}; start with --nodes {len(ids)}, and remove nodes with "
+                f"{found_text}; start with --nodes {len(ids)}, and remove nodes with "
                 "`kbroker cluster node remove` or `kbroker cluster resize --nodes 1`"
             )
         free = (each for each in count(first) if each not in self.known)
@@ -159,7 +159,7 @@ class DataDirectories:
     def open_store(
         self, found: Iterable[FoundDirectory], *, in_thread: InThread | None = None
     ) -> LocalStore:
-        """Open the metadata journal, in whichever directory it is; a new one is in the first.
+        """Open the metadata journal in one of the directories, or a new one in the first directory.
 
         The store writes nothing before the first change.
 
@@ -168,8 +168,8 @@ class DataDirectories:
             in_thread: See `LocalStore`.
 
         Raises:
-            StorageError: The journal is damaged, there are several, or there are partitions without a
-                journal. Such partitions would belong to no topic, and a node removes those.
+            StorageError: The journal is damaged, there are several journals, or there are partitions
+                without a journal. Nodes would remove these partitions, which belong to no topic.
         """
         for path in self.paths:
             if self.files.exists(f"{path}/{LEAVING_JOURNAL}"):
@@ -177,25 +177,25 @@ class DataDirectories:
                     f"{path}: the metadata is being migrated to another store; finish the migration with "
                     "the same `kbroker cluster migrate-metadata --to` as before"
                 )
-        there = self._journals()
-        if len(there) > 1:
+        existing = self._journals()
+        if len(existing) > 1:
             raise StorageError(
-                f"found several metadata journals, {' and '.join(there)}; move all but one away"
+                f"found several metadata journals, {' and '.join(existing)}; move all but one away"
             )
         partitions = sum(len(each.partitions) for each in found)
-        if not there and partitions:
+        if not existing and partitions:
             raise StorageError(
                 f"{' and '.join(self.paths)}: found {partitions} partitions, but no {METADATA_JOURNAL} "
                 "with their topics; add its directory to log.dirs, or restore it from a backup"
             )
-        path = there[0] if there else f"{self.paths[0]}/{METADATA_JOURNAL}"
+        path = existing[0] if existing else f"{self.paths[0]}/{METADATA_JOURNAL}"
         return LocalStore(self.files, path, in_thread=in_thread)
 
     def check_has_no_store(self) -> None:
-        """Raise StorageError if the directories contain metadata, although it is to be in etcd."""
-        if there := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
+        """Raise StorageError if the directories contain metadata, which must be in etcd only."""
+        if existing := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
             raise StorageError(
-                f"{there[0]} belongs to a cluster with its metadata in its own directory; start it without "
+                f"{existing[0]} belongs to a cluster with its metadata in its own directory; start it without "
                 "--cluster, or migrate it with `kbroker cluster migrate-metadata --to`"
             )
 
@@ -253,16 +253,16 @@ def find_data_directories(
             raise StorageError(f"{path} is a file; set a directory with --data-dir")
     known = node_directories(files, paths)
     wanted = nodes or 1
-    alone = known_cluster(files, paths) is not None
-    if alone and wanted > 1 and files.durable:
+    has_single_node = known_cluster(files, paths) is not None
+    if has_single_node and wanted > 1 and files.durable:
         raise StorageError(
             f"{' and '.join(paths)}: the directories belong to a single node; convert them for {wanted} "
             f"nodes with `kbroker cluster resize --nodes {wanted} {' '.join(paths)}`"
         )
-    if alone and not files.durable:
+    if has_single_node and not files.durable:
         known = node_directories(files, _joined_paths(paths)) | {first}
-    is_alone = alone or (not known and wanted == 1)
-    return DataDirectories(files, paths, known, first if is_alone else None)
+    is_single = has_single_node or (not known and wanted == 1)
+    return DataDirectories(files, paths, known, first if is_single else None)
 
 
 def _joined_paths(paths: Iterable[str]) -> list[str]:
@@ -289,4 +289,4 @@ def _is_of_a_node(files: Files, path: str) -> bool:
     """Return True if a directory belongs to a node, even if it lacks `meta.properties`."""
     if files.exists(f"{path}/{META_PROPERTIES}"):
         return True
-    return files.is_directory(path) and not LEFT_BY_NODES.isdisjoint(files.listdir(path))
+    return files.is_directory(path) and not NODE_FILES.isdisjoint(files.listdir(path))

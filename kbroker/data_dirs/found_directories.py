@@ -32,7 +32,7 @@ SEEN_REVISION = "metadata.revision"
 LEAVING_JOURNAL = METADATA_JOURNAL + ".leaving"
 NODE_DIRECTORY = re.compile(r"node-(\d+)")
 # Files other than `meta.properties` that a node leaves in a used directory.
-LEFT_BY_NODES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
+NODE_FILES = frozenset({RECOVERY_POINTS, HIGH_WATERMARKS, CLEAN_SHUTDOWN})
 # Files that a new directory may contain: leftovers of an interrupted start and of a file system.
 IGNORED = frozenset(
     {
@@ -93,7 +93,7 @@ def directories_with_records(files: Files, path: str) -> list[str]:
 def check_is_ours(files: Files, path: str) -> None:
     """Raise StorageError for a directory with contents of neither kbroker nor Apache Kafka.
 
-    A name that could be a partition's is not enough, because many names end in a number.
+    A subdirectory with the name of a partition is not sufficient, because many names end in a number.
     """
     if not _is_new(files, path) and not _is_in_use(files, path):
         names = [each for each in files.listdir(path) if each not in IGNORED]
@@ -114,7 +114,7 @@ def _is_in_use(files: Files, path: str) -> bool:
     names = files.listdir(path)
     if META_PROPERTIES in names or METADATA_JOURNAL in names:
         return True
-    if not LEFT_BY_NODES.isdisjoint(names):
+    if not NODE_FILES.isdisjoint(names):
         return True
     nodes = [name for name in names if NODE_DIRECTORY.fullmatch(name)]
     if any(files.exists(f"{path}/{name}/{META_PROPERTIES}") for name in nodes):

@@ -106,8 +106,8 @@ class ImportedSecurity:
         if not values:
             del self.quotas[entity]
 
-    def drop_unknown(self) -> Iterator[str]:
-        """Remove quotas that kbroker does not support, and yield a sentence about all that is omitted."""
+    def remove_unsupported(self) -> Iterator[str]:
+        """Remove quotas that kbroker does not support; yield a sentence about each omitted entry."""
         for entity, values in [*self.quotas.items()]:
             for key, value in [*values.items()]:
                 try:

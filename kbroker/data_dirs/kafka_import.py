@@ -1,11 +1,11 @@
 """Import of partitions from the directories of a stopped Apache Kafka: `kbroker log import`.
 
-Apache Kafka and kbroker use the same file formats. So segments, indexes, epochs, producer snapshots,
-`__consumer_offsets` and the offset checkpoints are transferred unchanged. Kafka's metadata log
+Apache Kafka and kbroker use the same file formats. Segments, indexes, epochs, producer snapshots,
+`__consumer_offsets` and the offset checkpoints are therefore transferred unchanged. Kafka's metadata log
 contains the rest: topic settings, leader epochs, producer IDs, users, ACLs and quotas.
 
-`meta.properties` is written last, and a broker rejects a directory with topics but without that file.
-So an incomplete import cannot be started. The same command continues an interrupted import.
+`meta.properties` is written last. A broker rejects a directory with topics but without that file, so an
+incomplete import cannot be started. The same command continues an interrupted import.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ METADATA_TOPIC = "__cluster_metadata"
 FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
 INT32_MAX = 2**31 - 1
 CAUSE = "imported from Apache Kafka"
-# Producer IDs per block that Kafka gives a broker; IDs of a block may be used but not logged yet.
+# Number of producer IDs in the blocks that Kafka allocates to brokers. Used IDs may not be logged yet.
 PRODUCER_ID_BLOCK = 1000
 
 Key = tuple[str, int]
@@ -163,7 +163,7 @@ class Plan:
     security: ImportedSecurity
     cluster_id: str
     # Sentences about data that is not imported.
-    left_out: list[str]
+    not_imported: list[str]
 
     @property
     def is_clean(self) -> bool:
@@ -172,7 +172,7 @@ class Plan:
     @property
     def bytes(self) -> int:
         """Total size of all files in bytes."""
-        return sum(_size(directory) for directory in self.directories.values())
+        return sum(_total_bytes(directory) for directory in self.directories.values())
 
 
 # -- reading
@@ -246,7 +246,7 @@ def _check_plain(path: Path) -> None:
 
 
 def _check_stopped(path: Path) -> None:
-    """Raise KafkaImportError if Kafka runs, which then holds an `fcntl` lock on a file."""
+    """Raise KafkaImportError if a running Kafka holds its `fcntl` lock on the directory."""
     try:
         import fcntl
     except ImportError:  # pragma: no cover - Windows, where an open file cannot be copied anyway
@@ -262,22 +262,22 @@ def _check_stopped(path: Path) -> None:
 
 def _topic_id(directory: Path) -> UUID:
     try:
-        held = PartitionMetadata.from_bytes((directory / PARTITION_METADATA).read_bytes())
+        metadata = PartitionMetadata.from_bytes((directory / PARTITION_METADATA).read_bytes())
     except OSError:
-        held = None
-    if held is None:
+        metadata = None
+    if metadata is None:
         raise KafkaImportError(
             f"{directory / PARTITION_METADATA} is missing or damaged; start and stop the broker with "
             "Kafka 2.8 or newer to create it"
         )
-    return held.topic_id
+    return metadata.topic_id
 
 
 def read_metadata(sources: Iterable[Source]) -> KafkaMetadata | None:
     """Read the metadata log of the first directory that contains it: newest snapshot, then records.
 
     Returns:
-        None if no directory contains it.
+        The metadata, or None if no directory contains the metadata log.
     """
     for source in sources:
         directory = source.path / directory_name(METADATA_TOPIC, 0)
@@ -336,8 +336,8 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
     wanted = set(only)
     directories: dict[Key, Path] = {}
     ids: dict[str, UUID] = {}
-    arrived = (data_dir, _partitions_in(data_dir)[0])
-    for path, partitions in (arrived, *((each.path, each.partitions) for each in sources)):
+    earlier_run = (data_dir, _partitions_in(data_dir)[0])
+    for path, partitions in (earlier_run, *((each.path, each.partitions) for each in sources)):
         for key, topic_id in partitions.items():
             if wanted and key[0] not in wanted:
                 continue
@@ -348,22 +348,24 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
                 )
     if not directories:
         raise KafkaImportError("the directories contain no partitions of the requested topics")
-    left_out = [
+    not_imported = [
         f"{source.path / name}: not a valid partition name"
         for source in sources
         for name in source.foreign
     ]
-    topics = [_topic(name, ids[name], directories, metadata, left_out) for name in sorted(ids)]
+    topics = [_topic(name, ids[name], directories, metadata, not_imported) for name in sorted(ids)]
     next_id = _next_producer_id(directories.values(), metadata)
-    left_out += _open_transactions(directories)
-    left_out += _broker_settings(topics, metadata)
+    not_imported += _open_transactions(directories)
+    not_imported += _broker_settings(topics, metadata)
     security = ImportedSecurity() if metadata is None else metadata.security
-    left_out += security.drop_unknown()
+    not_imported += security.remove_unsupported()
     if metadata is None:
-        left_out.append(
+        not_imported.append(
             f"topic settings, users, ACLs, quotas: no directory contains {METADATA_TOPIC}-0"
         )
-    return Plan(sources, directories, topics, next_id, security, sources[0].cluster_id, left_out)
+    return Plan(
+        sources, directories, topics, next_id, security, sources[0].cluster_id, not_imported
+    )
 
 
 def _topic(
@@ -371,7 +373,7 @@ def _topic(
     topic_id: UUID,
     directories: Mapping[Key, Path],
     metadata: KafkaMetadata | None,
-    left_out: list[str],
+    not_imported: list[str],
 ) -> Topic:
     indexes = sorted(index for topic, index in directories if topic == name)
     if indexes != list(range(len(indexes))):
@@ -380,7 +382,7 @@ def _topic(
             f"partition {missing} of {name} is in none of the directories; add the other directories of "
             "log.dirs, or those of the other brokers"
         )
-    topic = Topic(name, topic_id, configs=_known_configs(name, metadata, left_out))
+    topic = Topic(name, topic_id, configs=_known_configs(name, metadata, not_imported))
     if topic.is_internal:
         topic.configs.setdefault("cleanup.policy", "compact")  # never by age
     for index in indexes:
@@ -392,14 +394,14 @@ def _topic(
 
 
 def _known_configs(
-    name: str, metadata: KafkaMetadata | None, left_out: list[str]
+    name: str, metadata: KafkaMetadata | None, not_imported: list[str]
 ) -> dict[str, str]:
     known = {}
     for key, value in (metadata.configs.get(name, {}) if metadata else {}).items():
         try:
             validate_topic_configs({key: value}, BrokerConfig())
         except ConfigError as error:
-            left_out.append(f"{key}={value} of {name}: {error}")
+            not_imported.append(f"{key}={value} of {name}: {error}")
         else:
             known[key] = value
     return known
@@ -414,7 +416,7 @@ def _leader_epoch(directory: Path) -> int:
 
 
 def _next_producer_id(directories: Iterable[Path], metadata: KafkaMetadata | None) -> int:
-    """Return a producer ID above all that were used."""
+    """Return a producer ID above all used producer IDs."""
     if metadata is not None and metadata.next_producer_id:
         return metadata.next_producer_id
     largest = max(
@@ -440,7 +442,7 @@ def _producer_ids(directory: Path) -> Iterator[int]:
 
 
 def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) -> Iterator[str]:
-    """Yield warnings about broker settings that affect topics, above all retention."""
+    """Yield warnings about broker settings that affect topics, such as retention."""
     kept = [
         topic.name
         for topic in topics
@@ -474,7 +476,7 @@ def _open_transactions(directories: Mapping[Key, Path]) -> Iterator[str]:
 
 
 async def import_logs(
-    what: Plan,
+    plan: Plan,
     data_dir: Path,
     *,
     node_id: int,
@@ -486,7 +488,7 @@ async def import_logs(
     After an OSError or StorageError, plan and call again to continue.
 
     Args:
-        what: The plan.
+        plan: The plan.
         data_dir: Target directory of the plan.
         node_id: ID of the node that will use the directory.
         transfer: How files are transferred.
@@ -495,7 +497,7 @@ async def import_logs(
     Raises:
         KafkaImportError: Links were requested after an unclean shutdown, or a limit is exceeded.
     """
-    if transfer == Transfer.LINK and not what.is_clean:
+    if transfer == Transfer.LINK and not plan.is_clean:
         # The first start may truncate a segment, and through a link it would truncate Kafka's file.
         raise KafkaImportError(
             "--link requires a clean shutdown of Kafka; shut it down cleanly, or copy the files"
@@ -504,21 +506,21 @@ async def import_logs(
     _make_directory(data_dir)
     lock = files.lock(str(data_dir / LOCK))
     try:
-        await _write_metadata(what, data_dir, node_id)
-        _write_checkpoints(what, data_dir, files)
-        _transfer_all(what, data_dir, transfer, progress)
-        _make_durable(what, data_dir, files)
-        if what.is_clean:
+        await _write_metadata(plan, data_dir, node_id)
+        _write_checkpoints(plan, data_dir, files)
+        _transfer_all(plan, data_dir, transfer, progress)
+        _make_durable(plan, data_dir, files)
+        if plan.is_clean:
             checksums = OffsetCheckpoints(files, str(data_dir)).checksums()
             files.write_atomic(str(data_dir / CLEAN_SHUTDOWN), clean_marker(checksums))
-        meta = MetaProperties(what.cluster_id, node_id, random_cluster_id())
+        meta = MetaProperties(plan.cluster_id, node_id, random_cluster_id())
         files.write_atomic(str(data_dir / META_PROPERTIES), meta.to_bytes())
     finally:
         lock.release()
 
 
-def _make_durable(what: Plan, data_dir: Path, files: OsFiles) -> None:
-    directories = [data_dir / directory_name(*key) for key in what.directories]
+def _make_durable(plan: Plan, data_dir: Path, files: OsFiles) -> None:
+    directories = [data_dir / directory_name(*key) for key in plan.directories]
     paths = [path.as_posix() for directory in directories for path in directory.iterdir()]
     files.at_once([partial(sync_file, files, path) for path in paths])
     for directory in directories:
@@ -531,44 +533,44 @@ def _make_directory(data_dir: Path) -> None:
 
 
 def _transfer_all(
-    what: Plan, data_dir: Path, transfer: Transfer, progress: Callable[[int], None]
+    plan: Plan, data_dir: Path, transfer: Transfer, progress: Callable[[int], None]
 ) -> None:
     done = 0
-    for key, directory in what.directories.items():
+    for key, directory in plan.directories.items():
         target = data_dir / directory_name(*key)
         if not target.exists():
             _transfer(directory, target, transfer)
-        done += _size(target)
+        done += _total_bytes(target)
         progress(done)
 
 
-async def _write_metadata(what: Plan, data_dir: Path, node_id: int) -> None:
+async def _write_metadata(plan: Plan, data_dir: Path, node_id: int) -> None:
     """Write the cluster metadata; topics that an earlier run wrote stay unchanged."""
-    for topic in what.topics:
+    for topic in plan.topics:
         for partition in topic.partitions:
             partition.replicas = partition.isr = [node_id]
             partition.leader = node_id
     store = LocalStore(OsFiles(), str(data_dir / METADATA_JOURNAL))
     try:
-        cluster = await Cluster.open(store, cluster_id=what.cluster_id)
-        for topic in what.topics:
+        cluster = await Cluster.open(store, cluster_id=plan.cluster_id)
+        for topic in plan.topics:
             if topic.name not in cluster.topics:
                 await cluster.import_topic(topic, cause=CAUSE)
-        await cluster.skip_producer_ids(what.next_producer_id)
-        await what.security.write(cluster, cause=CAUSE)
+        await cluster.skip_producer_ids(plan.next_producer_id)
+        await plan.security.write(cluster, cause=CAUSE)
     except KafkaError as error:
         raise KafkaImportError(error.message) from None
     finally:
         await store.aclose()
 
 
-def _write_checkpoints(what: Plan, data_dir: Path, files: OsFiles) -> None:
+def _write_checkpoints(plan: Plan, data_dir: Path, files: OsFiles) -> None:
     """Transfer the recovery points, high watermarks and log start offsets."""
     checkpoints = OffsetCheckpoints(files, str(data_dir))
-    known = {source.path: OffsetCheckpoints(files, str(source.path)) for source in what.sources}
+    known = {source.path: OffsetCheckpoints(files, str(source.path)) for source in plan.sources}
     checkpoints.update(
         (key, _offsets_of(known[directory.parent], key, directory))
-        for key, directory in what.directories.items()
+        for key, directory in plan.directories.items()
         if directory.parent in known
     )
 
@@ -581,7 +583,7 @@ def _offsets_of(known: OffsetCheckpoints, key: Key, directory: Path) -> Offsets:
 
 
 def _transfer(directory: Path, target: Path, how: Transfer) -> None:
-    """Transfer one partition; it gets its final name when it is complete."""
+    """Transfer one partition; the directory gets its final name when the transfer is complete."""
     if how == Transfer.MOVE:
         try:
             directory.rename(target)
@@ -606,5 +608,5 @@ def _copy(directory: Path, target: Path, how: Transfer) -> None:
     temporary.rename(target)
 
 
-def _size(directory: Path) -> int:
+def _total_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())

@@ -96,9 +96,9 @@ async def move_to_directories(
         entries = (await source.range("")).entries
         mark = entries.get(META) or entries.get(LEAVING)
         if mark is None or mark.value["cluster_id"] != cluster_id:
-            there = "no cluster" if mark is None else f"cluster {mark.value['cluster_id']}"
+            existing = "no cluster" if mark is None else f"cluster {mark.value['cluster_id']}"
             raise StorageError(
-                f"the store contains {there}, the directories belong to {cluster_id}; use matching ones"
+                f"the store contains {existing}, the directories belong to {cluster_id}; use matching ones"
             )
         await check_no_node_runs(source)
         missing = {int(key.removeprefix(NODES)) for key in entries if key.startswith(NODES)}
@@ -141,9 +141,9 @@ async def _write_journal(
 
 def _nodes_in(files: Files, paths: Sequence[str]) -> tuple[Mapping[int, Sequence[str]], str]:
     """Return the directories of each node and the cluster ID. Raises StorageError."""
-    alone = lone_node(files, paths)
-    if alone is not None:
-        nodes: dict[int, list[str]] = {alone: [*paths]}
+    single_node = lone_node(files, paths)
+    if single_node is not None:
+        nodes: dict[int, list[str]] = {single_node: [*paths]}
     else:
         ids = sorted(node_directories(files, paths))
         nodes = {each: [node_directory(path, each) for path in paths] for each in ids}

@@ -2,7 +2,7 @@
 
 A single node has its logs beside the metadata journal. Several nodes have a subdirectory each. A
 conversion moves files without changing them. It first writes a plan to a file, which commits the
-conversion: after a crash, the next command or start finishes it. Before that nothing is moved.
+conversion: after a crash, the next command or start finishes it. No file is moved before that commit.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from .found_directories import JOURNAL_END, METADATA_JOURNAL, directories_with_r
 # File with the plan, in the first directory.
 PLAN_FILE = ".moving"
 # Temporary name of a node's directory: a partition may be named like the final directory.
-HALFWAY = ".moved"
+TEMPORARY_NAME = ".moved"
 # Files that do not move with the logs of a node.
-STAYING = (
+EXCLUDED_FILES = (
     METADATA_JOURNAL,
     JOURNAL_END,
     JOURNAL_RESERVE,
     PLAN_FILE,
     f"{PLAN_FILE}.tmp",
-    HALFWAY,
+    TEMPORARY_NAME,
     LOCK,
 )
 
 
 class Plan(NamedTuple):
-    """A conversion: node `node_id` gets a directory of its own (`grows`), or loses it.
+    """A conversion: node `node_id` gets its own subdirectory (`grows`), or loses it.
 
-    `others` are the nodes that are created with it.
+    `others` are the nodes that the conversion creates.
     """
 
     grows: bool
@@ -81,9 +81,9 @@ def grow(files: Files, paths: Sequence[str], nodes: int) -> list[int]:
     finish(files, paths)
     with locked(files, paths):
         ids = sorted(node_directories(files, paths))
-        alone = lone_node(files, paths)
-        if alone is not None:
-            ids = [alone]
+        single_node = lone_node(files, paths)
+        if single_node is not None:
+            ids = [single_node]
         if not ids:
             raise StorageError(
                 f"{' and '.join(paths)}: the directories are empty; start with `kbroker serve --nodes {nodes}`"
@@ -91,10 +91,10 @@ def grow(files: Files, paths: Sequence[str], nodes: int) -> list[int]:
         if nodes <= len(ids):
             raise StorageError(f"{' and '.join(paths)}: there are already {len(ids)} nodes")
         new = [*range(ids[-1] + 1, ids[-1] + 1 + nodes - len(ids))]
-        if alone is None:
+        if single_node is None:
             _make_directories(files, paths, new)
         else:
-            _commit_and_apply(files, Plan(True, list(paths), alone, new))
+            _commit_and_apply(files, Plan(True, list(paths), single_node, new))
         return [*ids, *new]
 
 
@@ -110,10 +110,10 @@ async def shrink(files: Files, paths: Sequence[str]) -> int:
         ids = node_directories(files, paths)
         if not ids:
             raise StorageError(f"{' and '.join(paths)}: found no directories of nodes")
-        stays = await _remove_other_nodes(files, paths, sorted(ids))
-        _check_nothing_is_lost(files, paths, ids - {stays})
-        _commit_and_apply(files, Plan(False, list(paths), stays))
-        return stays
+        remaining_node = await _remove_other_nodes(files, paths, sorted(ids))
+        _check_nothing_is_lost(files, paths, ids - {remaining_node})
+        _commit_and_apply(files, Plan(False, list(paths), remaining_node))
+        return remaining_node
 
 
 async def _remove_other_nodes(files: Files, paths: Sequence[str], ids: Sequence[int]) -> int:
@@ -132,16 +132,18 @@ async def _remove_other_nodes(files: Files, paths: Sequence[str], ids: Sequence[
                 for node_id in partition.replicas:
                     replicas.setdefault(node_id, []).append(f"{topic.name}-{partition.index}")
         if len(replicas) > 1:
-            said = "; ".join(f"node {i} has {len(replicas[i])}" for i in sorted(replicas))
+            counts = "; ".join(f"node {i} has {len(replicas[i])}" for i in sorted(replicas))
             raise StorageError(
-                f"partitions are on several nodes ({said}); start the cluster, move all to one node "
+                f"partitions are on several nodes ({counts}); start the cluster, move all to one node "
                 "with `kbroker cluster drain --allow-fewer-replicas` and retry"
             )
-        stays = next(iter(replicas), ids[0])
+        remaining_node = next(iter(replicas), ids[0])
         for node_id in cluster.node_ids:
-            if node_id != stays:
-                await cluster.unregister(node_id, cause=f"all partitions are on node {stays}")
-        return stays
+            if node_id != remaining_node:
+                await cluster.unregister(
+                    node_id, cause=f"all partitions are on node {remaining_node}"
+                )
+        return remaining_node
     finally:
         await store.aclose()
 
@@ -191,8 +193,8 @@ def _check_paths(plan: Plan, paths: Sequence[str], plan_file: str) -> None:
 def _commit_and_apply(files: Files, plan: Plan) -> None:
     for path in plan.paths:
         if plan.grows:
-            files.rmtree(f"{path}/{HALFWAY}")  # of an attempt that was never committed
-            files.mkdir(f"{path}/{HALFWAY}")
+            files.rmtree(f"{path}/{TEMPORARY_NAME}")  # left by an uncommitted conversion
+            files.mkdir(f"{path}/{TEMPORARY_NAME}")
             files.sync_dir(path)
     files.write_atomic(f"{plan.paths[0]}/{PLAN_FILE}", plan.to_bytes())
     _apply(files, plan)
@@ -201,43 +203,43 @@ def _commit_and_apply(files: Files, plan: Plan) -> None:
 def _apply(files: Files, plan: Plan) -> None:
     for path in plan.paths:
         if plan.grows:
-            _move_in(files, path, plan.node_id)
+            _move_into_subdirectory(files, path, plan.node_id)
         else:
-            _move_out(files, path, plan.node_id)
+            _move_out_of_subdirectory(files, path, plan.node_id)
     if plan.grows:
         _make_directories(files, plan.paths, plan.others)
     files.remove(f"{plan.paths[0]}/{PLAN_FILE}")
     files.sync_dir(plan.paths[0])
 
 
-def _move_in(files: Files, path: str, node_id: int) -> None:
-    """Move the files of a single node to a directory of its own."""
-    halfway = f"{path}/{HALFWAY}"
-    if not files.exists(halfway):
+def _move_into_subdirectory(files: Files, path: str, node_id: int) -> None:
+    """Move the files of a single node to its own subdirectory."""
+    temporary = f"{path}/{TEMPORARY_NAME}"
+    if not files.exists(temporary):
         return  # already done
-    _move_all(files, path, halfway)
-    files.rename(halfway, node_directory(path, node_id))
+    _move_all(files, path, temporary)
+    files.rename(temporary, node_directory(path, node_id))
     files.sync_dir(path)
 
 
-def _move_out(files: Files, path: str, node_id: int) -> None:
+def _move_out_of_subdirectory(files: Files, path: str, node_id: int) -> None:
     """Move the files of a node from its own directory to the data directory."""
-    own, halfway = node_directory(path, node_id), f"{path}/{HALFWAY}"
-    if not files.exists(halfway):
+    own, temporary = node_directory(path, node_id), f"{path}/{TEMPORARY_NAME}"
+    if not files.exists(temporary):
         if not files.exists(f"{own}/{META_PROPERTIES}"):
             return  # already done
         for other in node_directories(files, [path]) - {node_id}:
             files.rmtree(node_directory(path, other))
-        files.rename(own, halfway)
+        files.rename(own, temporary)
         files.sync_dir(path)
-    _move_all(files, halfway, path)
-    files.rmtree(halfway)
+    _move_all(files, temporary, path)
+    files.rmtree(temporary)
     files.sync_dir(path)
 
 
 def _move_all(files: Files, source: str, target: str) -> None:
     for name in files.listdir(source):
-        if name not in STAYING:
+        if name not in EXCLUDED_FILES:
             files.rename(f"{source}/{name}", f"{target}/{name}")
     # Sync the target first: a power failure could otherwise lose entries from both directories.
     files.sync_dir(target)
@@ -246,10 +248,10 @@ def _move_all(files: Files, source: str, target: str) -> None:
 
 def _make_directories(files: Files, paths: Sequence[str], ids: Sequence[int]) -> None:
     """Create empty directories for nodes."""
-    there = [
+    existing = [
         node_directory(path, each) for path in paths for each in node_directories(files, [path])
     ]
-    cluster_id = known_cluster(files, there)
+    cluster_id = known_cluster(files, existing)
     assert cluster_id is not None
     for node_id in ids:
         for path in paths:
@@ -269,8 +271,8 @@ def locked(files: Files, paths: Sequence[str]) -> Iterator[None]:
     directories += [
         node_directory(path, each) for path in paths for each in node_directories(files, [path])
     ]
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         for directory in directories:
             lock = files.lock(f"{directory}/{LOCK}")
-            held.callback(lock.release)
+            locks.callback(lock.release)
         yield

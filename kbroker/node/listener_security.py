@@ -93,7 +93,7 @@ class ListenerSecurity:
     @property
     def lacks_users(self) -> bool:
         """Return True if clients must authenticate, but no user exists."""
-        if self.users is None or self.users.tokens is not None or self.users.has_own:
+        if self.users is None or self.users.tokens is not None or self.users.has_configured_users:
             return False
         from kbroker.security.scram import ScramMechanism  # most nodes never need it
 

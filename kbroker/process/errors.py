@@ -12,7 +12,7 @@ class StartFailed(Exception):
 
 
 # Errors that are reported to the operator without a traceback.
-ANSWERABLE = (StartFailed, KafkaError, CannotListen, OSError, ValueError)
+REPORTED_ERRORS = (StartFailed, KafkaError, CannotListen, OSError, ValueError)
 
 
 def cause_of(group: ExceptionGroup[Exception]) -> Exception:
@@ -24,7 +24,7 @@ def cause_of(group: ExceptionGroup[Exception]) -> Exception:
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             return cause_of(error)
-        if isinstance(error, ANSWERABLE) or is_out_of_memory(error):
+        if isinstance(error, REPORTED_ERRORS) or is_out_of_memory(error):
             return error
     raise group
 

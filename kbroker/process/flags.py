@@ -101,7 +101,7 @@ def _settings_of_flags(flags: SettingFlags, config: BrokerConfig) -> Iterator[tu
 def _listen_for_host(config: BrokerConfig, port: int) -> BrokerConfig:
     """Add the listener of `--host-port`, for clients on the host of a container.
 
-    It is a copy of the first listener with another port, advertised as localhost.
+    The new listener is a copy of the first one with another port, advertised as localhost.
     """
     first, address = split_address(config.listeners[0], "listeners")
     if HOST_LISTENER in {split_address(each, "listeners")[0] for each in config.listeners}:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class HttpServices:
     """HTTP services of all nodes of a process; implements `kbroker.broker.Service`."""
 
     http: HttpService | None = None
@@ -70,7 +70,7 @@ class Served:
                 nursery.start_soon(each.close)
 
 
-def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served | None:
+def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> HttpServices | None:
     """Return the configured HTTP services, or None if none is configured.
 
     Raises:
@@ -80,7 +80,7 @@ def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> Served 
     registry = _registry(config, listeners) if config.registry_port >= 0 else None
     http = _http(config, registry) if config.http_port >= 0 else None
     otlp = _otlp(config) if config.otlp_endpoint else None
-    return Served(http, registry, otlp) if http or registry or otlp else None
+    return HttpServices(http, registry, otlp) if http or registry or otlp else None
 
 
 def _check_ports(config: BrokerConfig, listeners: Sequence[Listener]) -> None:

@@ -25,10 +25,9 @@ def configured_listeners(config: BrokerConfig) -> list[Listener]:
     """Return the configured listeners with their advertised addresses.
 
     Raises:
-        ConfigError: An address cannot be read or used, two listeners have one name or one address,
-            `advertised.listeners` or `inter.broker.listener.name` names none of them, a security
-            protocol does not exist, certificates or users cannot be used, or others could read
-            passwords on their way.
+        ConfigError: An address is invalid, two listeners have the same name or address, a setting
+            names an unknown listener or security protocol, certificates or users cannot be used, or
+            passwords would be sent over an unencrypted network.
     """
     bound = _by_name(config.listeners, "listeners")
     advertised = _by_name(config.advertised_listeners, "advertised.listeners")
@@ -98,10 +97,10 @@ def _advertised_endpoint(advertised: Endpoint | None) -> Endpoint | None:
 
 
 def canonical_host_name() -> str:
-    """Return the name to which the address of this machine's host name resolves back, as in Java.
+    """Return the canonical name of this machine, as in Java: the name of its host name's address.
 
     Returns:
-        The name, or the address if its name does not lead back to it.
+        The name, or the address if the name does not resolve to this address.
 
     Raises:
         ConfigError: The host name does not resolve.

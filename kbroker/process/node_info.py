@@ -16,10 +16,10 @@ from kbroker.config import BrokerConfig
 from kbroker.storage.naming import LOG
 
 if TYPE_CHECKING:
-    from .http import Served
+    from .http import HttpServices
 
 # Maximum number of partitions for which the banner shows the data size; a scan of more takes too long.
-SIZED_MAX = 1000
+SIZED_PARTITIONS_MAX = 1000
 
 
 class Address(NamedTuple):
@@ -63,7 +63,7 @@ class NodeInfo(NamedTuple):
     registry: Endpoint | None = None
 
 
-def info_of(local: LocalNode, http: Served | None = None) -> NodeInfo:
+def info_of(local: LocalNode, http: HttpServices | None = None) -> NodeInfo:
     """Return the information about a running node; `http` has its HTTP endpoints."""
     node = local.node
     addresses = [
@@ -87,7 +87,7 @@ def info_of(local: LocalNode, http: Served | None = None) -> NodeInfo:
     )
 
 
-def info_of_all(broker: Broker, http: Served | None) -> list[NodeInfo]:
+def info_of_all(broker: Broker, http: HttpServices | None) -> list[NodeInfo]:
     """Return the information about all nodes of a process."""
     return [info_of(each, http) for each in broker.nodes]
 
@@ -149,8 +149,8 @@ def banner_lines(
         for address in each.addresses:
             whose = f"node {each.node_id}, " if len(nodes) > 1 else ""
             note = f"; advertised: {address.advertised}" if address.advertised else ""
-            where = Endpoint(address.host or address.endpoint.host, address.endpoint.port)
-            yield f"  Kafka    {where}  ({whose}{address.listener}{note})"
+            shown_address = Endpoint(address.host or address.endpoint.host, address.endpoint.port)
+            yield f"  Kafka    {shown_address}  ({whose}{address.listener}{note})"
     for each in nodes:
         if each.http is not None:
             whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
@@ -206,7 +206,7 @@ def _data_line(nodes: Sequence[NodeInfo], data_dirs: Sequence[str], *, is_new: b
         state = "recovered after a crash"
         if len(crashed) < len(nodes):
             state += f" of node {', '.join(map(str, crashed))}"
-    if sum(each.partitions for each in nodes) <= SIZED_MAX:
+    if sum(each.partitions for each in nodes) <= SIZED_PARTITIONS_MAX:
         paths = [path for each in nodes for path in each.data_dirs]
         count += f", {sum(map(_segment_bytes, paths)) / 1e6:.1f} MB"
     return f"{', '.join(data_dirs)}  {count}, {state}"

@@ -1,8 +1,8 @@
 """Messages between a supervisor and its node processes.
 
 The supervisor writes lines to a node's stdin: `begin` when all nodes have joined the cluster, and
-`create-topics` to create the topics and seed records of the command line. It closes the stream when
-the whole cluster stops. A node writes one pickled message per line to its stdout.
+`create-topics` to create the topics and seed records of the command line. The supervisor closes the
+stream when the whole cluster stops. A node writes one pickled message per line to its stdout.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ def write_private(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written.
     """
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fresh.unlink(missing_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with open(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
+    with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
-    fresh.replace(path)
+    temporary.replace(path)

@@ -23,7 +23,7 @@ from .serving import load_config
 ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "BOOTSTRAP_SERVERS", "KBROKER_BOOTSTRAP")
 CONTROL_VARIABLE = "KBROKER_CONTROL"
 TOKEN_FILE_VARIABLE = "KBROKER_CONTROL_TOKEN_FILE"
-PASSED_ON = [
+FORWARDED_SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 
@@ -58,7 +58,10 @@ def run_command(options: RunOptions) -> int:
 
 async def _run(options: RunOptions) -> int:
     config = load_config(ServeOptions(overrides=options.overrides))
-    async with (_controlled if options.control else _plain)(options, config) as (broker, more):
+    async with (_open_controlled if options.control else _open_plain)(options, config) as (
+        broker,
+        more,
+    ):
         names = (*ADDRESS_VARIABLES, *options.variables)
         environment = os.environ | dict.fromkeys(names, broker.bootstrap_servers) | more
         return await _run_child(options.command, environment)
@@ -68,7 +71,7 @@ Variables = dict[str, str]
 
 
 @asynccontextmanager
-async def _plain(
+async def _open_plain(
     options: RunOptions, config: BrokerConfig
 ) -> AsyncIterator[tuple[Broker, Variables]]:
     listener = Listener("PLAINTEXT", "localhost", 0)
@@ -78,7 +81,7 @@ async def _plain(
 
 
 @asynccontextmanager
-async def _controlled(
+async def _open_controlled(
     options: RunOptions, config: BrokerConfig
 ) -> AsyncIterator[tuple[Broker, Variables]]:
     """Run a broker with a control port, and yield it with the variables of its address."""
@@ -94,16 +97,16 @@ async def _controlled(
 
 
 async def _run_child(command: Sequence[str], environment: dict[str, str]) -> int:
-    with trio.open_signal_receiver(*PASSED_ON) as signals:
+    with trio.open_signal_receiver(*FORWARDED_SIGNALS) as signals:
         process = await trio.lowlevel.open_process(command, env=environment)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_pass_on, signals, process)
+            nursery.start_soon(_forward_signals, signals, process)
             status = await process.wait()
             nursery.cancel_scope.cancel()
     return status if status >= 0 else 128 - status
 
 
-async def _pass_on(signals: AsyncIterator[int], process: trio.Process) -> None:
+async def _forward_signals(signals: AsyncIterator[int], process: trio.Process) -> None:
     async for number in signals:
         # The terminal sends Ctrl+C to the command too.
         if number != signal.SIGINT or not sys.stdin.isatty():

@@ -23,12 +23,12 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
         if each.host in LOOPBACK_NAMES:
             continue
         if each.certificates is None:
-            lacks = (
+            missing_protection = (
                 "no TLS" if each.requires_client_certificate else "neither TLS nor authentication"
             )
             advice = "use SASL_SSL (--tls-dev generates all that it needs)"
         elif not each.requires_client_certificate:
-            lacks = "TLS, but no authentication"
+            missing_protection = "TLS, but no authentication"
             advice = "use SASL_SSL, or set ssl.client.auth=required"
         else:
             continue
@@ -40,7 +40,7 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
             what = "eavesdrop"
         yield (
             f"anyone who can reach {each.host or 'this machine'} can {what}: listener {each.name} "
-            f"has {lacks}; listen on localhost unless the network is trusted, or {advice}"
+            f"has {missing_protection}; listen on localhost unless the network is trusted, or {advice}"
         )
 
 

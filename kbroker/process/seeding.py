@@ -54,7 +54,7 @@ class _Seeding:
         self._cluster = cluster
         self._path = path
         self._producer = Producer(cluster)
-        self._fresh: dict[str, bool] = {}
+        self._was_empty: dict[str, bool] = {}
 
     async def run(self) -> int:
         count = 0
@@ -66,7 +66,7 @@ class _Seeding:
                 raise BadLine(f"line {number}: {error}") from None
             if line.topic is None:
                 raise BadLine(f'line {number}: the topic is missing; add {{"topic": ...}}')
-            if not await self._is_fresh(line.topic):
+            if not await self._was_topic_empty(line.topic):
                 continue
             wanted = ANY_PARTITION if line.partition is None else line.partition
             at = await self._producer.place(line.topic, line.record, wanted)
@@ -78,20 +78,20 @@ class _Seeding:
         await self._producer.write(placed)
         return count
 
-    async def _is_fresh(self, name: str) -> bool:
+    async def _was_topic_empty(self, name: str) -> bool:
         """Return True if a topic had no records before this seed file. Create a missing topic."""
-        if name not in self._fresh:
+        if name not in self._was_empty:
             topic = self._broker.node.cluster.topics.get(name)
             if topic is None:
                 await create(self._broker, NewTopic(name), f"--seed {self._path}")
-                self._fresh[name] = True
+                self._was_empty[name] = True
             else:
                 partitions = [(name, part.index) for part in topic.partitions]
                 ends = await offsets_at(self._cluster, partitions, LATEST)
-                self._fresh[name] = not any(ends.values())
-                if not self._fresh[name]:
+                self._was_empty[name] = not any(ends.values())
+                if not self._was_empty[name]:
                     logger.info("--seed: topic %s already has records and is not changed", name)
-        return self._fresh[name]
+        return self._was_empty[name]
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:

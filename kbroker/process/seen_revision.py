@@ -1,7 +1,7 @@
 """The newest metadata revision that a node has seen, stored in its first log directory.
 
 If etcd is restored to an older state, the ISR may contain replicas that lack acknowledged records, and
-topics are missing. A starting node can detect an older state only by its own file.
+topics may be missing. A starting node can detect an older state only by this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.data_dirs.found_directories import SEEN_REVISION
 from kbroker.storage.errors import StorageError
 
 # Seconds between two checks for a newer revision to write to the file.
-KEEP_SECONDS = 5.0
+STORE_SECONDS = 5.0
 
 
 class Written(Protocol):
@@ -52,7 +52,7 @@ async def seen_revision(directory: str, store: Written, address: str) -> AsyncIt
             "state"
         )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_keep, path, store, seen)
+        nursery.start_soon(_store_revisions, path, store, seen)
         yield
         nursery.cancel_scope.cancel()
     _write_newer(path, store.written, seen)
@@ -70,9 +70,9 @@ def _read(path: Path) -> int:
         ) from None
 
 
-async def _keep(path: Path, store: Written, seen: int) -> None:
+async def _store_revisions(path: Path, store: Written, seen: int) -> None:
     while True:
-        await trio.sleep(KEEP_SECONDS)
+        await trio.sleep(STORE_SECONDS)
         newest = store.written
         await trio.to_thread.run_sync(partial(_write_newer, path, newest, seen))
         seen = max(seen, newest)

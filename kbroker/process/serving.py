@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from kbroker.testing.control import ControlPort
 
     from .client_settings import Snippet
-    from .http import Served
+    from .http import HttpServices
     from .tls_dev import DevSecurity
 
 logger = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class _Serving:
         http = http_service(config, configured_listeners(config))
         async with self._open(config, http) as broker, trio.open_nursery() as nursery:
             nodes = info_of_all(broker, http)
-            with self._kept_security(nodes):
+            with self._written_dev_files(nodes):
                 await self._announce(nodes)
                 nursery.start_soon(freeze_long_lived_objects, broker)
                 if options.exit_with_parent:
@@ -211,13 +211,13 @@ class _Serving:
                 await trio.sleep_forever()
 
     @contextlib.contextmanager
-    def _kept_security(self, nodes: Sequence[NodeInfo]) -> Iterator[None]:
+    def _written_dev_files(self, nodes: Sequence[NodeInfo]) -> Iterator[None]:
         """Write the files of `--tls-dev` for clients, if it is given."""
         if self.dev is None:
             yield
             return
         addresses = ",".join(str(bootstrap_address(each)) for each in nodes)
-        with self.dev.kept(addresses) as (self.dev_directory, self.snippets):
+        with self.dev.written_files(addresses) as (self.dev_directory, self.snippets):
             yield
 
     async def _supervise(self, config: BrokerConfig) -> None:
@@ -228,7 +228,7 @@ class _Serving:
         self._check_listeners(config, listeners)
         http_service(config, listeners)  # check the settings; each node process creates its own
         async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
-            with self._kept_security(nodes):
+            with self._written_dev_files(nodes):
                 await self._announce(nodes)
                 gc.freeze()
                 gc.enable()
@@ -237,7 +237,7 @@ class _Serving:
                 await trio.sleep_forever()
 
     @contextlib.asynccontextmanager
-    async def _open(self, config: BrokerConfig, http: Served | None) -> AsyncIterator[Broker]:
+    async def _open(self, config: BrokerConfig, http: HttpServices | None) -> AsyncIterator[Broker]:
         options = self.options
         listeners = configured_listeners(config)
         self._check_listeners(config, listeners)
@@ -255,9 +255,9 @@ class _Serving:
                 store = await stack.enter_async_context(self._metadata(options.cluster))
                 settings["distributed"] = DistributedNodeOptions(store, config.node_id)
             yield await stack.enter_async_context(
-                self._plain(config, settings)
+                self._open_plain(config, settings)
                 if options.control_port is None
-                else self._controlled(options.control_port, config, http, settings)
+                else self._open_controlled(options.control_port, config, http, settings)
             )
 
     @contextlib.asynccontextmanager
@@ -275,20 +275,20 @@ class _Serving:
         async with contextlib.AsyncExitStack() as stack:
             store = await stack.enter_async_context(connected(address))
             if self.data_dirs:
-                kept = seen_revision(self.data_dirs[0], store, str(address))
-                await stack.enter_async_context(kept)
+                revision_check = seen_revision(self.data_dirs[0], store, str(address))
+                await stack.enter_async_context(revision_check)
             yield store
 
     @contextlib.asynccontextmanager
-    async def _plain(self, config: BrokerConfig, settings: _Settings) -> AsyncIterator[Broker]:
+    async def _open_plain(self, config: BrokerConfig, settings: _Settings) -> AsyncIterator[Broker]:
         async with open_broker(config, **settings) as broker:
             self.connections = broker.connections
             await self._prepare(broker)
             yield broker
 
     @contextlib.asynccontextmanager
-    async def _controlled(
-        self, port: int, config: BrokerConfig, http: Served | None, settings: _Settings
+    async def _open_controlled(
+        self, port: int, config: BrokerConfig, http: HttpServices | None, settings: _Settings
     ) -> AsyncIterator[Broker]:
         """Open a broker with a control port."""
         from kbroker.testing.console_broker import ConsoleBroker
@@ -307,7 +307,7 @@ class _Serving:
                 self.connections = local.connections
                 if http is not None and http.http is not None:
                     http.http.under_test = ConsoleBroker(local)
-                with self._findable_control(self.control):
+                with self._written_control_file(self.control):
                     yield local.running.broker
         except* OSError as group:
             raise StartFailed(
@@ -316,7 +316,7 @@ class _Serving:
             ) from group
 
     @contextlib.contextmanager
-    def _findable_control(self, control: ControlPort) -> Iterator[None]:
+    def _written_control_file(self, control: ControlPort) -> Iterator[None]:
         """Write the control port's address to the log directory, for commands on this machine."""
         if not self.data_dirs:
             yield
@@ -438,8 +438,8 @@ class _Serving:
             ids = ", ".join(map(str, nodes[0].nodes))
             yield "Cluster", f"{self.metadata_at}  running nodes: {ids}"
         if self.control:
-            where, file = self.control
-            yield "Control", f"{where}  (faults, clocks and nodes; token in {file})"
+            address, file = self.control
+            yield "Control", f"{address}  (faults, clocks and nodes; token in {file})"
         if self.dev_directory:
             from .tls_dev import ADMIN, MECHANISM  # imported here: most servers do not need it
 

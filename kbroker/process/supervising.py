@@ -1,6 +1,6 @@
 """Supervisor of a multi-process server: it serves the metadata and restarts node processes.
 
-Nodes share only the metadata, so each can use its own CPU core. A node process that dies is
+Nodes share only the metadata, so each can use its own CPU core. A node process that exits is
 restarted. Other nodes take over its leaderships at once, because its lease ends with its process.
 """
 
@@ -165,19 +165,19 @@ class _Supervisor:
 class _NodeProcess:
     """One node, across restarts of its process."""
 
-    def __init__(self, node_id: int, order: Path, grace_seconds: float) -> None:
+    def __init__(self, node_id: int, parameters_path: Path, grace_seconds: float) -> None:
         self.id = node_id
         # The first start succeeded, so the node is restarted when its process ends.
         self.is_supervised = False
-        self._order = order
+        self._parameters_path = parameters_path
         self._grace_seconds = grace_seconds
         self._process: trio.Process | None = None
         self._messages, self._received = trio.open_memory_channel[object](100)
-        self._stops = False
+        self._is_stopping = False
 
     async def launch(self) -> None:
         """Start a process."""
-        command = [sys.executable, "-m", "kbroker.process.node_process", str(self._order)]
+        command = [sys.executable, "-m", "kbroker.process.node_process", str(self._parameters_path)]
         self._process = await trio.lowlevel.open_process(
             command,
             stdin=subprocess.PIPE,
@@ -186,7 +186,7 @@ class _NodeProcess:
         )
 
     async def send_command(self, word: bytes) -> None:
-        """Send a command to the process. Ignore an error if it has ended; `keep` detects that."""
+        """Send a command to the process. Ignore errors of an ended process, which `keep` restarts."""
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -208,12 +208,12 @@ class _NodeProcess:
     async def keep(self) -> None:
         """Receive messages, and restart the process when it ends, until `stop`."""
         wait_seconds, longest = RESTART_BACKOFF_SECONDS
-        while not self._stops:
+        while not self._is_stopping:
             began = trio.current_time()
             assert self._process is not None
             await self._receive_messages(self._process)
             status = await self._process.wait()
-            if self._stops:
+            if self._is_stopping:
                 return
             if not self.is_supervised:
                 self._messages.send_nowait(NodeError(f"node {self.id} exited with status {status}"))
@@ -224,7 +224,7 @@ class _NodeProcess:
             logger.error(text, self.id, status, wait_seconds)
             await trio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, longest)
-            if not self._stops:
+            if not self._is_stopping:
                 await self.launch()
                 await self.send_command(BEGIN)
 
@@ -243,7 +243,7 @@ class _NodeProcess:
 
     async def stop(self) -> None:
         """Stop the process gracefully, or kill it after a timeout."""
-        self._stops = True
+        self._is_stopping = True
         process = self._process
         if process is None:
             return

@@ -39,7 +39,7 @@ MECHANISM = ScramMechanism.SHA_512
 PASSWORD_BYTES = 24
 _END_OF_CERTIFICATE = "-----END CERTIFICATE-----\n"
 # Documentation addresses (RFC 5737, RFC 3849) for a route lookup; nothing is sent.
-_OUTSIDE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+_EXTERNAL_ADDRESSES = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 _MANAGED_SETTINGS = (
     "allow.everyone.if.no.acl.found",
     "authorizer.class.name",
@@ -129,7 +129,7 @@ class DevSecurity:
         )
 
     @contextlib.contextmanager
-    def kept(self, addresses: str) -> Iterator[tuple[Path, Sequence[Snippet]]]:
+    def written_files(self, addresses: str) -> Iterator[tuple[Path, Sequence[Snippet]]]:
         """Write the files of the server and of clients.
 
         Args:
@@ -176,9 +176,11 @@ class DevSecurity:
 
 def hosts_of(config: BrokerConfig) -> list[str]:
     """Return the host names and addresses at which clients may reach the listeners."""
-    told = [split_address(each, "advertised.listeners")[1] for each in config.advertised_listeners]
+    advertised = [
+        split_address(each, "advertised.listeners")[1] for each in config.advertised_listeners
+    ]
     bound = [split_address(each, "listeners")[1] for each in config.listeners]
-    found = {each.host for each in (*told, *bound)}
+    found = {each.host for each in (*advertised, *bound)}
     own = _own_addresses() if found & set(EVERY_INTERFACE) else []
     hosts = {socket.gethostname(), *found, *own} - {*EVERY_INTERFACE, *LOOPBACK_NAMES}
     return [*LOOPBACK_NAMES, *sorted(hosts)]
@@ -186,7 +188,7 @@ def hosts_of(config: BrokerConfig) -> list[str]:
 
 def _own_addresses() -> Iterator[str]:
     """Yield the source addresses of this machine's outgoing connections."""
-    for family, other in _OUTSIDE:
+    for family, other in _EXTERNAL_ADDRESSES:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((other, 9))
             yield probe.getsockname()[0]
@@ -244,12 +246,16 @@ def _load_or_generate(directory: Path | None, now: datetime) -> tuple[Certificat
     except ModuleNotFoundError as error:
         raise StartFailed(f"--tls-dev needs {error.name}: pip install 'kbroker[tls]'") from None
 
-    kept = [directory / name for name in (AUTHORITY, AUTHORITY_KEY, PASSWORD)] if directory else []
-    if not any(each.exists() for each in kept):
+    stored_files = (
+        [directory / name for name in (AUTHORITY, AUTHORITY_KEY, PASSWORD)] if directory else []
+    )
+    if not any(each.exists() for each in stored_files):
         name = f"kbroker --tls-dev, {socket.gethostname()[:32]}, {now:%Y-%m-%d}"
         return CertificateAuthority.new(name, now), secrets.token_urlsafe(PASSWORD_BYTES)
     try:
-        certificate, key, password = (each.read_text(encoding="ascii").strip() for each in kept)
+        certificate, key, password = (
+            each.read_text(encoding="ascii").strip() for each in stored_files
+        )
         if not (password and set(password) <= _SAFE):
             raise ValueError(f"{PASSWORD} is empty or has characters other than {_SAFE_TEXT}")
         return CertificateAuthority(Pair(certificate + "\n", key + "\n")), password

@@ -25,11 +25,11 @@ from .acls import AclOperation, Client, Resource, Verdict
 audit_logger = logging.getLogger("kbroker.audit")
 
 WINDOW_SECONDS: Final = 1.0
-# Distinct events of one principal and address that are logged per window.
+# Maximum number of different events of one principal and address that are logged per window.
 EVENTS_PER_CLIENT_MAX: Final = 20
-# Pairs of principal and address whose events are logged per window.
+# Maximum number of pairs of principal and address whose events are logged per window.
 CLIENTS_MAX: Final = 100
-# Characters of a name from a client that are logged.
+# Maximum number of characters of a client's name that are logged.
 NAME_CHARACTERS_MAX: Final = 256
 
 Fields = dict[str, object]
@@ -83,7 +83,7 @@ class Audit:
             **request: The API, its version and the client ID.
         """
         outcome = "allowed" if verdict.allowed else "denied"
-        name, who = _short(resource.name), _short(str(client.principal))
+        name, who = _shorten(resource.name), _shorten(str(client.principal))
         self._log_once(
             level,
             (client, operation, resource.type, name),
@@ -101,50 +101,54 @@ class Audit:
             },
         )
 
-    def log_authentication(self, client: Client, listener: str, how: str) -> None:
+    def log_authentication(self, client: Client, listener: str, method: str) -> None:
         """Log a successful authentication.
 
         Args:
             client: Principal and address of the client.
             listener: Name of the listener.
-            how: The SASL mechanism, or that the client presented a certificate.
+            method: The SASL mechanism, or a phrase such as "certificate".
         """
         self._log_once(
             logging.DEBUG,
             None,
-            f"authenticated: {client}, by {how} at listener {listener}",
-            _login("authenticated", str(client.principal), client.host, listener, how),
+            f"authenticated: {client}, by {method} at listener {listener}",
+            _authentication_fields(
+                "authenticated", str(client.principal), client.host, listener, method
+            ),
         )
 
     def log_authentication_failure(
-        self, host: str, listener: str, how: str, who: str, why: str
+        self, host: str, listener: str, method: str, who: str, reason: str
     ) -> None:
         """Log a failed authentication.
 
         Args:
             host: Address of the client.
             listener: Name of the listener.
-            how: The SASL mechanism, or the other way of authentication.
+            method: The SASL mechanism, or the other way of authentication.
             who: Name that the client claimed, or empty.
-            why: Reason of the failure.
+            reason: Reason of the failure.
         """
-        who, how = _short(who), _short(how) or "no mechanism"
+        who, method = _shorten(who), _shorten(method) or "no mechanism"
         named = f" as {who!r}" if who else ""
         self._log_once(
             logging.INFO,
-            ("authentication failed", host, listener, how, who),
-            f"authentication failed: client at {host}{named}, by {how} at listener {listener}: {why}",
-            _login("authentication failed", f"User:{who}" if who else "", host, listener, how)
-            | {"rule": why},
+            ("authentication failed", host, listener, method, who),
+            f"authentication failed: client at {host}{named}, by {method} at listener {listener}: {reason}",
+            _authentication_fields(
+                "authentication failed", f"User:{who}" if who else "", host, listener, method
+            )
+            | {"rule": reason},
         )
 
-    def log_change(self, client: Client, what: str, **fields: object) -> None:
+    def log_change(self, client: Client, description: str, **fields: object) -> None:
         """Log a change of ACLs, users or quotas; never suppressed."""
         shown = {"outcome": "changed", "principal": str(client.principal), "host": client.host}
         self._log(
             logging.INFO,
-            f"changed: {client}: {what}",
-            {**shown, "change": what, **fields},
+            f"changed: {client}: {description}",
+            {**shown, "change": description, **fields},
         )
 
     # -- suppression of repeated events
@@ -191,25 +195,27 @@ class Audit:
                 f"{count} more events of {principal} at {host} were not logged one by one",
                 {"outcome": "suppressed", "principal": principal, "host": host, "count": count},
             )
-        for kept in (self._logged, self._repeated, self._logged_by_client, self._suppressed):
-            kept.clear()
+        for counts in (self._logged, self._repeated, self._logged_by_client, self._suppressed):
+            counts.clear()
 
     def _log(self, level: int, sentence: str, fields: Fields) -> None:
         audit_logger.log(level, "%s", printable(sentence), extra={"fields": fields})
 
 
-def _login(outcome: str, principal: str, host: str, listener: str, how: str) -> Fields:
+def _authentication_fields(
+    outcome: str, principal: str, host: str, listener: str, method: str
+) -> Fields:
     return {
         "outcome": outcome,
-        "principal": _short(principal),
+        "principal": _shorten(principal),
         "host": host,
         "operation": "LOGIN",
         "listener": listener,
-        "mechanism": how,
+        "mechanism": method,
     }
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     if len(name) <= NAME_CHARACTERS_MAX:
         return name
     return f"{name[:NAME_CHARACTERS_MAX]}... ({len(name)} characters)"

@@ -18,10 +18,10 @@ from .acls import (
 )
 from .audit import audit_logger
 
-# Cached decisions.
-KEPT_MAX: Final = 10_000
-# Characters of the longest resource name whose decision is cached.
-KEPT_CHARACTERS_MAX: Final = 256
+# Maximum number of cached decisions.
+DECISIONS_MAX: Final = 10_000
+# Maximum number of characters of a resource name whose decisions are cached.
+CACHED_NAME_CHARACTERS_MAX: Final = 256
 
 
 class Authorizer:
@@ -30,7 +30,7 @@ class Authorizer:
     def __init__(self, acls: Acls, rules: AuthorizerSettings) -> None:
         self.acls = acls
         self.rules = rules
-        self._kept: dict[tuple[Client, AclOperation, Resource | AclResourceType], bool] = {}
+        self._decisions: dict[tuple[Client, AclOperation, Resource | AclResourceType], bool] = {}
         # Allowed topic operations. Each Produce and Fetch checks them, and creating a `Resource` costs as
         # much as the decision.
         self._topics: set[tuple[Client, AclOperation, str]] = set()
@@ -39,7 +39,7 @@ class Authorizer:
     def has_allowed(self, client: Client, operation: AclOperation, topic: str) -> bool:
         """Return True if a cached decision allows an operation and needs no log line.
 
-        If it returns False, call `allows`.
+        Otherwise call `allows`.
         """
         if self._version != self.acls.version or audit_logger.isEnabledFor(logging.DEBUG):
             return False
@@ -47,13 +47,13 @@ class Authorizer:
 
     def allows(self, client: Client, operation: AclOperation, resource: Resource) -> bool:
         """Return True if a client may perform an operation on a resource, which need not exist."""
-        self._forget()
-        asked = client, operation, resource
-        allowed = self._kept.get(asked)
+        self._clear_outdated()
+        key = client, operation, resource
+        allowed = self._decisions.get(key)
         if allowed is None:
             allowed = self.verdict(client, operation, resource).allowed
-            if len(resource.name) <= KEPT_CHARACTERS_MAX:
-                self._kept[asked] = allowed
+            if len(resource.name) <= CACHED_NAME_CHARACTERS_MAX:
+                self._decisions[key] = allowed
                 if allowed and resource.type is AclResourceType.TOPIC:
                     self._topics.add((client, operation, resource.name))
         return allowed
@@ -62,18 +62,18 @@ class Authorizer:
         self, client: Client, operation: AclOperation, resource_type: AclResourceType
     ) -> bool:
         """Return True if a client may perform an operation on some resource of a type (KIP-679)."""
-        self._forget()
-        asked = client, operation, resource_type
-        allowed = self._kept.get(asked)
+        self._clear_outdated()
+        key = client, operation, resource_type
+        allowed = self._decisions.get(key)
         if allowed is None:
             allowed = decide_any(self.acls, self.rules, client, operation, resource_type)
-            self._kept[asked] = allowed
+            self._decisions[key] = allowed
         return allowed
 
-    def _forget(self) -> None:
+    def _clear_outdated(self) -> None:
         """Clear the cache if the ACLs have changed or if it is full."""
-        if self._version != self.acls.version or len(self._kept) >= KEPT_MAX:
-            self._kept.clear()
+        if self._version != self.acls.version or len(self._decisions) >= DECISIONS_MAX:
+            self._decisions.clear()
             self._topics.clear()
             self._version = self.acls.version
 

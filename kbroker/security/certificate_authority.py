@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # Validity of a CA certificate.
-AUTHORITY_TIME = timedelta(days=3650)
+AUTHORITY_VALIDITY = timedelta(days=3650)
 # Validity of a server certificate.
-SERVER_TIME = timedelta(days=365)
+SERVER_VALIDITY = timedelta(days=365)
 # A certificate with less remaining validity is replaced.
-RENEWED_BEFORE_END = timedelta(days=60)
+RENEWAL_MARGIN = timedelta(days=60)
 # Clock skew of clients that certificates tolerate.
-CLOCKS_DIFFER = timedelta(days=1)
+CLOCK_SKEW = timedelta(days=1)
 
 
 class Pair(NamedTuple):
@@ -66,7 +66,7 @@ class CertificateAuthority:
         key = ec.generate_private_key(ec.SECP256R1())
         own = _subject(name)
         builder = (
-            _begun(own, own, key, now, now + AUTHORITY_TIME)
+            _builder(own, own, key, now, now + AUTHORITY_VALIDITY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(is_authority=True), critical=True)
         )
@@ -85,10 +85,10 @@ class CertificateAuthority:
         """
         names = _names(hosts)
         key = ec.generate_private_key(ec.SECP256R1())
-        ends = min(now + SERVER_TIME, self.ends_at)
+        ends = min(now + SERVER_VALIDITY, self.ends_at)
         issuer_id = self._certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
         builder = (
-            _begun(_subject("kbroker"), self._certificate.subject, key, now, ends)
+            _builder(_subject("kbroker"), self._certificate.subject, key, now, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(is_authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -106,7 +106,7 @@ class CertificateAuthority:
         Args:
             pair: The certificate and its private key.
             hosts: Host names and addresses that the certificate must contain.
-            now: Current time; less than 60 days of remaining validity give False.
+            now: Current time; with less than 60 days of remaining validity the result is False.
 
         Raises:
             ValueError: The pair cannot be read.
@@ -119,8 +119,8 @@ class CertificateAuthority:
         if certificate.public_key() != _read_key(pair).public_key():
             return False
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        enough = min(now + RENEWED_BEFORE_END, self.ends_at)
-        return {*found} == {*_names(hosts)} and certificate.not_valid_after_utc >= enough
+        needed_until = min(now + RENEWAL_MARGIN, self.ends_at)
+        return {*found} == {*_names(hosts)} and certificate.not_valid_after_utc >= needed_until
 
 
 def _names(hosts: Iterable[str]) -> list[x509.GeneralName]:
@@ -138,7 +138,7 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _begun(
+def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
@@ -151,7 +151,7 @@ def _begun(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_DIFFER)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )

@@ -17,7 +17,7 @@ from .errors import AuthenticationError, BadSettings
 
 RULES = "ssl.principal.mapping.rules"
 DEFAULT = "DEFAULT"
-# Bytes of the longest accepted subject. The rules scan it several times, and errors quote it.
+# Maximum size of a subject in bytes. The rules scan a subject several times, and errors quote it.
 SUBJECT_BYTES_MAX = 8 * 1024
 
 # Tag and content of an ASN.1 element.
@@ -53,8 +53,8 @@ def subject_of(certificate: bytes) -> str:
         AuthenticationError: The subject is too long or cannot be parsed.
     """
     try:
-        ((_, whole),) = _elements(certificate)
-        fields = [*_elements(next(_elements(whole))[1])]
+        ((_, whole),) = _der_elements(certificate)
+        fields = [*_der_elements(next(_der_elements(whole))[1])]
         if fields[0][0] == _VERSION:
             del fields[0]
         _, subject = fields[_FIELDS_BEFORE_SUBJECT]
@@ -62,13 +62,13 @@ def subject_of(certificate: bytes) -> str:
             raise AuthenticationError(
                 f"certificate: the subject is longer than {SUBJECT_BYTES_MAX} bytes"
             )
-        sets = [content for _, content in _elements(subject)]
-        return ",".join("+".join(map(_attribute, _elements(each))) for each in reversed(sets))
+        sets = [content for _, content in _der_elements(subject)]
+        return ",".join("+".join(map(_attribute, _der_elements(each))) for each in reversed(sets))
     except (IndexError, ValueError, StopIteration):
         raise AuthenticationError("certificate: the subject is malformed") from None
 
 
-def _elements(data: bytes) -> Iterator[Element]:
+def _der_elements(data: bytes) -> Iterator[Element]:
     """Return the consecutive DER elements of `data` (X.690, 8.1). Raises IndexError."""
     at = 0
     while at < len(data):
@@ -85,19 +85,19 @@ def _elements(data: bytes) -> Iterator[Element]:
 
 
 def _attribute(element: Element) -> str:
-    (_, oid), (tag, value) = _elements(element[1])
+    (_, oid), (tag, value) = _der_elements(element[1])
     keyword = _KEYWORDS.get(oid)
     if keyword is None or tag not in _TEXT_TAGS:
-        return f"{keyword or _dotted(oid)}=#{_encoded(tag, value).hex()}"
+        return f"{keyword or _dotted_decimal(oid)}=#{_encode(tag, value).hex()}"
     text = _SPECIAL.sub(r"\\\g<0>", value.decode("utf-8", "replace")).replace("\0", "\\00")
-    return f"{keyword}={_EDGES.sub(_with_escapes, text)}"
+    return f"{keyword}={_EDGES.sub(_escape_edges, text)}"
 
 
-def _with_escapes(found: re.Match[str]) -> str:
+def _escape_edges(found: re.Match[str]) -> str:
     return "".join("\\" + each for each in found[0])
 
 
-def _dotted(oid: bytes) -> str:
+def _dotted_decimal(oid: bytes) -> str:
     """Return an object identifier in dotted decimal form (X.690, 8.19)."""
     numbers, number = [], 0
     for byte in oid:
@@ -109,7 +109,7 @@ def _dotted(oid: bytes) -> str:
     return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 
 
-def _encoded(tag: int, value: bytes) -> bytes:
+def _encode(tag: int, value: bytes) -> bytes:
     size = len(value)
     if size < 0x80:
         return bytes((tag, size)) + value
@@ -130,12 +130,12 @@ class _Rule(NamedTuple):
             return name
         if self.pattern.fullmatch(name) is None:
             return None
-        made = self.pattern.sub(self._expanded, name)
-        return {"L": made.lower(), "U": made.upper()}.get(self.case, made)
+        mapped = self.pattern.sub(self._expand, name)
+        return {"L": mapped.lower(), "U": mapped.upper()}.get(self.case, mapped)
 
-    def _expanded(self, match: re.Match[str]) -> str:
+    def _expand(self, match: re.Match[str]) -> str:
         """Expand ``$1`` and ``${name}`` in the replacement; a backslash quotes a character."""
-        return _REFERENCE.sub(lambda one: _referred(match, one), self.replacement)
+        return _REFERENCE.sub(lambda one: _resolve_reference(match, one), self.replacement)
 
 
 _PART = r"(?:\\.|[^\\/])*"
@@ -145,7 +145,7 @@ _RULE = re.compile(
 _REFERENCE = re.compile(r"\\(?P<plain>.)|\$(?P<number>\d+)|\$\{(?P<name>\w+)\}", re.DOTALL)
 
 
-def _referred(match: re.Match[str], reference: re.Match[str]) -> str:
+def _resolve_reference(match: re.Match[str], reference: re.Match[str]) -> str:
     if reference["plain"] is not None:
         return reference["plain"]
     if reference["name"] is not None:
@@ -171,7 +171,7 @@ class MappingRules:
     """
 
     def __init__(self, text: str) -> None:
-        self._rules = [*_rules(text.strip() or DEFAULT)]
+        self._rules = [*_parse_rules(text.strip() or DEFAULT)]
 
     def name_of(self, subject: str) -> str:
         """Return the principal name for a certificate subject.
@@ -186,7 +186,7 @@ class MappingRules:
         raise AuthenticationError(f"no rule of {RULES} matches the subject {subject}")
 
 
-def _rules(text: str) -> Iterator[_Rule]:
+def _parse_rules(text: str) -> Iterator[_Rule]:
     at = 0
     while True:
         found = _RULE.match(text, at)
@@ -198,13 +198,13 @@ def _rules(text: str) -> Iterator[_Rule]:
         if found["default"]:
             yield _Rule(None, "", "")
         elif found["pattern"] is not None:
-            yield _Rule(_compiled(found["pattern"]), found["to"], found["case"])
+            yield _Rule(_compile(found["pattern"]), found["to"], found["case"])
         at = found.end() + 1
         if at > len(text):
             return
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     """Compile a pattern with RE2; the result has the methods of an `re` pattern."""
     options = re2.Options()
     options.log_errors = False

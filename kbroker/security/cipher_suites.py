@@ -1,6 +1,6 @@
 """TLS cipher suites by their IANA names, which Java and Kafka's settings use.
 
-OpenSSL uses other names for the suites before TLS 1.3, made from the same parts.
+For suites before TLS 1.3, OpenSSL uses other names, which consist of the same parts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .errors import BadSettings
 
 SETTING = "ssl.cipher.suites"
 # All suites that authenticate the server with a certificate.
-_EVERY = "ALL:!aNULL:!eNULL:!PSK:!SRP"
-_RULES = (
+_ALL_SUITES = "ALL:!aNULL:!eNULL:!PSK:!SRP"
+_OPENSSL_NAME_RULES = (
     (r"^TLS_", ""),
     (r"^RSA_WITH_", ""),  # RSA key exchange, which OpenSSL's names omit
     (r"_WITH_", "_"),
@@ -37,18 +37,18 @@ def limit_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
     """
     if not names:
         return
-    newest = _newest(context)
-    context.set_ciphers(_EVERY)
-    older = {each["name"] for each in context.get_ciphers()} - newest
+    tls13 = _tls13_suites(context)
+    context.set_ciphers(_ALL_SUITES)
+    tls12 = {each["name"] for each in context.get_ciphers()} - tls13
     known = {name: _openssl_name(name) for name in names if name.startswith("TLS_")}
-    unknown = [name for name in names if name not in newest and known.get(name) not in older]
+    unknown = [name for name in names if name not in tls13 and known.get(name) not in tls12]
     if unknown:
         raise BadSettings(
             f"{SETTING}: {', '.join(unknown)}: unknown cipher suite; use IANA names, for example "
-            f"{', '.join(sorted(newest))} or TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+            f"{', '.join(sorted(tls13))} or TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
         )
-    wanted = [known[name] for name in names if name not in newest]
-    _limit_newest(context, [name for name in names if name in newest], newest)
+    wanted = [known[name] for name in names if name not in tls13]
+    _limit_tls13_suites(context, [name for name in names if name in tls13], tls13)
     if wanted:
         context.set_ciphers(":".join(wanted))
     else:
@@ -60,21 +60,23 @@ def limit_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
         )
 
 
-def _newest(context: ssl.SSLContext) -> set[str]:
+def _tls13_suites(context: ssl.SSLContext) -> set[str]:
     """Return the TLS 1.3 suites, whose names are the same everywhere."""
     return {each["name"] for each in context.get_ciphers() if each["protocol"] == "TLSv1.3"}
 
 
-def _limit_newest(context: ssl.SSLContext, wanted: Sequence[str], every: set[str]) -> None:
+def _limit_tls13_suites(
+    context: ssl.SSLContext, wanted: Sequence[str], all_suites: set[str]
+) -> None:
     if not wanted:
         context.maximum_version = min(_maximum(context), ssl.TLSVersion.TLSv1_2)
-    elif {*wanted} != every:
+    elif {*wanted} != all_suites:
         # Python has set_ciphersuites since 3.15.
         choose = getattr(context, "set_ciphersuites", None)
         if choose is None:
             raise BadSettings(
                 f"{SETTING}: this Python cannot choose among those of TLS 1.3; list all of "
-                f"{', '.join(sorted(every))}, or none of them to allow TLS 1.2 only"
+                f"{', '.join(sorted(all_suites))}, or none of them to allow TLS 1.2 only"
             )
         choose(":".join(wanted))
 
@@ -86,6 +88,6 @@ def _maximum(context: ssl.SSLContext) -> ssl.TLSVersion:
 
 
 def _openssl_name(name: str) -> str:
-    for pattern, instead in _RULES:
-        name = re.sub(pattern, instead, name)
+    for pattern, replacement in _OPENSSL_NAME_RULES:
+        name = re.sub(pattern, replacement, name)
     return name

@@ -24,7 +24,8 @@ from .errors import AuthenticationError
 from .principals import USER, Principal
 from .scram import ScramCredential, ScramMechanism, ScramServer, ScramUser, credential_of
 
-# Renewers of one token, and UTF-8 bytes of all its principal names: all nodes keep them in memory.
+# Maximum number of renewers of a token, and maximum size of all its principal names in UTF-8 bytes: all
+# nodes keep the names in memory.
 NAMES_MAX, NAMES_BYTES_MAX = 100, 4096
 # Largest time in milliseconds that the protocol can represent.
 TIME_MAX = 2**63 - 1
@@ -128,14 +129,14 @@ def new_token(
         key: Key of the HMAC.
         owner: Principal that the token authenticates.
         requester: Principal that requested the token.
-        renewers: Principals that may renew it.
-        lifetime_ms: Requested maximum lifetime; 0 or less selects that of `lifetimes`.
+        renewers: Principals that may renew the token.
+        lifetime_ms: Requested maximum lifetime; 0 or less selects the limit in `lifetimes`.
         lifetimes: Upper limits of the broker.
         now_ms: Current time.
     """
     token_id = _new_id()
     made = key.hmac(token_id)
-    max_ms = min(now_ms + _at_most(lifetimes.max_ms, lifetime_ms), TIME_MAX)
+    max_ms = min(now_ms + _limited(lifetimes.max_ms, lifetime_ms), TIME_MAX)
     return DelegationToken(
         token_id,
         owner,
@@ -163,17 +164,17 @@ def renew(
 
     Args:
         token: The token to renew.
-        by: Principal that renews it.
-        period_ms: New remaining lifetime; 0 or less selects that of `lifetimes`.
+        by: Principal that renews the token.
+        period_ms: New remaining lifetime; 0 or less selects the period in `lifetimes`.
         lifetimes: Upper limits of the broker.
         now_ms: Current time.
 
     Raises:
         KafkaError: The token has expired, or `by` may not renew it.
     """
-    _check_is_good(token, now_ms)
-    _check_may_change(token, by)
-    return _until(token, now_ms + _at_most(lifetimes.renewed_ms, period_ms))
+    _check_not_expired(token, now_ms)
+    _check_is_owner_or_renewer(token, by)
+    return _with_expiry(token, now_ms + _limited(lifetimes.renewed_ms, period_ms))
 
 
 def expire(
@@ -183,28 +184,28 @@ def expire(
 
     Args:
         token: The token; an expired one can still be expired immediately.
-        by: Principal that expires it.
+        by: Principal that expires the token.
         period_ms: Remaining lifetime; a negative value expires the token immediately.
         now_ms: Current time.
 
     Raises:
         KafkaError: `by` may not change the token, or it has expired.
     """
-    _check_may_change(token, by)
+    _check_is_owner_or_renewer(token, by)
     if period_ms < 0:
         return None
-    _check_is_good(token, now_ms)
-    return _until(token, now_ms + period_ms)
+    _check_not_expired(token, now_ms)
+    return _with_expiry(token, now_ms + period_ms)
 
 
-def _check_is_good(token: DelegationToken, now_ms: int) -> None:
+def _check_not_expired(token: DelegationToken, now_ms: int) -> None:
     if token.is_expired(now_ms):
         raise KafkaError(
             ErrorCode.DELEGATION_TOKEN_EXPIRED, "the token has expired; create another one"
         )
 
 
-def _check_may_change(token: DelegationToken, by: Principal) -> None:
+def _check_is_owner_or_renewer(token: DelegationToken, by: Principal) -> None:
     if by != token.owner and by not in token.renewers:
         raise KafkaError(
             ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH,
@@ -212,11 +213,11 @@ def _check_may_change(token: DelegationToken, by: Principal) -> None:
         )
 
 
-def _until(token: DelegationToken, expires_ms: int) -> DelegationToken:
+def _with_expiry(token: DelegationToken, expires_ms: int) -> DelegationToken:
     return token._replace(expires_ms=min(token.max_ms, expires_ms))
 
 
-def _at_most(limit_ms: int, wanted_ms: int) -> int:
+def _limited(limit_ms: int, wanted_ms: int) -> int:
     return min(limit_ms, wanted_ms) if wanted_ms > 0 else limit_ms
 
 
@@ -262,10 +263,10 @@ class ScramLogin:
         answer = self._server.answer(message)
         user = self._server.user
         if user is not None:
-            self._came_in(user)
+            self._accept_user(user)
         return answer
 
-    def _came_in(self, user: ScramUser) -> None:
+    def _accept_user(self, user: ScramUser) -> None:
         if not user.is_token:
             self.name = user.name
             return

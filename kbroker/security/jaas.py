@@ -55,33 +55,33 @@ class LoginModule(NamedTuple):
 
 def parse_jaas(text: str) -> LoginModule:
     """Parse one login module. Raises BadJaas."""
-    return _parse_module(_tokens(text))
+    return _parse_module(_tokenize(text))
 
 
 def parse_modules(text: str) -> list[LoginModule]:
     """Parse consecutive login modules, as in a section of a JAAS login file.
 
     Raises:
-            BadJaas: A module cannot be parsed.
+        BadJaas: A module cannot be parsed.
     """
-    return [_parse_module(tokens) for tokens in _split(_tokens(text), ";")]
+    return [_parse_module(tokens) for tokens in _split_after(_tokenize(text), ";")]
 
 
 def parse_login_file(text: str) -> dict[str, list[LoginModule]]:
     """Parse a JAAS login file: login modules by section name.
 
     Raises:
-            BadJaas: A section or a module cannot be parsed.
+        BadJaas: A section or a module cannot be parsed.
     """
     sections = {}
-    for tokens in _split(_split_braces(_tokens(text)), "};"):
+    for tokens in _split_after(_split_braces(_tokenize(text)), "};"):
         if len(tokens) < 3 or tokens[1] != "{" or not _is_sign(tokens[1]) or tokens[-1] != "};":
             raise BadJaas("JAAS file: it does not consist of sections NAME { ... };")
-        sections[str(tokens[0])] = [_parse_module(each) for each in _split(tokens[2:-1], ";")]
+        sections[str(tokens[0])] = [_parse_module(each) for each in _split_after(tokens[2:-1], ";")]
     return sections
 
 
-def _split(tokens: list[str], end: str) -> list[list[str]]:
+def _split_after(tokens: list[str], end: str) -> list[list[str]]:
     """Split tokens after each sign `end`."""
     parts: list[list[str]] = [[]]
     for token in tokens:
@@ -120,18 +120,18 @@ def _parse_module(tokens: list[str]) -> LoginModule:
 
 def jaas_text(name: str, options: Mapping[str, str]) -> str:
     """Return a login module as text that `parse_jaas` and Java can parse."""
-    words = [f"{_as_name(key)}={_quoted(value)}" for key, value in options.items()]
+    words = [f"{_quote_name(key)}={_quote(value)}" for key, value in options.items()]
     return " ".join([name, "required", *words]) + ";"
 
 
-def _as_name(text: str) -> str:
+def _quote_name(text: str) -> str:
     """Quote an option name unless it is a word; Java accepts only words."""
-    return text if re.fullmatch(r"\w+", text, re.ASCII) else _quoted(text)
+    return text if re.fullmatch(r"\w+", text, re.ASCII) else _quote(text)
 
 
-def _quoted(text: str) -> str:
-    for written, meant in (("\\", "\\"), ('"', '"'), *_CONTROLS.items()):
-        text = text.replace(meant, f"\\{written}")
+def _quote(text: str) -> str:
+    for escaped, character in (("\\", "\\"), ('"', '"'), *_CONTROLS.items()):
+        text = text.replace(character, f"\\{escaped}")
     return f'"{text}"'
 
 
@@ -145,7 +145,7 @@ def _is_sign(token: str) -> bool:
     return isinstance(token, _Sign)
 
 
-def _tokens(text: str) -> list[str]:
+def _tokenize(text: str) -> list[str]:
     found: list[str] = []
     at = 0
     while at < len(text):

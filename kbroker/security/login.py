@@ -5,8 +5,8 @@ unframed after version 0 of the handshake (KIP-43, KIP-152). Before authenticati
 only one ApiVersions request. After a failure the client cannot retry on the same connection.
 
 An authentication can have a limited lifetime (KIP-368): the client gets the lifetime, and
-re-authenticates in time as the same user with the same mechanism. If it does not, kbroker closes the
-connection on its next other request.
+must re-authenticate within the lifetime, as the same user with the same mechanism. Afterwards kbroker
+closes the connection at the first request that is not part of an authentication.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kbroker.protocol.errors import ErrorCode
 from .errors import AuthenticationError, ResponsePending
 from .principals import ANONYMOUS, USER, Principal
 
+# Minimum time between two authentications on one connection, as in Kafka (KIP-368).
 REAUTHENTICATION_SECONDS_MIN = 1.0
-"""Minimum time between two authentications on one connection, as in Kafka (KIP-368)."""
 # Maximum session lifetime in responses to clients, in seconds.
 LIFETIME_SECONDS_MAX = 10 * 365 * 86400
 
@@ -94,7 +94,7 @@ class Login:
         self._users = users
         self._exchange: Exchange | None = None
         self._mechanism = ""
-        self._began_again_at = -math.inf
+        self._reauthenticated_at = -math.inf
         self.knows_versions = False
         self.takes_raw_messages = False
         self.principal = ANONYMOUS
@@ -138,7 +138,8 @@ class Login:
         if not self.has_session:
             return True
         return (
-            self.ends_at < math.inf and now - self._began_again_at >= REAUTHENTICATION_SECONDS_MIN
+            self.ends_at < math.inf
+            and now - self._reauthenticated_at >= REAUTHENTICATION_SECONDS_MIN
         )
 
     @property
@@ -148,7 +149,7 @@ class Login:
 
     @property
     def mechanism(self) -> str:
-        """The last selected mechanism; empty before the first."""
+        """The last selected mechanism; empty before the first selection."""
         return self._mechanism
 
     def choose(self, mechanism: str, *, raw: bool, now: float) -> ErrorCode:
@@ -156,7 +157,7 @@ class Login:
 
         Args:
             mechanism: Name of the mechanism.
-            raw: True if its messages are not wrapped in SaslAuthenticate requests.
+            raw: True if the client sends unframed messages instead of SaslAuthenticate requests.
             now: Current time in seconds.
         """
         users = self._users()
@@ -164,7 +165,7 @@ class Login:
             self.failure = f"unsupported mechanism {mechanism[:40]!r}"
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM
         if self.has_session:
-            self._began_again_at = now
+            self._reauthenticated_at = now
             if mechanism != self._mechanism:  # Kafka does not send an error to the client either
                 self.failure = f"mechanism {mechanism} differs from the previous {self._mechanism}"
                 return ErrorCode.NONE
@@ -180,17 +181,17 @@ class Login:
         try:
             try:
                 answer = exchange.answer(message)
-            except ResponsePending as not_yet:
-                await not_yet.until()
+            except ResponsePending as pending:
+                await pending.until()
                 answer = exchange.answer(message)
             if exchange.name is not None:
-                self._came_in(exchange, exchange.name, now())
+                self._start_session(exchange, exchange.name, now())
         except AuthenticationError as error:
             self.failure, self.claimed = str(error), error.claimed
             raise
         return answer
 
-    def _came_in(self, exchange: Exchange, name: str, now: float) -> None:
+    def _start_session(self, exchange: Exchange, name: str, now: float) -> None:
         """Start a session. Raises AuthenticationError if the principal differs from the previous one."""
         principal = Principal(USER, name)
         if self.has_session and principal != self.principal:

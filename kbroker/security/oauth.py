@@ -15,10 +15,11 @@ from .errors import AuthenticationError, ResponsePending
 if TYPE_CHECKING:
     from .tokens import Tokens
 
-# Bytes of the longest client message: the largest token plus extensions.
+# Maximum size of a client message in bytes: the largest token plus extensions.
 MESSAGE_BYTES_MAX = 40 * 1024
 # The only error that clients see (RFC 6750); the log has the reason.
 INVALID_TOKEN = '{"status":"invalid_token"}'
+# Acknowledgement of an error by the client.
 SEEN = b"\x01"
 _END = "\x01"
 _FIELDS_MAX = 32
@@ -38,8 +39,8 @@ class OAuthServer:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._has_looked = False
-        self._refusal = ""
+        self._has_waited_for_keys = False
+        self._rejection = ""
         # Authenticated user name; None before.
         self.name: str | None = None
         # Remaining lifetime of the token in seconds.
@@ -54,20 +55,20 @@ class OAuthServer:
         """
         from .tokens import BadToken, UnknownKey
 
-        if self._refusal:  # the client acknowledged the error
-            raise AuthenticationError(self._refusal, client_message=INVALID_TOKEN)
+        if self._rejection:  # the client acknowledged the error
+            raise AuthenticationError(self._rejection, client_message=INVALID_TOKEN)
         if len(message) > MESSAGE_BYTES_MAX or self.name is not None:
             raise AuthenticationError("unexpected message")
         token, authorization = _parse(message)
         try:
             name, lifetime_seconds = self._tokens.check(token)
         except BadToken as error:
-            if isinstance(error, UnknownKey) and not self._has_looked:
-                self._has_looked = True
+            if isinstance(error, UnknownKey) and not self._has_waited_for_keys:
+                self._has_waited_for_keys = True
                 raise ResponsePending(self._tokens.look_up) from None
-            self._refusal = str(error)
+            self._rejection = str(error)
             return INVALID_TOKEN.encode()
-        if authorization not in ("", _escaped(name)):
+        if authorization not in ("", _escape(name)):
             raise AuthenticationError("the authorization identity differs from the user")
         self.name, self.lifetime_seconds = name, lifetime_seconds
         return b""
@@ -82,27 +83,27 @@ def first_message(token: str, extensions: Mapping[str, str] | None = None) -> by
 
 def _parse(message: bytes) -> tuple[str, str]:
     """Return the token and the authorization identity. Raises AuthenticationError."""
-    wrong = AuthenticationError("malformed message")
+    malformed = AuthenticationError("malformed message")
     try:
         header, *fields = message.decode().split(_END, _FIELDS_MAX)
     except UnicodeDecodeError:
-        raise wrong from None
+        raise malformed from None
     binding, _, rest = header.partition(",")
-    authorization, comma, nothing = rest.partition(",")
-    if binding not in ("n", "y") or not comma or nothing or fields[-2:] != ["", ""]:
-        raise wrong
+    authorization, comma, rest_after = rest.partition(",")
+    if binding not in ("n", "y") or not comma or rest_after or fields[-2:] != ["", ""]:
+        raise malformed
     found: dict[str, str] = {}
     for field in fields[:-2]:
         key, _, value = field.partition("=")
         if not _KEY.fullmatch(key) or not _VALUE.fullmatch(value) or key in found:
-            raise wrong
+            raise malformed
         found[key] = value
     credentials = _CREDENTIALS.fullmatch(found.get("auth", ""))
     if credentials is None or not (authorization == "" or authorization.startswith("a=")):
-        raise wrong
+        raise malformed
     return credentials["token"], authorization.removeprefix("a=")
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """Escape a name for a message (RFC 5801)."""
     return name.replace("=", "=3D").replace(",", "=2C")

@@ -36,7 +36,7 @@ class QuotaKey(StrEnum):
 
 
 # Maximum values of the integer quotas.
-_LARGEST = {
+_VALUES_MAX = {
     QuotaKey.PRODUCER_BYTE_RATE: 2.0**63,
     QuotaKey.CONSUMER_BYTE_RATE: 2.0**63,
     QuotaKey.CONNECTION_CREATION_RATE: 2.0**31 - 1,
@@ -44,7 +44,7 @@ _LARGEST = {
 # Largest fraction that still counts as an integer, as in Kafka.
 _FRACTION = 1e-6
 
-# The user or client ID of a quota that does not name one; quotas cannot name the empty string.
+# User or client ID in the key of a quota that has no user or no client ID. Names are never empty.
 _ABSENT = ""
 
 
@@ -90,7 +90,7 @@ def check_value(entity: Entity, key: str, value: float) -> None:
         raise BadQuota(f"Invalid configuration key {key}")
     if not 0 < value < math.inf:
         raise BadQuota(f"Quota {key} must be greater than 0, and finite")
-    largest = _LARGEST.get(QuotaKey(key))
+    largest = _VALUES_MAX.get(QuotaKey(key))
     if largest is None:
         return
     if value > largest:
@@ -118,11 +118,11 @@ class Limits:
 
     def put(self, entity: Entity, rate: float | None) -> None:
         """Set a quota; None removes it."""
-        place = entity.get(USER, _ABSENT), entity.get(CLIENT_ID, _ABSENT)
+        key = entity.get(USER, _ABSENT), entity.get(CLIENT_ID, _ABSENT)
         if rate is None:
-            self._rates.pop(place, None)
+            self._rates.pop(key, None)
         else:
-            self._rates[place] = rate
+            self._rates[key] = rate
 
     def find(self, user: str, client_id: str) -> Limit | None:
         """Return the first of the eight possible quotas of a client, in Kafka's order.
@@ -131,12 +131,12 @@ class Limits:
         default client ID, apply to each client ID separately.
         """
         rates = self._rates
-        for of_user in (user, None) if user else (None,):
+        for user_key in (user, None) if user else (None,):
             if client_id:
-                rate = rates.get((of_user, client_id), rates.get((of_user, None)))
+                rate = rates.get((user_key, client_id), rates.get((user_key, None)))
                 if rate is not None:
                     return Limit(rate, user, client_id)
-            rate = rates.get((of_user, _ABSENT))
+            rate = rates.get((user_key, _ABSENT))
             if rate is not None:
                 return Limit(rate, user, _ABSENT)
         if not client_id:
@@ -156,11 +156,11 @@ class AddressLimits:
 
     def put(self, name: str | None, rate: float | None) -> None:
         """Set the quota of an address or the default (None); the rate None removes it."""
-        place = None if name is None else canonical(name)
+        key = None if name is None else canonical(name)
         if rate is None:
-            self._rates.pop(place, None)
+            self._rates.pop(key, None)
         else:
-            self._rates[place] = rate
+            self._rates[key] = rate
 
     def find(self, address: str) -> float | None:
         """Return connections per second; None if no quota applies."""

@@ -101,18 +101,22 @@ class AclChange(NamedTuple):
     def command(self) -> str:
         """The shell command of the change."""
         pattern, acl = self.acl.pattern, self.acl
-        words = ["--principal", acl.principal]
-        words += ["--deny"] if acl.permission is AclPermission.DENY else []
+        arguments = ["--principal", acl.principal]
+        arguments += ["--deny"] if acl.permission is AclPermission.DENY else []
         if self.verb == "remove" and acl.permission is AclPermission.ALLOW:
-            words.append("--allow")
-        words += ["--operation", cli_name(acl.operation), f"--{cli_name(pattern.resource_type)}"]
+            arguments.append("--allow")
+        arguments += [
+            "--operation",
+            cli_name(acl.operation),
+            f"--{cli_name(pattern.resource_type)}",
+        ]
         if pattern.resource_type is not AclResourceType.CLUSTER:
-            words.append(pattern.name)
-        words += ["--prefixed"] if pattern.type is PatternType.PREFIXED else []
+            arguments.append(pattern.name)
+        arguments += ["--prefixed"] if pattern.type is PatternType.PREFIXED else []
         # Without --host, `add` creates an ACL for all hosts, but `remove` matches any host.
         if acl.host != WILDCARD or self.verb == "remove":
-            words += ["--host", acl.host]
-        return f"{COMMAND} {self.verb} {shlex.join(words)}"
+            arguments += ["--host", acl.host]
+        return f"{COMMAND} {self.verb} {shlex.join(arguments)}"
 
 
 def cli_name(kind: AclOperation | AclResourceType) -> str:
@@ -163,11 +167,11 @@ def check_permission(
     if permission == IDEMPOTENCE and decide_any(acls, rules, client, _WRITE, _TOPIC):
         return PermissionCheck(client, permission, verdict, True, [])
     return PermissionCheck(
-        client, permission, verdict, False, list(_remedy(acls, rules, client, permission))
+        client, permission, verdict, False, list(_find_changes(acls, rules, client, permission))
     )
 
 
-def _remedy(
+def _find_changes(
     acls: Acls, rules: AuthorizerSettings, client: Client, permission: Permission
 ) -> Iterator[AclChange]:
     """Yield the ACL removals and then the addition that would grant the permission."""

@@ -24,11 +24,11 @@ from .errors import AuthenticationError
 
 # Hash iterations of stored credentials, with Kafka's limits.
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
-# Hash iterations that the client accepts from a server: some tenths of a second of CPU time.
+# Maximum number of hash iterations that the client accepts: some tenths of a second of CPU time.
 CLIENT_ITERATIONS_MAX = 1_000_000
 MESSAGE_BYTES_MAX = 4096
 SALT_BYTES = 16
-# Shapes considered for a fake credential; each takes some microseconds.
+# Maximum number of shapes considered for a fake credential; each takes some microseconds.
 SHAPES_MAX = 20
 
 
@@ -50,7 +50,7 @@ class ScramMechanism(StrEnum):
 
     @classmethod
     def numbered(cls, number: int) -> ScramMechanism | None:
-        """Return the mechanism with a number; None if there is none."""
+        """Return the mechanism with a number; None if no mechanism has it."""
         return next((each for each in cls if each.number == number), None)
 
 
@@ -70,7 +70,7 @@ class ScramCredential(NamedTuple):
     iterations: int
 
     def __repr__(self) -> str:
-        """Hide the keys: they permit to guess the password and to impersonate the server."""
+        """Hide the keys: attackers could use them to guess the password or impersonate the server."""
         return f"ScramCredential(iterations={self.iterations})"
 
     @property
@@ -86,7 +86,7 @@ class ScramUser(NamedTuple):
     is_token: bool = False
 
 
-# Returns the credential of a user; None if there is none.
+# Returns the credential of a user; None for an unknown user.
 Find: TypeAlias = Callable[[ScramUser], ScramCredential | None]
 
 
@@ -126,10 +126,10 @@ def credential_of(
 
 
 def salt_of(secret: bytes, name: str, size: int = SALT_BYTES) -> bytes:
-    """Return the salt of a user without a stored one: a user in the settings, or an unknown one.
+    """Return the salt of a user in the settings, or of an unknown user; neither has a stored salt.
 
-    All nodes derive it from the same secret. Otherwise a client could compare the first responses
-    of several nodes or runs to find out which users exist.
+    All nodes derive the salt from the same secret. Otherwise a client could compare the first
+    responses of several nodes or runs to find out which users exist.
     """
     return hashlib.shake_256(secret + name.encode()).digest(size)
 
@@ -180,8 +180,8 @@ class ScramServer:
         match = re.fullmatch(_CLIENT_FIRST, text)
         if match is None:
             raise AuthenticationError("malformed first message")
-        name = _plain_name(match["name"])
-        if match["authorization"] is not None and _plain_name(match["authorization"]) != name:
+        name = _unescape_name(match["name"])
+        if match["authorization"] is not None and _unescape_name(match["authorization"]) != name:
             raise AuthenticationError("the authorization identity differs from the user")
         extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
         self._claimed = ScramUser(name, extensions.get("tokenauth", "").lower() == "true")
@@ -198,8 +198,8 @@ class ScramServer:
     def _fake_credential(self, user: ScramUser) -> ScramCredential:
         """Return a credential for an unknown user that is the same in every exchange.
 
-        Rendezvous hashing selects one of the `shapes`, so that it changes only if that shape
-        disappears or a closer one is added. All delegation tokens have the same shape.
+        Rendezvous hashing selects one of the `shapes`, so that the selection changes only if the
+        selected shape is removed or a nearer one is added. All delegation tokens have the same shape.
         """
         name = user.name
 
@@ -224,28 +224,28 @@ class ScramServer:
                     "upgrade the client"
                 )
             raise AuthenticationError("the nonce of the final message belongs to another exchange")
-        if _decoded(match["binding"]) != self._header:
+        if _decode_base64(match["binding"]) != self._header:
             raise AuthenticationError(
                 "the channel binding of the final message differs from the first message"
             )
-        proof = _decoded(match["proof"])
+        proof = _decode_base64(match["proof"])
         signed = self._first_messages + b"," + match["unproved"].encode()
         known = self._credential or ScramCredential(b"", self._secret, self._secret, 0)
-        if not self._proves(proof, known, signed) or self._credential is None:
+        if not self._is_proof_valid(proof, known, signed) or self._credential is None:
             claimed = "" if self._claimed is None else self._claimed.name
             raise AuthenticationError("the user or the password is wrong", claimed=claimed)
         self.user = self._claimed
         signature = _mac(self._mechanism, known.server_key, signed)
         return b"v=" + base64.b64encode(signature)
 
-    def _proves(self, proof: bytes, known: ScramCredential, signed: bytes) -> bool:
+    def _is_proof_valid(self, proof: bytes, known: ScramCredential, signed: bytes) -> bool:
         """Return True if the client proof matches the stored key."""
         signature = _mac(self._mechanism, known.stored_key, signed)
         if len(proof) != len(signature):
             return False
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
-        made = hashlib.new(self._mechanism.hash_name, client_key).digest()
-        return hmac.compare_digest(made, known.stored_key)
+        stored_key = hashlib.new(self._mechanism.hash_name, client_key).digest()
+        return hmac.compare_digest(stored_key, known.stored_key)
 
 
 class ScramClient:
@@ -282,7 +282,7 @@ class ScramClient:
             raise AuthenticationError(
                 f"the server requires {iterations} iterations (maximum: {CLIENT_ITERATIONS_MAX})"
             )
-        salt = _decoded(match["salt"])
+        salt = _decode_base64(match["salt"])
         salted = salted_password(self._mechanism, self._password, salt, iterations)
         known = credential_from(self._mechanism, salted, salt, iterations)
         unproved = f"c=biws,r={match['nonce']}"
@@ -303,14 +303,14 @@ def _mac(mechanism: ScramMechanism, key: bytes, data: bytes) -> bytes:
     return hmac.digest(key, data, mechanism.hash_name)
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         raise AuthenticationError("a message contains invalid base64") from None
 
 
-def _plain_name(text: str) -> str:
+def _unescape_name(text: str) -> str:
     """Remove the escapes of a name in a message."""
     if re.search(r"=(?!2C|3D)", text):
         raise AuthenticationError("a name contains an invalid escape")

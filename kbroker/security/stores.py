@@ -25,7 +25,7 @@ Lookup: TypeAlias = Callable[[str], str]
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
 _PEM = b"-----BEGIN "
 PEM, PKCS12 = "PEM", "PKCS12"
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+_NON_BLOCKING = getattr(os, "O_NONBLOCK", 0)
 _FILE_BYTES_MAX = 1024 * 1024
 
 
@@ -58,7 +58,7 @@ def read_identity(setting: Lookup) -> Identity | None:
     data = read_file("ssl.keystore.location", location)
     if _PEM in data:
         return Identity(data, setting("ssl.key.password") or setting("ssl.keystore.password"))
-    return _unpacked("ssl.keystore", location, data, setting("ssl.keystore.password"))
+    return _convert_to_pem("ssl.keystore", location, data, setting("ssl.keystore.password"))
 
 
 def read_trusted(setting: Lookup) -> str:
@@ -78,7 +78,7 @@ def read_trusted(setting: Lookup) -> str:
     data = read_file("ssl.truststore.location", location)
     if _PEM in data:
         return data.decode("ascii", "replace")
-    store = _open("ssl.truststore", location, data, setting("ssl.truststore.password"))
+    store = _load_pkcs12("ssl.truststore", location, data, setting("ssl.truststore.password"))
     from cryptography.hazmat.primitives.serialization import Encoding
 
     found = [store.cert, *store.additional_certs]
@@ -111,7 +111,7 @@ def read_file(name: str, location: str) -> bytes:
     """
     try:
         # A client can set the path (KIP-226): do not block on pipes and devices.
-        with open(os.open(location, os.O_RDONLY | _NO_WAIT), "rb") as file:
+        with open(os.open(location, os.O_RDONLY | _NON_BLOCKING), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise BadSettings(f"{name}: {location} is not a regular file")
             data = file.read(_FILE_BYTES_MAX + 1)
@@ -124,25 +124,25 @@ def read_file(name: str, location: str) -> bytes:
     return data
 
 
-def _unpacked(kind: str, location: str, data: bytes, password: str) -> Identity:
+def _convert_to_pem(kind: str, location: str, data: bytes, password: str) -> Identity:
     """Convert a PKCS#12 file to PEM with a random password that only this process knows."""
-    store = _open(kind, location, data, password)
+    store = _load_pkcs12(kind, location, data, password)
     if store.key is None or store.cert is None:
         raise BadSettings(f"{kind}.location: {location} lacks a private key with its certificate")
     from cryptography.hazmat.primitives import serialization
 
-    own_password = secrets.token_hex(16)
+    random_password = secrets.token_hex(16)
     key = store.key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(own_password.encode()),
+        serialization.BestAvailableEncryption(random_password.encode()),
     )
     chain = [store.cert, *store.additional_certs]
     pem = [each.certificate.public_bytes(serialization.Encoding.PEM) for each in chain]
-    return Identity(b"".join([key, *pem]), own_password)
+    return Identity(b"".join([key, *pem]), random_password)
 
 
-def _open(kind: str, location: str, data: bytes, password: str) -> PKCS12KeyAndCertificates:
+def _load_pkcs12(kind: str, location: str, data: bytes, password: str) -> PKCS12KeyAndCertificates:
     if data.startswith((_JKS, _JCEKS)):
         raise BadSettings(
             f"{kind}.location: {location} is in Java's own format (JKS); convert it with keytool "

@@ -63,12 +63,12 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
             "one with its private key"
         )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _limit(context, setting)
+    _apply_limits(context, setting)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 1  # a second ticket would make handshakes a tenth slower
     context.sslobject_class = ServerSide
     context.sni_callback = _set_requested_host
-    _show(context, identity)
+    _load_identity(context, identity)
     context.verify_mode = _CLIENT_AUTH[setting("ssl.client.auth") or "none"]
     if context.verify_mode is not ssl.CERT_NONE:
         # OpenSSL does not verify certificates when it resumes a session. Without this, a client
@@ -89,8 +89,8 @@ def server_context(setting: Lookup) -> ssl.SSLContext:
 def client_context(setting: Lookup) -> ssl.SSLContext:
     """Create the TLS context of a client; with a key store it presents a certificate.
 
-    Without a trust store it trusts the system's CAs. It checks the host name only if
-    ``ssl.endpoint.identification.algorithm`` is https.
+    Without a trust store, the client trusts the system's CAs. The client checks the host name only
+    if ``ssl.endpoint.identification.algorithm`` is https.
 
     Args:
         setting: Returns the ``ssl.*`` settings.
@@ -100,7 +100,7 @@ def client_context(setting: Lookup) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = setting("ssl.endpoint.identification.algorithm").lower() == "https"
-    _limit(context, setting)
+    _apply_limits(context, setting)
     trusted = read_trusted(setting)
     if trusted:
         _trust(context, trusted)
@@ -108,7 +108,7 @@ def client_context(setting: Lookup) -> ssl.SSLContext:
         context.load_default_certs()
     identity = read_identity(setting)
     if identity is not None:
-        _show(context, identity)
+        _load_identity(context, identity)
     return context
 
 
@@ -120,7 +120,7 @@ def settings_snapshot(setting: Lookup) -> tuple[str, ...]:
 class Certificates:
     """The TLS context of a listener, reloaded when its files change.
 
-    If changed files are unusable, it logs a warning and keeps the previous context.
+    If changed files are unusable, a warning is logged and the previous context stays in use.
 
     Args:
         setting: Returns the settings of the listener.
@@ -134,9 +134,9 @@ class Certificates:
         self.settings = settings_snapshot(setting)
         self._setting = setting
         self._now = now
-        self._looked_at = now()
+        self._checked_at = now()
         self._files = files_of(setting)
-        self._seen = self._stamps()
+        self._known_stamps = self._stamps()
         self._context = server_context(setting)
         self._peer_client_context: ssl.SSLContext | None = None
 
@@ -162,24 +162,27 @@ class Certificates:
         return self._context.verify_mode is ssl.CERT_REQUIRED
 
     def self_client_context(self) -> ssl.SSLContext:
-        """Return the context for connections to itself: it presents its own certificate, trusts any."""
+        """Return the context for connections of the node to itself.
+
+        The client side presents the listener's own certificate, and accepts any server certificate.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         identity = read_identity(self._setting)
         if identity is not None:
-            _show(context, identity)
+            _load_identity(context, identity)
         return context
 
     def _reload(self) -> None:
         """Reload the files if they have changed."""
-        if self._now() - self._looked_at < CHECK_SECONDS:
+        if self._now() - self._checked_at < CHECK_SECONDS:
             return
-        self._looked_at = self._now()
+        self._checked_at = self._now()
         stamps = self._stamps()
-        if stamps == self._seen:
+        if stamps == self._known_stamps:
             return
-        self._seen = stamps
+        self._known_stamps = stamps
         self._peer_client_context = None
         try:
             self._context = server_context(self._setting)
@@ -206,7 +209,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _limit(context: ssl.SSLContext, setting: Lookup) -> None:
+def _apply_limits(context: ssl.SSLContext, setting: Lookup) -> None:
     """Apply the TLS versions and cipher suites of the settings. Raises BadSettings."""
     names = _items(setting("ssl.enabled.protocols"))
     unknown = [name for name in names if name not in _VERSIONS]
@@ -239,8 +242,8 @@ def _trust(context: ssl.SSLContext, pem: str) -> None:
         raise BadSettings(f"ssl.truststore: invalid certificates: {error}") from None
 
 
-def _show(context: ssl.SSLContext, identity: Identity) -> None:
-    # OpenSSL reads keys only from files. This one is private and is deleted at once.
+def _load_identity(context: ssl.SSLContext, identity: Identity) -> None:
+    # OpenSSL reads keys only from files. The temporary file is private and is deleted at once.
     try:
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory, "identity.pem")

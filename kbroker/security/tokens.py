@@ -33,9 +33,9 @@ except ModuleNotFoundError:
     ) from None
 
 OAUTHBEARER: Final = "OAUTHBEARER"
-# Bytes of the longest token; its validation takes less than a millisecond.
+# Maximum size of a token in bytes; validation takes less than a millisecond.
 TOKEN_BYTES_MAX = 32 * 1024
-# Bytes of the largest key set, including certificates.
+# Maximum size of a key set in bytes, including certificates.
 KEYS_BYTES_MAX = 256 * 1024
 NAME_LENGTH_MAX = 1000
 RSA_BITS_MIN = 2048
@@ -68,7 +68,7 @@ _PUBLIC_PARTS: dict[str, tuple[type[RSAKey | ECKey | OKPKey], tuple[str, ...]]] 
     ECKey.key_type: (ECKey, ("crv", "x", "y")),
     OKPKey.key_type: (OKPKey, ("crv", "x")),
 }
-_KEY_FACTS = ("kty", "kid", "use", "alg", "key_ops")
+_KEY_FIELDS = ("kty", "kid", "use", "alg", "key_ops")
 
 
 class BadToken(Exception):
@@ -100,7 +100,7 @@ class KeySet:
             entries = [*json.loads(data)["keys"]]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise ValueError("not a JSON object with `keys` (RFC 7517)") from None
-        found = [_key_of(each) for each in entries if isinstance(each, dict)]
+        found = [_parse_key(each) for each in entries if isinstance(each, dict)]
         self._keys = {(each.kid, each.key_type): each for each in found if each is not None}
         if not self._keys:
             raise ValueError("no RSA, EC or OKP key that verifies signatures")
@@ -109,22 +109,22 @@ class KeySet:
         """Return the key with an ID; without an ID, the only key of the type."""
         if kid is not None:
             return self._keys.get((kid, key_type))
-        fitting = [each for each in self._keys.values() if each.key_type == key_type]
-        return fitting[0] if len(fitting) == 1 else None
+        candidates = [each for each in self._keys.values() if each.key_type == key_type]
+        return candidates[0] if len(candidates) == 1 else None
 
 
-def _key_of(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
+def _parse_key(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
     """Return the public key of an entry that verifies signatures; None for other entries."""
     kind = _PUBLIC_PARTS.get(str(entry.get("kty")))
     is_named = isinstance(entry.get("kid"), str | None)
     if kind is None or entry.get("use", "sig") != "sig" or not is_named:
         return None
     key_class, parts = kind
-    facts = {name: entry[name] for name in (*parts, *_KEY_FACTS) if name in entry}
+    fields = {name: entry[name] for name in (*parts, *_KEY_FIELDS) if name in entry}
     try:
-        if key_class is RSAKey and _bits(facts["n"]) < RSA_BITS_MIN:
+        if key_class is RSAKey and _bits(fields["n"]) < RSA_BITS_MIN:
             return None  # the library would only warn and accept the key
-        key = key_class.import_key(facts)
+        key = key_class.import_key(fields)
         key.check_key_op("verify")
     except (JoseError, ValueError, TypeError, KeyError):
         return None
@@ -133,10 +133,10 @@ def _key_of(entry: dict[str, Any]) -> RSAKey | ECKey | OKPKey | None:
 
 def _bits(number: str) -> int:
     """Return the bit length of a base64 integer of a key (RFC 7518, 2)."""
-    return int.from_bytes(_decoded(number)).bit_length()
+    return int.from_bytes(_decode_base64url(number)).bit_length()
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64url(text: str) -> bytes:
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
@@ -159,7 +159,7 @@ class Tokens:
         file: File of the key set, if the URL names one.
         trusted: TLS context for fetching keys.
         keys: The current key set.
-        look_up: Waits shortly for a newer key set after an unknown key.
+        look_up: Waits a short time for a newer key set after an unknown key.
 
     Raises:
         BadSettings: A setting is invalid, or the issuer or the audience is missing: without them,
@@ -209,7 +209,7 @@ class Tokens:
         """Validate a token.
 
         Raises:
-            UnknownKey: The key set does not contain its key.
+            UnknownKey: The key set does not contain the token's key.
             BadToken: The token is invalid for another reason.
         """
         if len(token) > TOKEN_BYTES_MAX:
@@ -218,9 +218,9 @@ class Tokens:
         if claims.get("iss") != self._issuer:
             raise BadToken("the token is from another issuer (iss)")
         audiences = claims.get("aud")
-        meant = [audiences] if isinstance(audiences, str) else audiences
-        if not isinstance(meant, list) or not any(
-            isinstance(each, str) and each in self._audiences for each in meant
+        token_audiences = [audiences] if isinstance(audiences, str) else audiences
+        if not isinstance(token_audiences, list) or not any(
+            isinstance(each, str) and each in self._audiences for each in token_audiences
         ):
             raise BadToken("the token is for another audience (aud)")
         lifetime_seconds = self._lifetime_seconds(claims)
@@ -234,7 +234,7 @@ class Tokens:
 
     def _verified_claims(self, token: str) -> dict[str, object]:
         """Verify the signature and return the claims."""
-        header = _header_of(token)
+        header = _parse_header(token)
         algorithm = header.get("alg")
         key_type = _KEY_TYPES.get(algorithm) if isinstance(algorithm, str) else None
         if key_type is None:
@@ -259,12 +259,12 @@ class Tokens:
     def _lifetime_seconds(self, claims: dict[str, object]) -> float:
         """Return the remaining lifetime. Raises BadToken if the token is not valid now."""
         now, skew = self._now(), self._skew_seconds
-        expires_at, issued_at = _time_in(claims, "exp"), _time_in(claims, "iat")
+        expires_at, issued_at = _time_claim(claims, "exp"), _time_claim(claims, "iat")
         if expires_at is None or issued_at is None:
             raise BadToken("the token lacks the exp or iat claim")
         if expires_at + skew <= now:
             raise BadToken("the token has expired (exp)")
-        if max(issued_at, _time_in(claims, "nbf") or 0) - skew > now:
+        if max(issued_at, _time_claim(claims, "nbf") or 0) - skew > now:
             raise BadToken("the token is not valid yet (nbf, iat)")
         return max(expires_at - now, 0.0)
 
@@ -288,12 +288,12 @@ def settings_snapshot(setting: Lookup) -> tuple[str, ...]:
     return tuple(setting(name, OAUTHBEARER) for name in _SETTINGS)
 
 
-def _header_of(token: str) -> dict[str, object]:
+def _parse_header(token: str) -> dict[str, object]:
     text, _, rest = token.partition(".")
     if not rest:
         raise BadToken("the token is not a JWT")
     try:
-        header = json.loads(_decoded(text))
+        header = json.loads(_decode_base64url(text))
     except (ValueError, RecursionError):
         raise BadToken("the header of the token is malformed") from None
     # No critical extensions are supported (RFC 7515, 4.1.11).
@@ -302,7 +302,7 @@ def _header_of(token: str) -> dict[str, object]:
     return header
 
 
-def _time_in(claims: dict[str, object], name: str) -> float | None:
+def _time_claim(claims: dict[str, object], name: str) -> float | None:
     """Return a time claim in Unix seconds; None if it is missing. Raises BadToken."""
     value = claims.get(name)
     if value is None:

@@ -44,7 +44,7 @@ _TOKEN_HANDLERS = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
 )
-_OF_MECHANISMS = (
+_SETTINGS_PER_MECHANISM = (
     "sasl.jaas.config",
     "connections.max.reauth.ms",
     "sasl.server.callback.handler.class",
@@ -81,9 +81,9 @@ class Passwords:
 
     def knows(self, name: str, password: str) -> bool:
         """Return True for the right password; takes equally long for unknown users."""
-        made = self._hash(password)
+        digest = self._hash(password)
         known = self._hashes.get(name)
-        return hmac.compare_digest(made, known or self._key) and known is not None
+        return hmac.compare_digest(digest, known or self._key) and known is not None
 
     def _hash(self, password: str) -> bytes:
         return hmac.digest(self._key, password.encode(), "sha256")
@@ -91,7 +91,9 @@ class Passwords:
 
 def settings_snapshot(setting: Lookup) -> tuple[str, ...]:
     """Return the values of all authentication settings, to detect changes."""
-    texts = tuple(setting(name, mechanism) for name in _OF_MECHANISMS for mechanism in SERVED)
+    texts = tuple(
+        setting(name, mechanism) for name in _SETTINGS_PER_MECHANISM for mechanism in SERVED
+    )
     mechanisms = setting("sasl.enabled.mechanisms", None)
     if OAUTHBEARER in mechanisms:
         from .tokens import settings_snapshot  # most nodes never need it
@@ -137,9 +139,9 @@ class Users:
             each: int(setting("connections.max.reauth.ms", each)) for each in self.mechanisms
         }
         self._secret = secrets.token_bytes(32)
-        self._modules = {each: _module(each, setting) for each in self.mechanisms}
+        self._modules = {each: _login_module(each, setting) for each in self.mechanisms}
         # True if the settings define users.
-        self.has_own = any(each.users for each in self._modules.values())
+        self.has_configured_users = any(each.users for each in self._modules.values())
         self._passwords = Passwords({})
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
         # Token validation of OAUTHBEARER; None if it is disabled.
@@ -202,7 +204,7 @@ class Users:
         return ScramServer(mechanism, find, self._salt_secret, shapes=shapes)
 
 
-def _module(mechanism: str, setting: Lookup) -> LoginModule:
+def _login_module(mechanism: str, setting: Lookup) -> LoginModule:
     text = setting("sasl.jaas.config", mechanism)
     if not text:
         return LoginModule(_MODULES[mechanism], {})
@@ -252,8 +254,8 @@ def _check_handler(mechanism: str, name: str) -> None:
     """Raise BadSettings for a callback handler class that kbroker does not provide."""
     known = _TOKEN_HANDLERS if mechanism == OAUTHBEARER else ()
     if name and name not in known:
-        instead = f" or use {known[0]}" if known else ""
+        alternative = f" or use {known[0]}" if known else ""
         raise BadSettings(
             f"sasl.server.callback.handler.class of {mechanism}: {name} is not part of kbroker; "
-            f"remove the setting{instead}"
+            f"remove the setting{alternative}"
         )

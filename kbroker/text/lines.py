@@ -9,14 +9,14 @@ class Lines:
     """Splits chunks of bytes at newlines."""
 
     def __init__(self) -> None:
-        self._begun = bytearray()
+        self._incomplete = bytearray()
 
     def feed(self, part: bytes | bytearray) -> Iterator[bytes]:
         """Yield the lines that end in this chunk, without empty lines."""
-        *ended, begun = part.split(b"\n")
+        *ended, incomplete = part.split(b"\n")
         for line in ended:
-            whole = bytes(self._begun) + line
-            self._begun.clear()
-            if whole:
-                yield whole
-        self._begun += begun
+            complete = bytes(self._incomplete) + line
+            self._incomplete.clear()
+            if complete:
+                yield complete
+        self._incomplete += incomplete

@@ -309,7 +309,7 @@ def test_import_without_metadata_log_estimates_producer_ids(
         path.write_bytes(b"") if snapshots else path.unlink()
     plan = kafka_import.plan([kafka], tmp_path / "new")
     assert (
-        plan.left_out[-1]
+        plan.not_imported[-1]
         == "topic settings, users, ACLs, quotas: no directory contains __cluster_metadata-0"
     )
     assert plan.next_producer_id == 2000
@@ -377,7 +377,7 @@ async def test_users_acls_and_quotas_are_imported(kafka: Path, tmp_path: Path) -
     )
     target = tmp_path / "new"
     plan = kafka_import.plan([kafka], target)
-    assert plan.left_out[-2:] == [
+    assert plan.not_imported[-2:] == [
         "quota of_a_later_kafka=3 of user=<default>: Invalid configuration key of_a_later_kafka",
         "1 delegation tokens: create new ones",
     ]

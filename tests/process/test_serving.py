@@ -19,7 +19,7 @@ import trio
 
 from kbroker.data_dirs.resize import grow
 from kbroker.process.interpreter import GC_THRESHOLDS, SWITCH_SECONDS
-from kbroker.process.node_info import SIZED_MAX
+from kbroker.process.node_info import SIZED_PARTITIONS_MAX
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.runtime.time_slices import TIME_SLICE_SECONDS
@@ -92,10 +92,10 @@ def test_banner_reports_clean_or_recovered_directory(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_banner_omits_size_for_many_partitions(tmp_path: Path) -> None:
-    assert "1 topic, 0.0 MB, new" in banner_of(tmp_path, "--topic", f"t:{SIZED_MAX + 1}")
+    assert "1 topic, 0.0 MB, new" in banner_of(tmp_path, "--topic", f"t:{SIZED_PARTITIONS_MAX + 1}")
     (tmp_path / "data" / "t-0").mkdir()
     assert "1 topic, 0.0 MB, clean shutdown" in banner_of(tmp_path)
-    for index in range(SIZED_MAX + 1):
+    for index in range(SIZED_PARTITIONS_MAX + 1):
         (tmp_path / "data" / f"t-{index}").mkdir(exist_ok=True)
     assert "1 topic, clean shutdown" in banner_of(tmp_path)
 

@@ -200,7 +200,7 @@ def test_error_for_unusable_files_names_their_directory(
     name: str, content: str | None, tmp_path: Path
 ) -> None:
     directory = tmp_path / "tls-dev"
-    with DevSecurity(BrokerConfig.load(), directory).kept(ADDRESS):
+    with DevSecurity(BrokerConfig.load(), directory).written_files(ADDRESS):
         pass
     if content is None:
         (directory / name).unlink()
@@ -313,7 +313,7 @@ def test_certificate_is_reissued_only_when_needed() -> None:
 
 def test_expired_certificate_authority_is_rejected(tmp_path: Path) -> None:
     directory = tmp_path / "tls-dev"
-    with DevSecurity(BrokerConfig.load(), directory).kept(ADDRESS):
+    with DevSecurity(BrokerConfig.load(), directory).written_files(ADDRESS):
         pass
     old = CertificateAuthority.new("mine", datetime.now(UTC) - timedelta(days=4000))
     (directory / "ca.pem").write_text(old.pair.certificate)

@@ -23,7 +23,7 @@ from kbroker.security.acls import (
     decide,
     decide_any,
 )
-from kbroker.security.authorizer import KEPT_MAX, Authorizer
+from kbroker.security.authorizer import DECISIONS_MAX, Authorizer
 from kbroker.security.principals import Principal
 
 TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
@@ -242,12 +242,12 @@ def test_verdict_text_names_deciding_rule() -> None:
 
 def test_decision_cache_is_bounded() -> None:
     authorizer = Authorizer(book(acl(READ, name="t", pattern=PREFIXED)), NO_RULES)
-    for number in range(2 * KEPT_MAX - 1):
+    for number in range(2 * DECISIONS_MAX - 1):
         assert authorizer.allows(client(), READ, Resource(TOPIC, f"t{number}"))
-    assert len(authorizer._topics) <= len(authorizer._kept) <= KEPT_MAX
-    before = len(authorizer._kept)
+    assert len(authorizer._topics) <= len(authorizer._decisions) <= DECISIONS_MAX
+    before = len(authorizer._decisions)
     assert not authorizer.allows(client(), READ, Resource(TOPIC, "x" * 10_000))
-    assert len(authorizer._kept) == before
+    assert len(authorizer._decisions) == before
 
 
 ANY = AclFilter(

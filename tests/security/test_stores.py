@@ -130,8 +130,8 @@ def test_enabled_protocols_limit_tls_versions(authority: Authority) -> None:
 def test_unusable_settings_are_rejected(
     given: dict[str, str], message: str, authority: Authority
 ) -> None:
-    has_own = any(name.startswith("ssl_keystore") for name in given) or not given
-    own = {} if has_own else {"ssl_keystore_location": authority.pem("server")}
+    has_configured_users = any(name.startswith("ssl_keystore") for name in given) or not given
+    own = {} if has_configured_users else {"ssl_keystore_location": authority.pem("server")}
     with pytest.raises(BadSettings, match=message):
         server_context(setting(**own, **given))
 

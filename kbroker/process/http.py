@@ -114,11 +114,12 @@ def _otlp(config: BrokerConfig) -> OtlpService:
 
 def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistryService:
     try:
-        from kbroker.schemas.service import RegistryService, why_not  # optional dependencies
+        # The registry needs optional dependencies.
+        from kbroker.schemas.service import RegistryService, authentication_problem
     except ModuleNotFoundError as error:
         missing = f"--registry-port needs {error.name}: pip install 'kbroker[registry]'"
         raise StartFailed(missing) from None
-    reason = why_not(config, listeners)
+    reason = authentication_problem(config, listeners)
     if reason:
         raise StartFailed(reason)
     return RegistryService(config)

@@ -1,8 +1,9 @@
 """Authentication and authorization of registry requests with the broker's users and ACLs.
 
 A subject belongs to a topic: `orders-value` and `orders-key` to `orders`, any other subject to the
-topic of its own name. READ on the topic `_schemas` permits reading all schemas. Other operations
-need the same permission on the subject's topic or on `_schemas`. Global settings need it on `_schemas`.
+topic with the same name. READ on the topic `_schemas` permits reading all schemas. Any other operation
+needs its permission on the subject's topic or on `_schemas`. Changes of global settings need the
+permission on `_schemas`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ ALL_SCHEMAS = Resource(AclResourceType.TOPIC, TOPIC)
 class Access:
     """Access control of one node's registry."""
 
-    def __init__(self, local: LocalNode, surface: HttpInterface) -> None:
+    def __init__(self, local: LocalNode, interface: HttpInterface) -> None:
         self._local = local
-        self._logins = HttpAuthenticator(local, surface)
+        self._logins = HttpAuthenticator(local, interface)
 
     async def authenticate(self, scope: Scope) -> Scope:
         """Return the scope with the authenticated client added.
@@ -70,10 +71,10 @@ class Access:
         resource = ALL_SCHEMAS
         if subject is not None and operation is not AclOperation.READ:
             resource = Resource(AclResourceType.TOPIC, topic_of(subject))
-        found = (
+        sufficient = (
             each for each in (resource, ALL_SCHEMAS) if authorizer.allows(client, operation, each)
         )
-        allowed = next(found, None)
+        allowed = next(sufficient, None)
         level = logging.INFO if allowed is None else logging.DEBUG
         if audit_logger.isEnabledFor(level):
             audited = allowed or resource
@@ -93,7 +94,7 @@ class Access:
 
 def topic_of(subject: str) -> str:
     """Return the topic that a subject belongs to."""
-    for end in ("-key", "-value"):
-        if subject.endswith(end):
-            return subject.removesuffix(end)
+    for suffix in ("-key", "-value"):
+        if subject.endswith(suffix):
+            return subject.removesuffix(suffix)
     return subject

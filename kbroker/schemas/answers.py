@@ -15,7 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from .core.errors import CONTENT_TYPE, RegistryError
 
+# HTTP status of an internal error.
 FAILED = 500
+# Maximum size of one ASGI body message.
 SLICE_BYTES = 64 * 1024
 
 Call: TypeAlias = Callable[[Request], Awaitable[object]]
@@ -24,15 +26,15 @@ Call: TypeAlias = Callable[[Request], Awaitable[object]]
 def route(path: str, **calls: Call) -> Route:
     """Return a route that serves a call for each HTTP method; results are sent as JSON."""
 
-    async def served(request: Request) -> Response:
+    async def serve(request: Request) -> Response:
         call = calls.get("GET" if request.method == "HEAD" else request.method)
-        assert call is not None  # Starlette refuses other methods
-        made = await call(request)
-        if isinstance(made, Awaitable):
-            made = await made
-        return made if isinstance(made, Response) else json_answer(to_json(made))
+        assert call is not None  # Starlette rejects other methods
+        result = await call(request)
+        if isinstance(result, Awaitable):
+            result = await result
+        return result if isinstance(result, Response) else json_response(to_json(result))
 
-    return Route(path, served, methods=[*calls])
+    return Route(path, serve, methods=[*calls])
 
 
 def to_json(value: object) -> bytes:
@@ -40,30 +42,30 @@ def to_json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def json_answer(body: bytes, status: int = 200) -> Response:
-    """Return a response with JSON."""
+def json_response(body: bytes, status: int = 200) -> Response:
+    """Return a response with a JSON body and an HTTP status."""
     return Response(body, status, media_type=CONTENT_TYPE)
 
 
 class ChunkedResponse(Response):
     """A response whose chunks are created while it is sent (Starlette's StreamingResponse needs anyio)."""
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
         super().__init__(media_type=CONTENT_TYPE)
-        self._pieces = pieces
+        self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [row for row in self.raw_headers if row[0] != b"content-length"]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
-        async for piece in self._pieces:
+        async for chunk in self._chunks:
             # Send small slices: the transport copies the data that a slow client has not read yet.
-            for at in range(0, len(piece), SLICE_BYTES):
-                body = piece[at : at + SLICE_BYTES]
+            for start in range(0, len(chunk), SLICE_BYTES):
+                body = chunk[start : start + SLICE_BYTES]
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 
-def text_answer(text: str) -> Response:
+def text_response(text: str) -> Response:
     """Return a response with the text of a schema."""
     return Response(text.encode("utf-8", "replace"), media_type=CONTENT_TYPE)
 
@@ -73,25 +75,25 @@ def error_body(code: int, message: str) -> bytes:
     return to_json({"error_code": code, "message": message})
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _handle_registry_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RegistryError)
-    return refusal(error)
+    return error_response(error)
 
 
-def refusal(error: RegistryError) -> Response:
+def error_response(error: RegistryError) -> Response:
     """Return the response for an error of the registry."""
-    answer = json_answer(error_body(error.code, error.message), error.status)
-    answer.headers.update(error.headers or {})
-    return answer
+    response = json_response(error_body(error.code, error.message), error.status)
+    response.headers.update(error.headers or {})
+    return response
 
 
-async def _unknown(_: Request, error: Exception) -> Response:
+async def _handle_other_error(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", FAILED)
-    return json_answer(error_body(status, f"HTTP {status} {HTTPStatus(status).phrase}"), status)
+    return json_response(error_body(status, f"HTTP {status} {HTTPStatus(status).phrase}"), status)
 
 
 EXCEPTION_HANDLERS: Mapping[object, Callable[[Request, Exception], Awaitable[Response]]] = {
-    RegistryError: _refused,
-    HTTPException: _unknown,
-    FAILED: _unknown,
+    RegistryError: _handle_registry_error,
+    HTTPException: _handle_other_error,
+    FAILED: _handle_other_error,
 }

@@ -20,7 +20,14 @@ from kbroker.runtime.threads import run_in_thread
 from kbroker.security.acls import AclOperation
 
 from .access import Access
-from .answers import EXCEPTION_HANDLERS, ChunkedResponse, refusal, route, text_answer, to_json
+from .answers import (
+    EXCEPTION_HANDLERS,
+    ChunkedResponse,
+    error_response,
+    route,
+    text_response,
+    to_json,
+)
 from .calls import AuthorizedCalls
 from .core import registry
 from .core.errors import (
@@ -51,7 +58,7 @@ from .workers import SchemaWorkers
 # Maximum number of rows of a list that is serialized in the event loop instead of a thread.
 ROWS_IN_PLACE = 100
 # Characters of schemas in one chunk of a long response, and characters added for each row.
-PIECE_CHARACTERS, ROW_CHARACTERS = 64 * 1024, 300
+CHUNK_CHARACTERS, ROW_CHARACTERS = 64 * 1024, 300
 
 T = TypeVar("T")
 
@@ -79,11 +86,11 @@ class SchemaApi:
         self._cluster_id = cluster_id
 
     def app(self) -> Callable[..., Awaitable[None]]:
-        """Return the ASGI application. Names in paths may contain any quoted characters."""
+        """Return the ASGI application. Names in paths may contain any percent-encoded characters."""
         app = Starlette(routes=[*self.routes()], exception_handlers=EXCEPTION_HANDLERS)
         app.router.redirect_slashes = False
 
-        async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
+        async def authenticate(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 path = scope["raw_path"].decode("latin-1")
                 # Ignore a trailing slash, as Confluent's registry does.
@@ -91,11 +98,11 @@ class SchemaApi:
                 try:
                     scope = await self._access.authenticate(scope)
                 except RegistryError as error:
-                    await refusal(error)(scope, receive, send)
+                    await error_response(error)(scope, receive, send)
                     return
             await app(scope, receive, send)
 
-        return authenticated
+        return authenticate
 
     def routes(self) -> Iterable[Route]:
         """Return all routes, each with the permission that it needs."""
@@ -141,36 +148,36 @@ class SchemaApi:
 
     # -- responses
 
-    async def _checked(self, request: Request, compared: CheckTask) -> CheckResult:
-        return await self._workers.check(compared, client_of(request))
+    async def _check(self, request: Request, task: CheckTask) -> CheckResult:
+        return await self._workers.check(task, client_of(request))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
+    async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await run_in_thread(work, limiter=self._threads, abandon_on_cancel=True)
 
     def _rows(self, found: list[Registered]) -> object:
         size = sum(len(each.content.text) for each in found)
-        if len(found) <= ROWS_IN_PLACE and size <= PIECE_CHARACTERS:
+        if len(found) <= ROWS_IN_PLACE and size <= CHUNK_CHARACTERS:
             return [each.document() for each in found]
-        return ChunkedResponse(self._pieces(found))
+        return ChunkedResponse(self._json_chunks(found))
 
-    async def _pieces(self, found: list[Registered]) -> AsyncIterator[bytes]:
+    async def _json_chunks(self, found: list[Registered]) -> AsyncIterator[bytes]:
         """Yield a long list as JSON, serialized chunk by chunk outside the event loop."""
-        before, at = b"[", 0
-        while at < len(found):
-            rows = _piece(found, at)
-            at += len(rows)
-            made = await self._in_thread(partial(_rows_json, rows))
-            yield before + made
-            before = b","
+        separator, start = b"[", 0
+        while start < len(found):
+            rows = _next_chunk(found, start)
+            start += len(rows)
+            chunk = await self._run_in_thread(partial(_rows_json, rows))
+            yield separator + chunk
+            separator = b","
         yield b"]" if found else b"[]"
 
     def _formatted(self, request: Request, content: Content, fields: dict[str, object]) -> object:
         """Return a schema response, with the schema in another format if the query requests one."""
         if not _is_serialized(request, content):
             return fields
-        return self._with_descriptor(request, content, fields)
+        return self._add_descriptor(request, content, fields)
 
-    async def _with_descriptor(
+    async def _add_descriptor(
         self, request: Request, content: Content, fields: dict[str, object]
     ) -> dict[str, object]:
         return fields | {"schema": await self._serialized(request, content)}
@@ -178,11 +185,11 @@ class SchemaApi:
     def _text_of(self, request: Request, content: Content) -> object:
         """Return the text of a schema, in another format if the query requests one."""
         if not _is_serialized(request, content):
-            return text_answer(content.text)
-        return self._raw(request, content)
+            return text_response(content.text)
+        return self._descriptor_response(request, content)
 
-    async def _raw(self, request: Request, content: Content) -> Response:
-        return text_answer(await self._serialized(request, content))
+    async def _descriptor_response(self, request: Request, content: Content) -> Response:
+        return text_response(await self._serialized(request, content))
 
     async def _serialized(self, request: Request, content: Content) -> str:
         task = Serialize(content, referred_texts(self._store, content))
@@ -192,7 +199,7 @@ class SchemaApi:
     def _store(self) -> SchemaStore:
         return self._calls.store
 
-    # -- the registry itself
+    # -- information about the registry
 
     async def _root(self, _: Request) -> object:
         return {}
@@ -235,11 +242,13 @@ class SchemaApi:
         return self._formatted(request, content, fields)
 
     def _content(self, request: Request, schema_id: int) -> Content:
-        return self._places(request, schema_id, deleted=True)[0].content
+        return self._registered_with_id(request, schema_id, deleted=True)[0].content
 
-    def _places(self, request: Request, schema_id: int, *, deleted: bool) -> list[Registered]:
+    def _registered_with_id(
+        self, request: Request, schema_id: int, *, deleted: bool
+    ) -> list[Registered]:
         """Return the versions with an ID; fail if the query names a subject without that ID."""
-        found = self._store.places_of(schema_id, deleted=True)
+        found = self._store.versions_of_id(schema_id, deleted=True)
         subject = request.query_params.get("subject")
         if subject and all(each.subject != subject for each in found):
             raise no_such_schema(schema_id)
@@ -249,11 +258,15 @@ class SchemaApi:
         return self._text_of(request, self._content(request, schema_id_of(request)))
 
     def _subjects_of_id(self, request: Request) -> object:
-        found = self._places(request, schema_id_of(request), deleted=flag(request, "deleted"))
+        found = self._registered_with_id(
+            request, schema_id_of(request), deleted=flag(request, "deleted")
+        )
         return page(request, [*dict.fromkeys(each.subject for each in found)])
 
     def _versions_of_id(self, request: Request) -> object:
-        found = self._places(request, schema_id_of(request), deleted=flag(request, "deleted"))
+        found = self._registered_with_id(
+            request, schema_id_of(request), deleted=flag(request, "deleted")
+        )
         rows = [{"subject": each.subject, "version": each.version} for each in found]
         return page(request, rows)
 
@@ -280,28 +293,28 @@ class SchemaApi:
         found = self._store.existing_versions(subject, deleted=only or flag(request, "deleted"))
         return page(request, [each.version for each in found if each.is_deleted or not only])
 
-    def _one(self, request: Request) -> Registered:
+    def _requested_version(self, request: Request) -> Registered:
         version = registry.version_of(path_value(request, "version"))
         deleted = flag(request, "deleted")
         return self._store.version(path_value(request, "subject"), version, deleted=deleted)
 
     def _version(self, request: Request) -> object:
-        found = self._one(request)
+        found = self._requested_version(request)
         return self._formatted(request, found.content, found.document())
 
     def _text(self, request: Request) -> object:
-        return self._text_of(request, self._one(request).content)
+        return self._text_of(request, self._requested_version(request).content)
 
     def _referring(self, request: Request) -> object:
         version = registry.version_of(path_value(request, "version"))
         found = self._store.version(path_value(request, "subject"), version, deleted=True)
-        referring = self._store.referring(*found.place, deleted=flag(request, "deleted"))
+        referring = self._store.referring(*found.subject_version, deleted=flag(request, "deleted"))
         return page(request, sorted({each.id for each in referring}))
 
     def _with_metadata(self, request: Request) -> object:
         """Return the latest version whose metadata contains the requested properties."""
         names, values = (request.query_params.getlist(each) for each in ("key", "value"))
-        wanted = dict(zip(names, values, strict=False))
+        requested = dict(zip(names, values, strict=False))
         subject = path_value(request, "subject")
         for each in reversed(
             self._store.existing_versions(subject, deleted=flag(request, "deleted"))
@@ -309,7 +322,7 @@ class SchemaApi:
             properties = json.loads(each.content.metadata or "{}").get("properties")
             if not isinstance(properties, dict):
                 properties = {}
-            if wanted.items() <= properties.items():
+            if requested.items() <= properties.items():
                 return each.document()
         raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
 
@@ -317,11 +330,11 @@ class SchemaApi:
         subject, content = path_value(request, "subject"), content_in(await body_of(request))
         normalize, deleted = flag(request, "normalize"), flag(request, "deleted")
 
-        def compared() -> CheckTask:
-            made = registry.prepare_check(self._store, subject, content, normalize=normalize)
-            return made._replace(earlier=())
+        def prepare() -> CheckTask:
+            task = registry.prepare_check(self._store, subject, content, normalize=normalize)
+            return task._replace(earlier=())
 
-        checked = await self._checked(request, await self._calls.read(compared))
+        checked = await self._check(request, await self._calls.read(prepare))
         found = await self._calls.read(
             lambda: registry.find(self._store, subject, checked.content, deleted=deleted)
         )
@@ -334,17 +347,21 @@ class SchemaApi:
         registry.check_subject(subject)
         await self._calls.ensure_read()
         while True:
-            compare = partial(
+            prepare = partial(
                 registry.prepare_check, subject=subject, content=content, normalize=normalize
             )
-            compared = compare(self._store)
-            checked = await self._checked(request, compared)
-            plan = partial(_registration, compare, compared, subject, checked, schema_id, version)
+            task = prepare(self._store)
+            checked = await self._check(request, task)
+            plan = partial(_plan_registration, prepare, task, subject, checked, schema_id, version)
             try:
-                made = await self._calls.write(plan)
+                registered = await self._calls.write(plan)
             except _Stale:
                 continue
-            return {"id": made.id, "version": made.version, "guid": made.content.guid}
+            return {
+                "id": registered.id,
+                "version": registered.version,
+                "guid": registered.content.guid,
+            }
 
     async def _delete_subject(self, request: Request) -> object:
         subject, permanent = path_value(request, "subject"), flag(request, "permanent")
@@ -363,10 +380,10 @@ class SchemaApi:
 
     async def _compatible(self, request: Request) -> object:
         subject, content = path_value(request, "subject"), content_in(await body_of(request))
-        named = request.path_params.get("version")
-        version = None if named is None else registry.version_of(unquote(named))
+        version_text = request.path_params.get("version")
+        version = None if version_text is None else registry.version_of(unquote(version_text))
         normalize = flag(request, "normalize")
-        compared = await self._calls.read(
+        task = await self._calls.read(
             lambda: registry.prepare_check(
                 self._store,
                 subject,
@@ -378,7 +395,7 @@ class SchemaApi:
         )
         is_verbose = flag(request, "verbose")
         try:
-            reasons = (await self._checked(request, compared)).reasons
+            reasons = (await self._check(request, task)).reasons
         except RegistryError as error:
             if not is_verbose or error.code != INVALID_SCHEMA:
                 raise
@@ -387,9 +404,9 @@ class SchemaApi:
         return fields | {"messages": [*reasons]} if is_verbose else fields
 
 
-def _registration(
-    compare: Callable[[SchemaStore], CheckTask],
-    compared: CheckTask,
+def _plan_registration(
+    prepare: Callable[[SchemaStore], CheckTask],
+    task: CheckTask,
     subject: str,
     checked: CheckResult,
     schema_id: int,
@@ -397,19 +414,19 @@ def _registration(
     store: SchemaStore,
 ) -> WritePlan[Registered]:
     """Return the plan of a registration. Raises _Stale if its check is outdated."""
-    if compare(store) != compared:
+    if prepare(store) != task:
         raise _Stale
     return registry.plan_registration(store, subject, checked, schema_id=schema_id, version=version)
 
 
-def _piece(found: list[Registered], at: int) -> list[Registered]:
-    """Return the next rows of a list, up to the size of a chunk."""
+def _next_chunk(found: list[Registered], start: int) -> list[Registered]:
+    """Return the rows of a list from index `start`, up to the size of a chunk."""
     rows: list[Registered] = []
     size = 0
-    while at < len(found) and size < PIECE_CHARACTERS:
-        rows.append(found[at])
-        size += len(found[at].content.text) + ROW_CHARACTERS
-        at += 1
+    while start < len(found) and size < CHUNK_CHARACTERS:
+        rows.append(found[start])
+        size += len(found[start].content.text) + ROW_CHARACTERS
+        start += 1
     return rows
 
 

@@ -47,11 +47,11 @@ class AuthorizedCalls:
             call: The call to run if the client has the permission.
         """
 
-        async def checked(request: Request) -> object:
+        async def check_and_run(request: Request) -> object:
             self._access.check(request, operation, subject_of(request))
             return await call(request)
 
-        return checked
+        return check_and_run
 
     def read_call(self, call: Callable[[Request], object]) -> Call:
         """Return a call that checks the READ permission, then reads; see `read`."""
@@ -62,10 +62,10 @@ class AuthorizedCalls:
         return self.with_permission(AclOperation.READ, read)
 
     async def read(self, call: Callable[[], T]) -> T:
-        """Run a read. If it raises NOT_FOUND, read new records of the topic and run it again.
+        """Run a read. If `call` raises NOT_FOUND, read new records of the topic and run `call` again.
 
         Raises:
-            RegistryError: The last run of `call` raised it.
+            RegistryError: The last run of `call` raised this error.
         """
         await self.ensure_read()
         try:
@@ -98,7 +98,7 @@ class AuthorizedCalls:
         try:
             planned = plan(self.store)
             if not planned.entries:
-                return planned.answer
+                return planned.response
         except RegistryError:
             pass  # the schemas may be stale: `SchemaTopic.write` runs the plan on the newest ones
         return await self._topic.write(plan)

@@ -29,11 +29,11 @@ Result = TypeVar("Result")
 
 # Client name for the fair order of worker tasks.
 CLIENT = "console"
-# How long a request of the console waits for the newest registrations.
+# Maximum seconds for which a request of the console waits for the newest registrations.
 CATCH_UP_SECONDS = 1
-# Maximum size of a key or a value.
+# Maximum bytes of a key or a value.
 BYTES_MAX = 256 * 1024
-# Maximum number of parts of a key or a value; each takes about a microsecond.
+# Maximum number of decoding steps for a key or a value; each takes about a microsecond.
 STEPS_MAX = 50_000
 # Limits up to which data is decoded in the event loop, because a thread would take longer.
 IN_PLACE_BYTES, IN_PLACE_STEPS = 1024, 1_000
@@ -60,7 +60,7 @@ class SchemaDecoder:
         return ALL_SCHEMAS
 
     async def catch_up(self) -> None:
-        """Wait a short time until the newest registrations have been read."""
+        """Read the newest registrations; give up without an error after `CATCH_UP_SECONDS`."""
         with trio.move_on_after(CATCH_UP_SECONDS):
             try:
                 await self._topic.catch_up()
@@ -74,19 +74,19 @@ class SchemaDecoder:
             return None
         store = self._topic.store
         try:
-            known = frame.schema
-            schema_id = store.ids_of_guid(known)[0] if isinstance(known, str) else known
-            place = store.place_of(schema_id, subject)
+            key = frame.schema
+            schema_id = store.ids_of_guid(key)[0] if isinstance(key, str) else key
+            version = store.preferred_version(schema_id, subject)
         except RegistryError:
             if isinstance(frame.schema, str) and frame.indexes is None:
                 return None  # a leading 1 byte is common in data without a schema
             problem = f"Schema {frame.schema} is not in the registry."
             return Decoded(problem=problem, is_guess=frame.indexes is None)
-        described = _describe(place)
+        described = _describe(version)
         if len(frame.body) > BYTES_MAX:
             problem = f"Not decoded: larger than {BYTES_MAX // 1024} kB."
             return Decoded(described, problem=problem, is_too_large=True)
-        values = await self._values(place.content)
+        values = await self._values(version.content)
         if isinstance(values, str):
             return Decoded(described, problem=values)
         return await self._read(values, frame, described)
@@ -94,12 +94,12 @@ class SchemaDecoder:
     async def _read(self, values: Values, frame: Frame, described: dict[str, object]) -> Decoded:
         if len(frame.body) <= IN_PLACE_BYTES:
             try:
-                return _decoded(values, frame, described, IN_PLACE_STEPS)
+                return _decode(values, frame, described, IN_PLACE_STEPS)
             except LimitExceeded:
                 pass
-        work = partial(_decoded, values, frame, described, STEPS_MAX)
+        work = partial(_decode, values, frame, described, STEPS_MAX)
         try:
-            return await self._in_thread(work)
+            return await self._run_in_thread(work)
         except LimitExceeded:
             problem = f"Not decoded: it contains more than {STEPS_MAX} values."
             return Decoded(described, problem=problem, is_too_large=True)
@@ -114,14 +114,14 @@ class SchemaDecoder:
         try:
             texts = referred_texts(self._topic.store, content)
         except RegistryError as error:
-            return _problem(error)
+            return _schema_problem(error)
         size = len(content.text) + sum(map(len, texts.values()))
         if size > TEXT_MAX:
             return f"Not decoded: its schema is larger than {TEXT_MAX // 1024} kB."
         try:
-            made = await self._made(content, texts)
+            made = await self._create_values(content, texts)
         except RegistryError as error:  # not cached: a later attempt may succeed
-            return _problem(error)
+            return _schema_problem(error)
         if content not in self._kept:
             self._kept[content] = made, size
             self._size += size
@@ -130,7 +130,7 @@ class SchemaDecoder:
             self._size -= gone
         return made
 
-    async def _made(self, content: Content, texts: Texts) -> Values | str:
+    async def _create_values(self, content: Content, texts: Texts) -> Values | str:
         """Return the decoder of a schema, after a worker process has parsed it within the limits.
 
         Raises:
@@ -141,25 +141,25 @@ class SchemaDecoder:
         except RegistryError as error:
             if error.code == STORE_FAILED:
                 raise
-            return _problem(error)
-        return await self._in_thread(partial(_made, content, texts))
+            return _schema_problem(error)
+        return await self._run_in_thread(partial(_create_values, content, texts))
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+    async def _run_in_thread(self, work: Callable[[], Result]) -> Result:
         return await run_in_thread(work, limiter=self._threads, abandon_on_cancel=True)
 
 
-def _made(content: Content, texts: Texts) -> Values | str:
+def _create_values(content: Content, texts: Texts) -> Values | str:
     try:
         return values_of(content, texts)
     except RegistryError as error:
-        return _problem(error)
+        return _schema_problem(error)
 
 
-def _problem(error: RegistryError) -> str:
+def _schema_problem(error: RegistryError) -> str:
     return f"The schema cannot be used: {error.message}."
 
 
-def _decoded(values: Values, frame: Frame, described: dict[str, object], steps: int) -> Decoded:
+def _decode(values: Values, frame: Frame, described: dict[str, object], steps: int) -> Decoded:
     """Decode a frame. Raises LimitExceeded."""
     try:
         found = values.read(frame, steps)
@@ -170,10 +170,10 @@ def _decoded(values: Values, frame: Frame, described: dict[str, object], steps: 
     return Decoded(described, found.document, found.text)
 
 
-def _describe(place: Registered) -> dict[str, object]:
+def _describe(version: Registered) -> dict[str, object]:
     return {
-        "subject": place.subject,
-        "version": place.version,
-        "id": place.id,
-        "type": place.content.type,
+        "subject": version.subject,
+        "version": version.version,
+        "id": version.id,
+        "type": version.content.type,
     }

@@ -14,13 +14,14 @@ from .core.store import ID_MAX
 from .core.values import Content, content_of
 
 NOT_FOUND = 404
+# Maximum number of digits of `offset` and `limit`.
 COUNT_DIGITS_MAX = 10
 
 T = TypeVar("T")
 
 
 def path_value(request: Request, name: str) -> str:
-    """Return a variable part of the path, unquoted."""
+    """Return a variable part of the path, percent-decoded."""
     return unquote(request.path_params[name])
 
 
@@ -33,7 +34,7 @@ def schema_id_of(request: Request) -> int:
     """Return the schema ID in the path.
 
     Raises:
-        RegistryError: It is not an ID.
+        RegistryError: The path contains no valid ID.
     """
     text = path_value(request, "id")
     if not (text.isascii() and text.isdecimal()) or int(text[:20]) > ID_MAX:
@@ -96,7 +97,7 @@ def number_in(body: Mapping[str, object], name: str) -> int:
     """Return a number in a body; -1 if it is missing.
 
     Raises:
-        RegistryError: It is not a number from -1 to the maximum schema ID.
+        RegistryError: The value is not an integer from -1 to the maximum schema ID.
     """
     value = body.get(name)
     if value is None:

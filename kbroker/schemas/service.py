@@ -39,7 +39,7 @@ class RegistryService:
 
     def __init__(self, config: BrokerConfig) -> None:
         first = Endpoint(config.registry_host, config.registry_port)
-        self._surface = surface_of(config)
+        self._interface = interface_of(config)
         self._servers = NodeServers(
             config, first, flag=FLAG, is_read_only=False, error_body=error_body
         )
@@ -71,7 +71,7 @@ class RegistryService:
         """Serve until `close`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._servers.run)
-            # Cancelled first on close, so that requests in progress can still finish.
+            # `close` cancels this scope after the servers have finished their requests.
             with self._reading:
                 async with trio.open_nursery() as reading:
                     reading.start_soon(self._workers.run)
@@ -92,24 +92,24 @@ class RegistryService:
         topic = SchemaTopic(self._client(local, nodes), SystemClock().log_ms)
         self._topics.append(topic)
         self._decoders[local.id] = SchemaDecoder(topic, self._workers)
-        access = Access(local, self._surface)
+        access = Access(local, self._interface)
         api = SchemaApi(topic, threads, self._workers, lambda: local.node.cluster.id, access)
         return api.app()
 
     def _client(self, local: LocalNode, nodes: Sequence[LocalNode]) -> ClusterClient:
         """Return a client that connects in-process to local nodes and over the network to others."""
 
-        def here(endpoint: Endpoint) -> LocalNode | None:
+        def local_node_at(endpoint: Endpoint) -> LocalNode | None:
             return next((each for each in nodes if each.is_at(endpoint)), None)
 
         async def dial(endpoint: Endpoint) -> trio.abc.Stream:
-            inside = here(endpoint)
-            if inside is not None:
-                return inside.connect_in_process_inter_broker()
+            target = local_node_at(endpoint)
+            if target is not None:
+                return target.connect_in_process_inter_broker()
             return await local.dial_other(endpoint)
 
         async def log_in(connection: Connection, endpoint: Endpoint) -> None:
-            if here(endpoint) is None:
+            if local_node_at(endpoint) is None:
                 await local.log_in(connection)
 
         others = (each.inter_broker_endpoint for each in nodes if each is not local)
@@ -124,11 +124,11 @@ class RegistryService:
         return client
 
 
-def surface_of(config: BrokerConfig) -> HttpInterface:
+def interface_of(config: BrokerConfig) -> HttpInterface:
     """Return the description of the registry that authentication uses."""
     return HttpInterface("the schema registry", FLAG, is_exposed(config.registry_host))
 
 
-def why_not(config: BrokerConfig, listeners: Sequence[Listener]) -> str:
+def authentication_problem(config: BrokerConfig, listeners: Sequence[Listener]) -> str:
     """Return why no user of these listeners could authenticate at the registry; empty if one can."""
-    return login_problem(listeners, surface_of(config))
+    return login_problem(listeners, interface_of(config))

@@ -2,9 +2,9 @@
 
 Before a node writes, it obtains a new epoch of the shared transactional ID and appends a NOOP record
 with that epoch. From then on, the partition leader fences writers with older epochs. Once the node
-has read up to its NOOP, its state is complete until another node obtains an epoch. A fenced write is
-planned again. A write is confirmed only after all in-sync replicas have acknowledged it and this node
-has read it back.
+has read up to its NOOP, its state is complete until another node obtains an epoch. A node plans a
+fenced write again. A node confirms a write only after all in-sync replicas have acknowledged it and
+the node has read it back.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Plan: TypeAlias = Callable[[SchemaStore], WritePlan[T]]
 
 
 class SchemaTopic:
-    """One node's replica of the topic. `run` reads it as soon as the topic exists."""
+    """One node's replica of the topic. `run` reads the topic as soon as it exists."""
 
     def __init__(self, cluster: ClusterClient, now_ms: Callable[[], int]) -> None:
         self.store = SchemaStore()
@@ -77,7 +77,7 @@ class SchemaTopic:
                     bytes_max=READ_BYTES_MAX,
                 ) as channel:
                     async for reads in channel:
-                        self._take(reads)
+                        self._replay_records(reads)
             except ClientError as error:
                 if isinstance(error, NoSuchTopic) or error_is_out_of_range(error):
                     self._reset()
@@ -90,7 +90,7 @@ class SchemaTopic:
         """Discard all state, because the topic was deleted."""
         self.store, self._position, self._identity = SchemaStore(), 0, None
 
-    def _take(self, reads: Sequence[Read]) -> None:
+    def _replay_records(self, reads: Sequence[Read]) -> None:
         for _, record, *_ in reads:
             try:
                 last_id = dict(islice(record.headers, HEADERS_MAX)).get(LAST_ID)
@@ -117,13 +117,13 @@ class SchemaTopic:
                 return
             offsets = await offsets_at(self._cluster, [PARTITION], LATEST)
         except _STORE_ERRORS as error:
-            raise _failed(error) from error
+            raise _store_error(error) from error
         await self._read_to(offsets[PARTITION])
 
     async def _topic_exists(self) -> bool:
         if not self._exists.is_set():
-            answer = await self._cluster.metadata([TOPIC])
-            code = error_code(answer.topics[0].error_code)
+            response = await self._cluster.metadata([TOPIC])
+            code = error_code(response.topics[0].error_code)
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 return False
             await wait_until_ready(self._cluster, {TOPIC: 1})
@@ -134,10 +134,10 @@ class SchemaTopic:
         """Write the records that `plan` creates from the newest state.
 
         Args:
-            plan: Returns the records and the answer; called again if another node wrote first.
+            plan: Returns the records and the response; called again if another node wrote first.
 
         Returns:
-            The answer of the plan.
+            The response of the plan.
 
         Raises:
             RegistryError: The plan raised it, or the topic cannot be written.
@@ -153,7 +153,7 @@ class SchemaTopic:
                             raise
                         await trio.sleep(RETRY_BACKOFF_SECONDS)
             except _STORE_ERRORS as error:
-                raise _failed(error) from error
+                raise _store_error(error) from error
             raise RegistryError(STORE_FAILED, "other nodes are writing continuously; try again")
 
     async def _try_to_write(self, plan: Plan[T]) -> T:
@@ -166,13 +166,13 @@ class SchemaTopic:
                 # The outcome is unknown; a new epoch fences any records still in flight.
                 self._identity = None
                 raise
-        return planned.answer
+        return planned.response
 
     async def _acquire_epoch(self) -> Identity:
         """Return an identity that fences all other writers, after reading all earlier writes."""
         if self._identity is None:
-            await self._create()
-            identity = await self._new_identity()
+            await self._create_topic()
+            identity = await self._request_identity()
             await self._append(identity, [noop(self.store.last_id)])
             self._identity = identity
         return self._identity
@@ -189,22 +189,22 @@ class SchemaTopic:
         else:
             await self._read_to(last.base_offset + len(last.records))
 
-    async def _new_identity(self) -> Identity:
+    async def _request_identity(self) -> Identity:
         request = InitProducerIdRequest(
             transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         for _ in range(ATTEMPTS_MAX):
             coordinator = await self._cluster.coordinator(TRANSACTIONAL_ID, TRANSACTION)
-            answer = await coordinator.ask(request, newest=5)
-            code = error_code(answer.error_code)
+            response = await coordinator.ask(request, newest=5)
+            code = error_code(response.error_code)
             if not code:
-                return Identity(answer.producer_id, answer.producer_epoch)
+                return Identity(response.producer_id, response.producer_epoch)
             if not code.retriable and code != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
             await trio.sleep(RETRY_BACKOFF_SECONDS)
         raise KafkaError(code)
 
-    async def _create(self) -> None:
+    async def _create_topic(self) -> None:
         """Create the topic if it does not exist."""
         if await self._topic_exists():
             return
@@ -220,7 +220,7 @@ class SchemaTopic:
 
 
 def error_is_out_of_range(error: ClientError) -> bool:
-    """Return True if the position is no longer in the topic."""
+    """Return True if the topic no longer contains the requested offset."""
     return getattr(error, "code", None) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
@@ -229,7 +229,7 @@ def _record(entry: Entry, now_ms: int) -> Record:
     return Record(entry.key_bytes(), entry.value_bytes(), now_ms, headers)
 
 
-def _failed(error: Exception) -> RegistryError:
+def _store_error(error: Exception) -> RegistryError:
     if isinstance(error, KafkaError) and error.code == ErrorCode.MESSAGE_TOO_LARGE:
         return schema_too_large("its record exceeds message.max.bytes")
     return RegistryError(STORE_FAILED, f"Error in the backend data store: {error}")

@@ -1,7 +1,7 @@
 """Program of the worker processes that parse and compare schemas; `workers` starts and kills them.
 
-The kernel kills a worker when a task has used up its CPU time, even if no Python code can run at that
-moment. A worker exits if a task needs too much memory.
+The kernel kills a worker when a task has used up its CPU time limit, even if no Python code can run at
+that moment. A worker exits if a task needs too much memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cpu_seconds(characters: int) -> float:
 
 
 def main() -> None:
-    """Do tasks until standard input ends."""
+    """Run tasks until standard input ends."""
     _limit_memory()
     for each in read_tasks():
         task = cast(Task, each)
@@ -61,7 +61,7 @@ def _limit_memory() -> None:
 
 
 def _set_timer(seconds: float) -> None:
-    """Make the kernel send SIGPROF, which kills the process, after some seconds of CPU time."""
+    """Make the kernel kill this process with SIGPROF after `seconds` of CPU time; 0 stops the timer."""
     try:
         from signal import ITIMER_PROF, setitimer  # POSIX
     except ImportError:

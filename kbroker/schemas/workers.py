@@ -1,8 +1,8 @@
 """Worker processes that parse and compare schemas, with limits on time and memory.
 
-A client can write a schema that takes any amount of time. So schemas are parsed in processes that can be
-killed, and in several of them, so that one schema does not block the others. A process starts when a task
-needs it, and ends after `KEPT_SECONDS` without work.
+A client can send a schema that takes any amount of time to parse. Schemas are therefore parsed in
+processes that the broker can kill. Several processes run concurrently, so that one schema does not block
+the others. A process starts when a task needs it, and ends after `KEPT_SECONDS` without work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.runtime.fair_slots import FairSlots
 
 from .core.errors import STORE_FAILED, RegistryError, invalid_schema, schema_too_large
 from .core.registry import CheckResult, CheckTask
-from .core.work import Failed, Refused, Result, Serialize, Task, Vet, batches, characters_of
+from .core.work import Failed, Rejected, Result, Serialize, Task, Vet, batches, characters_of
 from .worker_process import (
     MEMORY_BYTES,
     NICENESS,
@@ -32,15 +32,15 @@ logger = logging.getLogger(__name__)
 
 # Maximum number of processes for small tasks, and for large ones with a lower priority.
 SMALL_WORKERS_MAX, LARGE_WORKERS_MAX = 2, 2
-# Maximum duration of a task, for machines on which other processes use the CPU.
+# Maximum duration of a task in seconds, for machines on which other processes use the CPU.
 WALL_SECONDS = 25.0
-# How long an idle process is kept.
+# Seconds after which an idle process is ended.
 KEPT_SECONDS = 60.0
-# How long a process that has closed its output may take to exit.
+# Seconds within which a process that has closed its output must exit.
 END_SECONDS = 2.0
-# Exit status of a process that was killed by its CPU timer.
+# Exit status of a process that its CPU timer has killed.
 _TIMED_OUT = -getattr(signal, "SIGPROF", 27)
-# Exit statuses of a process that was killed: by its CPU timer, or with SIGKILL.
+# Exit statuses of a process that its CPU timer or SIGKILL has killed.
 _STOPPED = frozenset({_TIMED_OUT, -9})
 
 
@@ -65,32 +65,32 @@ class SchemaWorkers:
         """IDs of the running processes."""
         return [each.pid for each in self._workers]
 
-    async def check(self, compared: CheckTask, client: str) -> CheckResult:
+    async def check(self, task: CheckTask, client: str) -> CheckResult:
         """Check a schema against earlier versions.
 
         Args:
-            compared: The schema, and the versions that it must be compatible with.
+            task: The schema, and the versions that it must be compatible with.
             client: The client, for the round-robin order of tasks.
 
         Returns:
-            The result, with the reasons of the first batch of versions that has any.
+            The result, with the reasons of the first batch that contains incompatible versions.
 
         Raises:
             RegistryError: The schema is malformed, or exceeds a limit on time or memory.
         """
-        for batch in batches(compared):
-            checked = cast(CheckResult, await self._done(batch, client))
+        for batch in batches(task):
+            checked = cast(CheckResult, await self._run_task(batch, client))
             if checked.reasons:
                 break
         return checked
 
     async def serialized(self, task: Serialize, client: str) -> str:
         """Return the descriptor of a Protobuf file in base64. Raises RegistryError."""
-        return cast(str, await self._done(task, client))
+        return cast(str, await self._run_task(task, client))
 
     async def vet(self, task: Vet, client: str) -> None:
         """Raise RegistryError if a schema is malformed or exceeds a limit on time or memory."""
-        await self._done(task, client)
+        await self._run_task(task, client)
 
     async def run(self) -> None:
         """End processes that are idle for `KEPT_SECONDS`; end all of them when cancelled."""
@@ -107,7 +107,7 @@ class SchemaWorkers:
             await self.close()
 
     async def _end_idle(self, pool: _Pool, since: float) -> None:
-        # While one process ends, a task may take another one from the pool.
+        # Read `pool.idle` each time: while one process ends, a task may take another one from it.
         while old := [each for each in pool.idle if each[1] <= since]:
             pool.idle.remove(old[0])
             await self._end(old[0][0])
@@ -119,14 +119,14 @@ class SchemaWorkers:
         for each in [*self._workers]:
             await self._end(each)
 
-    async def _done(self, task: Task, client: str) -> Result:
+    async def _run_task(self, task: Task, client: str) -> Result:
         pool = self._small if characters_of(task) <= SMALL_CHARACTERS else self._large
         async with pool.slots.taken(client):
-            return await self._ask(task, pool)
+            return await self._run_in_pool(task, pool)
 
-    async def _ask(self, task: Task, pool: _Pool) -> Result:
+    async def _run_in_pool(self, task: Task, pool: _Pool) -> Result:
         reply = await self._result(task, pool)
-        if isinstance(reply, Refused):
+        if isinstance(reply, Rejected):
             raise RegistryError(reply.code, reply.message)
         if isinstance(reply, Failed):
             logger.error(
@@ -136,7 +136,7 @@ class SchemaWorkers:
         return reply
 
     async def _result(self, task: Task, pool: _Pool) -> Result:
-        """Run a task, again if an idle process had been killed before it received the task."""
+        """Run a task; repeat it if an idle process had been killed before it received the task."""
         while True:
             is_reused = bool(pool.idle)
             worker = pool.idle.pop()[0] if is_reused else await self._start(pool)
@@ -189,7 +189,7 @@ class _Pool:
     def __init__(self, workers_max: int, niceness: int) -> None:
         self.slots = FairSlots(workers_max)
         self.niceness = niceness
-        # Idle processes, each with the time (trio clock, s) since when it is idle.
+        # Idle processes, each with the time (trio clock, s) at which its last task ended.
         self.idle: list[tuple[ChildProcess, float]] = []
 
 

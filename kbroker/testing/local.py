@@ -547,9 +547,9 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
 
     def _new_registry(self, listeners: Sequence[Listener]) -> RegistryService:
         # The registry imports optional dependencies.
-        from kbroker.schemas.service import RegistryService, why_not
+        from kbroker.schemas.service import RegistryService, authentication_problem
 
-        reason = why_not(self._config, listeners)
+        reason = authentication_problem(self._config, listeners)
         if reason:
             raise ValueError(reason)
         return RegistryService(

@@ -12,9 +12,9 @@ from kbroker.schemas.answers import (
     EXCEPTION_HANDLERS,
     SLICE_BYTES,
     ChunkedResponse,
-    refusal,
+    error_response,
     route,
-    text_answer,
+    text_response,
 )
 from kbroker.schemas.core.errors import CONTENT_TYPE, NO_SUCH_SCHEMA, RegistryError
 
@@ -45,7 +45,7 @@ async def test_result_of_a_call_is_sent_as_compact_json() -> None:
 
 async def test_awaitable_result_of_a_call_is_awaited() -> None:
     async def text_response() -> object:
-        return text_answer("int")
+        return text_response("int")
 
     async def call(_: Request) -> object:
         return text_response()
@@ -55,7 +55,7 @@ async def test_awaitable_result_of_a_call_is_awaited() -> None:
 
 
 async def test_long_chunks_are_sent_in_slices() -> None:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b"x" * (SLICE_BYTES + 1)
 
     start, *bodies = await messages_sent_by(ChunkedResponse(pieces()))
@@ -64,7 +64,7 @@ async def test_long_chunks_are_sent_in_slices() -> None:
 
 
 def test_error_is_sent_with_its_code_and_headers() -> None:
-    response = refusal(RegistryError(NO_SUCH_SCHEMA, "Schema not found"))
+    response = error_response(RegistryError(NO_SUCH_SCHEMA, "Schema not found"))
     assert response.status_code == 404
     assert response.body == b'{"error_code":40403,"message":"Schema not found"}'
 

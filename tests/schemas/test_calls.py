@@ -26,7 +26,7 @@ class CountedTopic:
 
     async def write(self, plan: Any) -> Any:
         self.writes += 1
-        return plan(self.store).answer
+        return plan(self.store).response
 
 
 class RecordedAccess:

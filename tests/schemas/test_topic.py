@@ -24,7 +24,7 @@ async def test_topic_is_replayed_in_chunks_without_blocking_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pieces: list[int] = []
-    take = SchemaTopic._take
+    take = SchemaTopic._replay_records
 
     def counted(topic: SchemaTopic, reads: Sequence[Read]) -> None:
         pieces.append(sum(len(each.record.value or b"") for each in reads))
@@ -33,7 +33,7 @@ async def test_topic_is_replayed_in_chunks_without_blocking_event_loop(
     async with registry() as (broker, [client]):
         for number in range(12):
             await client.register(f"s{number}", record(f"R{number}", ("f" * 20_000, "int")))
-        monkeypatch.setattr(SchemaTopic, "_take", counted)
+        monkeypatch.setattr(SchemaTopic, "_replay_records", counted)
         async with (
             open_cluster([broker.endpoint], "test") as cluster,
             trio.open_nursery() as nursery,

@@ -15,10 +15,13 @@ LAST_ID = "kbroker.last.id"
 
 
 class Entry(NamedTuple):
-    """A record; `value` is None for a tombstone.
+    """A record of the topic.
 
     Attributes:
-        stored_key: Key bytes as another registry wrote them, or None for kbroker's own form.
+        key: JSON object in the key.
+        value: JSON object in the value; None for a tombstone.
+        last_id: Highest schema ID ever assigned, which only NOOP records contain.
+        stored_key: Key bytes as another registry wrote them; None to serialize `key` as Confluent does.
     """
 
     key: Mapping[str, Any]
@@ -48,27 +51,27 @@ def subject_key(kind: str, subject: str | None) -> dict[str, object]:
 def noop(last_id: int | None = None) -> Entry:
     """Create a NOOP record, which also fences writers with earlier epochs.
 
-    Its magic byte differs from that of other registries, so that compaction keeps the header with
-    the highest schema ID when another registry writes a NOOP of its own.
+    The magic number in its key differs from that of other registries. Therefore, compaction keeps the
+    header with the highest schema ID when another registry writes a NOOP record.
     """
     return Entry({"keytype": NOOP, "magic": 1}, None, last_id)
 
 
 def tombstone(key: bytes) -> Entry:
     """Create a tombstone for exactly these key bytes."""
-    return Entry(_read(key) or {}, None, None, key)
+    return Entry(_read_object(key) or {}, None, None, key)
 
 
 def read_entry(key: bytes | None, value: bytes | None, last_id: bytes | None = None) -> Entry:
     """Parse a record. Raises ValueError."""
-    read = _read(key)
+    read = _read_object(key)
     if read is None:
         raise ValueError("the record has no key")
-    known = int(last_id) if last_id is not None and last_id.isdigit() else None
-    return Entry(read, _read(value), known, key)
+    recorded_id = int(last_id) if last_id is not None and last_id.isdigit() else None
+    return Entry(read, _read_object(value), recorded_id, key)
 
 
-def _read(data: bytes | None) -> dict[str, object] | None:
+def _read_object(data: bytes | None) -> dict[str, object] | None:
     if data is None:
         return None
     try:

@@ -71,10 +71,10 @@ T = TypeVar("T")
 
 
 class WritePlan(NamedTuple, Generic[T]):
-    """Records to write, and the answer once they are written."""
+    """Records to write, and the response to send after they have been written."""
 
     entries: Sequence[Entry]
-    answer: T
+    response: T
 
 
 class CheckTask(NamedTuple):
@@ -82,7 +82,7 @@ class CheckTask(NamedTuple):
 
     Attributes:
         content: The schema to check.
-        texts: Texts of its references by name.
+        texts: Texts of the schema's references by name.
         level: Compatibility level of the subject.
         normalize: Normalize the schema.
         earlier: Versions to compare with and the texts of their references, newest first.
@@ -127,7 +127,8 @@ def version_of(text: str) -> int:
         )
     return int(text)
 
-    # -- checks, which may be slow
+
+# -- checks, which may be slow
 
 
 def prepare_check(
@@ -154,26 +155,26 @@ def prepare_check(
     """
     check_size(content)
     level = store.level(subject)
-    there = store.versions(subject)[::-1]
+    earlier = store.versions(subject)[::-1]
     if with_version is not None:
-        there = _named_version(store, subject, with_version)
+        earlier = _requested_version(store, subject, with_version)
     elif not all_versions:
-        there = [] if store.mode(subject) is Mode.IMPORT else there
-        there = there if level.is_transitive else there[:1]
+        earlier = [] if store.mode(subject) is Mode.IMPORT else earlier
+        earlier = earlier if level.is_transitive else earlier[:1]
     if level is Level.NONE:
-        there = []
+        earlier = []
     references = Budget(COMPARED_REFERENCES_MAX)
     return CheckTask(
         content,
         referred_texts(store, content),
         level,
         normalize or store.normalizes(subject),
-        tuple((each, referred_texts(store, each.content, references)) for each in there),
+        tuple((each, referred_texts(store, each.content, references)) for each in earlier),
     )
 
 
-def _named_version(store: SchemaStore, subject: str, version: int) -> list[Registered]:
-    """Return one version; the latest of a subject without versions is an empty list."""
+def _requested_version(store: SchemaStore, subject: str, version: int) -> list[Registered]:
+    """Return a list with one version; an empty list for the latest of a subject without versions."""
     try:
         return [store.version(subject, version)]
     except RegistryError:
@@ -182,15 +183,15 @@ def _named_version(store: SchemaStore, subject: str, version: int) -> list[Regis
         raise no_such_version(version) from None
 
 
-def check(compared: CheckTask) -> CheckResult:
+def check(task: CheckTask) -> CheckResult:
     """Check that a schema is well-formed and compatible. Raises RegistryError if it is malformed."""
-    parsed = parse(compared.content, compared.texts)
-    content = stored(compared.content, parsed, normalize=compared.normalize)
+    parsed = parse(task.content, task.texts)
+    content = stored(task.content, parsed, normalize=task.normalize)
     reasons: list[str] = []
-    for old, texts in compared.earlier:
-        found = [*differences(parsed, content.type, compared.level, old.content, texts)]
+    for old, texts in task.earlier:
+        found = [*differences(parsed, content.type, task.level, old.content, texts)]
         if found:
-            reasons = [*_messages(found, old, compared.level)]
+            reasons = [*_messages(found, old, task.level)]
             break
     return CheckResult(content, reasons)
 
@@ -206,54 +207,65 @@ def _messages(found: Sequence[Difference], old: Registered, level: Level) -> Ite
 
 def find(store: SchemaStore, subject: str, content: Content, *, deleted: bool) -> Registered:
     """Return the version with exactly this schema. Raises RegistryError."""
-    there = store.versions(subject, deleted=deleted)
-    if not there:
+    versions = store.versions(subject, deleted=deleted)
+    if not versions:
         raise no_such_subject(subject)
-    names_none = content.metadata is None and content.rule_set is None
-    found = _find_latest(there, content, any_metadata=names_none)
+    has_no_metadata = content.metadata is None and content.rule_set is None
+    found = _find_latest(versions, content, any_metadata=has_no_metadata)
     if found is None:
         raise no_such_schema()
     return found
 
 
 def _find_latest(
-    there: Sequence[Registered], content: Content, *, any_metadata: bool = False
+    versions: Sequence[Registered], content: Content, *, any_metadata: bool = False
 ) -> Registered | None:
-    """Return the newest version with a schema, or None."""
-    alike = [each for each in reversed(there) if _is_alike(each.content, content, any_metadata)]
-    same = (each for each in alike if each.content.text == content.text)
-    return next(same, None) or _find_equivalent(alike, content)
+    """Return the newest version with a schema, or None.
+
+    Args:
+        versions: Versions of one subject, oldest first.
+        content: The schema.
+        any_metadata: Ignore differences in metadata and rule sets.
+    """
+    candidates = [
+        each
+        for each in reversed(versions)
+        if _equal_except_text(each.content, content, any_metadata)
+    ]
+    identical = (each for each in candidates if each.content.text == content.text)
+    return next(identical, None) or _find_equivalent(candidates, content)
 
 
-def _is_alike(known: Content, asked: Content, any_metadata: bool) -> bool:
+def _equal_except_text(known: Content, requested: Content, any_metadata: bool) -> bool:
     """Return True if everything except the text is equal."""
-    if (known.type, known.references) != (asked.type, asked.references):
+    if (known.type, known.references) != (requested.type, requested.references):
         return False
-    theirs = asked.metadata, asked.rule_set
-    return any_metadata or (known.metadata, known.rule_set) == theirs
+    metadata = requested.metadata, requested.rule_set
+    return any_metadata or (known.metadata, known.rule_set) == metadata
 
 
-def _find_equivalent(there: Sequence[Registered], content: Content) -> Registered | None:
-    """Return the newest version whose text differs only in formatting, or None.
+def _find_equivalent(versions: Sequence[Registered], content: Content) -> Registered | None:
+    """Return the first version whose text differs only in formatting, or None.
 
     Other registries on the same topic, such as Karapace, reorder JSON fields and add blank lines to
     Protobuf files. They do not change the length of a JSON text.
     """
-    may_be = [
+    candidates = [
         each
-        for each in there
+        for each in versions
         if content.type == PROTOBUF or len(each.content.text) == len(content.text)
     ]
-    sizes = accumulate(len(each.content.text) for each in may_be)
-    few = [
-        each for each, size in zip(may_be, sizes, strict=True) if size <= EQUIVALENCE_CHARACTERS_MAX
+    sizes = accumulate(len(each.content.text) for each in candidates)
+    limited = [
+        each
+        for each, size in zip(candidates, sizes, strict=True)
+        if size <= EQUIVALENCE_CHARACTERS_MAX
     ]
-    if (
-        not few or len(content.text) > EQUIVALENCE_CHARACTERS_MAX
-    ):  # the common case: nothing to parse
+    # Usually there is no candidate, so that nothing needs to be parsed.
+    if not limited or len(content.text) > EQUIVALENCE_CHARACTERS_MAX:
         return None
-    wanted = _normalized_text(content)
-    return next((each for each in few if _normalized_text(each.content) == wanted), None)
+    requested = _normalized_text(content)
+    return next((each for each in limited if _normalized_text(each.content) == requested), None)
 
 
 def _normalized_text(content: Content) -> str:
@@ -274,11 +286,11 @@ def plan_registration(
     schema_id: int = -1,
     version: int = -1,
 ) -> WritePlan[Registered]:
-    """Plan the registration of a schema; no records if it is registered already.
+    """Plan the registration of a schema. The plan is empty if the schema is registered already.
 
     Args:
         store: The schema store.
-        subject: Subject to register in.
+        subject: Subject that gets the new version.
         checked: Result of the check.
         schema_id: Requested ID (import mode only), or -1.
         version: Requested version, or -1.
@@ -298,28 +310,30 @@ def plan_registration(
         raise RegistryError(NOT_PERMITTED, f"Subject {subject} is in import mode: specify an ID")
     if checked.reasons:
         raise incompatible(subject, checked.reasons)
-    there = store.versions(subject, deleted=True)
-    following = there[-1].version + 1 if there else 1
-    if mode is not Mode.IMPORT and version > 0 and version != following:
+    versions = store.versions(subject, deleted=True)
+    next_version = versions[-1].version + 1 if versions else 1
+    if mode is not Mode.IMPORT and version > 0 and version != next_version:
         raise invalid_schema("Version is not one more than previous version")
-    made = Registered(
+    new = Registered(
         subject,
-        version if version > 0 else following,
+        version if version > 0 else next_version,
         _id_for(store, content, schema_id),
         content,
     )
-    if max(made.id, made.version) > VERSION_MAX:
+    if max(new.id, new.version) > VERSION_MAX:
         raise invalid_schema("all schema IDs are used")
-    replaced = _replaced(store, there, made)
-    return WritePlan([*replaced, _entry_of(made)], made)
+    deletions = _delete_replaced(store, versions, new)
+    return WritePlan([*deletions, _entry_of(new)], new)
 
 
-def _replaced(store: SchemaStore, there: Sequence[Registered], made: Registered) -> Iterator[Entry]:
+def _delete_replaced(
+    store: SchemaStore, versions: Sequence[Registered], new: Registered
+) -> Iterator[Entry]:
     """Yield deletions of soft-deleted versions that the new version with the same ID replaces."""
-    for each in there:
-        is_earlier = each.is_deleted and each.id == made.id and each.version < made.version
-        if is_earlier and not store.referring(*each.place, deleted=True):
-            yield from _deletion(store, SCHEMA, *each.place)
+    for each in versions:
+        is_replaced = each.is_deleted and each.id == new.id and each.version < new.version
+        if is_replaced and not store.referring(*each.subject_version, deleted=True):
+            yield from _deletion(store, SCHEMA, *each.subject_version)
 
 
 def _deletion(
@@ -327,10 +341,10 @@ def _deletion(
 ) -> Iterator[Entry]:
     """Yield tombstones for a version or a setting, for each form of its key in the topic."""
     key = schema_key(subject, version) if kind == SCHEMA and subject else subject_key(kind, subject)
-    own = Entry(key)
-    yield own
+    entry = Entry(key)
+    yield entry
     for each in store.keys(kind, subject, version):
-        if each != own.key_bytes():
+        if each != entry.key_bytes():
             yield tombstone(each)
 
 
@@ -343,24 +357,25 @@ def incompatible(subject: str, reasons: Sequence[str]) -> RegistryError:
     )
 
 
-def _id_for(store: SchemaStore, content: Content, wanted: int) -> int:
+def _id_for(store: SchemaStore, content: Content, requested: int) -> int:
+    """Return the ID of a new version: the requested one, the ID of the content, or the next ID."""
     known = store.id_of(content)
-    if wanted < 0:
+    if requested < 0:
         return store.last_id + 1 if known is None else known
     try:
-        there = store.content_of_id(wanted)
+        current = store.content_of_id(requested)
     except RegistryError:
-        return wanted
-    if there != content:
+        return requested
+    if current != content:
         raise RegistryError(
-            NOT_PERMITTED, f"Overwrite new schema with id {wanted} is not permitted."
+            NOT_PERMITTED, f"Overwrite new schema with id {requested} is not permitted."
         )
-    return wanted
+    return requested
 
 
 def _entry_of(each: Registered) -> Entry:
     value = {**each.document(), "deleted": each.is_deleted}
-    return Entry(schema_key(*each.place), value)
+    return Entry(schema_key(*each.subject_version), value)
 
 
 def _check_may_write(store: SchemaStore, subject: str | None) -> None:
@@ -377,25 +392,25 @@ def plan_version_deletion(
         RegistryError: The version is missing or referenced, or the mode is read-only.
     """
     found = store.version(subject, version, deleted=True)
-    whose = f"Subject '{subject}' Version {found.version}"
+    described = f"Subject '{subject}' Version {found.version}"
     if found.is_deleted and not permanent:
         raise RegistryError(
             VERSION_SOFT_DELETED,
-            f"{whose} was soft deleted. Set permanent=true to delete permanently",
+            f"{described} was soft deleted. Set permanent=true to delete permanently",
         )
     _check_may_write(store, subject)
-    _check_not_referred(store, found, permanent=permanent)
+    _check_not_referenced(store, found, permanent=permanent)
     if not permanent:
         return WritePlan([_entry_of(replace(found, is_deleted=True))], found.version)
     if not found.is_deleted:
         raise RegistryError(
             VERSION_NOT_SOFT_DELETED,
-            f"{whose} was not deleted first before being permanently deleted",
+            f"{described} was not deleted first before being permanently deleted",
         )
-    gone = [*_deletion(store, SCHEMA, *found.place)]
+    deletions = [*_deletion(store, SCHEMA, *found.subject_version)]
     if len(store.versions(subject, deleted=True)) == 1:
-        gone += _settings_deletion(store, subject)
-    return WritePlan([*gone, noop(store.last_id)], found.version)
+        deletions += _settings_deletion(store, subject)
+    return WritePlan([*deletions, noop(store.last_id)], found.version)
 
 
 def _settings_deletion(store: SchemaStore, subject: str) -> Iterator[Entry]:
@@ -413,16 +428,16 @@ def plan_subject_deletion(
     Raises:
         RegistryError: A version is referenced or not soft-deleted, or the mode is read-only.
     """
-    there = store.existing_versions(subject, deleted=True)
-    left = [each for each in there if not each.is_deleted]
-    if not permanent and not left:
+    versions = store.existing_versions(subject, deleted=True)
+    live = [each for each in versions if not each.is_deleted]
+    if not permanent and not live:
         raise RegistryError(
             SUBJECT_SOFT_DELETED,
             f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently",
         )
     _check_may_write(store, subject)
-    for each in there if permanent else left:
-        _check_not_referred(store, each, permanent=permanent, apart_from=subject)
+    for each in versions if permanent else live:
+        _check_not_referenced(store, each, permanent=permanent, except_subject=subject)
         if permanent and not each.is_deleted:
             raise RegistryError(
                 SUBJECT_NOT_SOFT_DELETED,
@@ -430,28 +445,33 @@ def plan_subject_deletion(
             )
     if permanent:
         # Versions of a subject only reference earlier versions, so delete them in reverse order.
-        gone = [tomb for each in reversed(there) for tomb in _deletion(store, SCHEMA, *each.place)]
-        settings = _settings_deletion(store, subject)
-        return WritePlan([*gone, *settings, noop(store.last_id)], [each.version for each in there])
-    # The highest version overall: this record replaces an earlier one with the same key.
-    value = {"subject": subject, "version": there[-1].version}
-    mark = Entry(subject_key(DELETE_SUBJECT, subject), value)
-    return WritePlan([mark], [each.version for each in left])
+        deletions = [
+            entry
+            for each in reversed(versions)
+            for entry in _deletion(store, SCHEMA, *each.subject_version)
+        ]
+        deletions += _settings_deletion(store, subject)
+        return WritePlan([*deletions, noop(store.last_id)], [each.version for each in versions])
+    # Compaction removes earlier deletion records of the subject, so the new record must include
+    # versions that were deleted before.
+    value = {"subject": subject, "version": versions[-1].version}
+    deletion = Entry(subject_key(DELETE_SUBJECT, subject), value)
+    return WritePlan([deletion], [each.version for each in live])
 
 
-def _check_not_referred(
-    store: SchemaStore, each: Registered, *, permanent: bool, apart_from: str | None = None
+def _check_not_referenced(
+    store: SchemaStore, each: Registered, *, permanent: bool, except_subject: str | None = None
 ) -> None:
     """Raise RegistryError if another schema refers to a version.
 
     Args:
         store: All schemas.
-        each: Version that is deleted.
+        each: Version to delete.
         permanent: Include soft-deleted schemas, which existing records may still need.
-        apart_from: Ignore references from this subject, because all of it is deleted.
+        except_subject: Ignore references from this subject, because all its versions are deleted.
     """
-    found = store.referring(*each.place, deleted=permanent)
-    if any(other.subject != apart_from for other in found):
+    found = store.referring(*each.subject_version, deleted=permanent)
+    if any(other.subject != except_subject for other in found):
         key = f"{{magic=1,keytype=SCHEMA,subject={each.subject},version={each.version}}}"
         raise RegistryError(REFERENCE_EXISTS, f"One or more references exist to the schema {key}.")
 
@@ -460,9 +480,14 @@ def _check_not_referred(
 
 
 def plan_config(
-    store: SchemaStore, subject: str | None, asked: Mapping[str, object]
+    store: SchemaStore, subject: str | None, body: Mapping[str, object]
 ) -> WritePlan[dict[str, object]]:
-    """Plan a change of the named settings of a subject, or of the global ones for None.
+    """Plan a change of settings of a subject, or of the global settings for None.
+
+    Args:
+        store: The schema store.
+        subject: The subject, or None.
+        body: New values of the settings to change; unknown settings are ignored.
 
     Raises:
         RegistryError: A setting is invalid, or the mode is read-only.
@@ -470,18 +495,18 @@ def plan_config(
     if subject is not None:
         check_subject(subject)
     _check_may_write(store, subject)
-    asked = dict(asked)
-    if "compatibility" in asked:
-        asked[LEVEL] = asked.pop("compatibility")
-    named = {key: value for key, value in asked.items() if key in CONFIG_KEYS}
-    if named.get(LEVEL) is not None:
-        named[LEVEL] = level_of(named[LEVEL])
-    if not isinstance(named.get(NORMALIZE), bool | None):
+    requested = dict(body)
+    if "compatibility" in requested:
+        requested[LEVEL] = requested.pop("compatibility")
+    changes = {key: value for key, value in requested.items() if key in CONFIG_KEYS}
+    if changes.get(LEVEL) is not None:
+        changes[LEVEL] = level_of(changes[LEVEL])
+    if not isinstance(changes.get(NORMALIZE), bool | None):
         raise RegistryError(INVALID_LEVEL, "normalize must be true or false")
-    changed = {**(store.config(subject) or {}), **named}
-    value = {key: each for key, each in changed.items() if each is not None}
-    answer = {("compatibility" if key == LEVEL else key): each for key, each in named.items()}
-    return WritePlan([Entry(subject_key(CONFIG, subject), value)], answer)
+    merged = {**(store.config(subject) or {}), **changes}
+    value = {key: each for key, each in merged.items() if each is not None}
+    response = {("compatibility" if key == LEVEL else key): each for key, each in changes.items()}
+    return WritePlan([Entry(subject_key(CONFIG, subject), value)], response)
 
 
 def level_of(text: object) -> Level:
@@ -496,7 +521,7 @@ def level_of(text: object) -> Level:
 
 
 def plan_config_deletion(store: SchemaStore, subject: str | None) -> WritePlan[dict[str, object]]:
-    """Plan the removal of a subject's settings, so that the global ones apply.
+    """Plan the removal of a subject's settings, so that the global settings apply.
 
     Raises:
         RegistryError: The subject has no own settings, or the mode is read-only.
@@ -505,8 +530,8 @@ def plan_config_deletion(store: SchemaStore, subject: str | None) -> WritePlan[d
     if subject is not None and known is None:
         raise no_such_subject(subject)
     _check_may_write(store, subject)
-    gone = [*_deletion(store, CONFIG, subject)]
-    return WritePlan(gone, dict(known or {LEVEL: Level.BACKWARD}))
+    deletions = [*_deletion(store, CONFIG, subject)]
+    return WritePlan(deletions, dict(known or {LEVEL: Level.BACKWARD}))
 
 
 def no_own_level(subject: str) -> RegistryError:
@@ -519,7 +544,7 @@ def no_own_level(subject: str) -> RegistryError:
 def plan_mode(
     store: SchemaStore, subject: str | None, mode: object, *, force: bool
 ) -> WritePlan[dict[str, str]]:
-    """Plan a change of the mode of a subject, or of the global one for None.
+    """Plan a change of the mode of a subject, or of the global mode for None.
 
     Args:
         store: The schema store.
@@ -533,42 +558,42 @@ def plan_mode(
     if subject is not None:
         check_subject(subject)
     try:
-        wanted = Mode(str(mode).upper())
+        requested = Mode(str(mode).upper())
     except ValueError:
         known = ", ".join(Mode)
         raise RegistryError(INVALID_MODE, f"Invalid mode. Valid values are {known}") from None
-    gone: list[Entry] = []
-    if wanted is Mode.IMPORT and store.mode(subject) is not Mode.IMPORT and not force:
-        gone = [*_cleared(store, subject)]
-    value = {"subject": subject, "mode": wanted} if subject is not None else {"mode": wanted}
-    return WritePlan([*gone, Entry(subject_key(MODE, subject), value)], {"mode": wanted})
+    deletions: list[Entry] = []
+    if requested is Mode.IMPORT and store.mode(subject) is not Mode.IMPORT and not force:
+        deletions = [*_delete_for_import(store, subject)]
+    value = {"subject": subject, "mode": requested} if subject is not None else {"mode": requested}
+    return WritePlan([*deletions, Entry(subject_key(MODE, subject), value)], {"mode": requested})
 
 
-def _cleared(store: SchemaStore, subject: str | None) -> Iterator[Entry]:
+def _delete_for_import(store: SchemaStore, subject: str | None) -> Iterator[Entry]:
     """Yield permanent deletions of soft-deleted versions, so that schemas with any ID can be imported.
 
     Raises:
         RegistryError: A version is not soft-deleted, or is referenced.
     """
     names = store.subjects(deleted=True) if subject is None else [subject]
-    there = [each for name in names for each in store.versions(name, deleted=True)]
-    if not all(each.is_deleted for each in there):
+    versions = [each for name in names for each in store.versions(name, deleted=True)]
+    if not all(each.is_deleted for each in versions):
         raise RegistryError(NOT_PERMITTED, "Cannot import since found existing subjects")
-    for each in there:
-        _check_not_referred(store, each, permanent=True)
-    for each in there:
-        yield from _deletion(store, SCHEMA, *each.place)
-    if there:
+    for each in versions:
+        _check_not_referenced(store, each, permanent=True)
+    for each in versions:
+        yield from _deletion(store, SCHEMA, *each.subject_version)
+    if versions:
         yield noop(store.last_id)
 
 
 def plan_mode_deletion(store: SchemaStore, subject: str | None) -> WritePlan[dict[str, Mode]]:
-    """Plan the removal of a subject's mode. Raises RegistryError if it has none."""
+    """Plan the removal of a subject's mode. Raises RegistryError if the subject has no own mode."""
     known = store.own_mode(subject)
     if subject is not None and known is None:
         raise no_such_subject(subject)
-    answer = {"mode": known or Mode.READWRITE}
-    return WritePlan([*_deletion(store, MODE, subject)], answer)
+    response = {"mode": known or Mode.READWRITE}
+    return WritePlan([*_deletion(store, MODE, subject)], response)
 
 
 def no_own_mode(subject: str) -> RegistryError:

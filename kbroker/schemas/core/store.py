@@ -23,7 +23,8 @@ from .values import Content, Level, Malformed, Mode, Reference, content_of
 ID_MAX = 2**31 - 1
 LEVEL = "compatibilityLevel"
 NORMALIZE = "normalize"
-PLACES_MAX = 100  # versions that `place_of` considers
+# Maximum number of versions that `preferred_version` considers.
+CANDIDATES_MAX = 100
 T = TypeVar("T")
 # Key type, subject and version (0 for settings) of a key.
 Identity: TypeAlias = tuple[str, str | None, int]
@@ -40,8 +41,8 @@ class Registered:
     is_deleted: bool = False
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Subject and version, as references name it."""
+    def subject_version(self) -> tuple[str, int]:
+        """Subject and version; references contain these two values."""
         return self.subject, self.version
 
     def document(self) -> dict[str, object]:
@@ -64,15 +65,15 @@ class SchemaStore:
         self._recorded_id = 0
         self._subjects: dict[str, dict[int, Registered]] = {}
         # Versions by ID; permanently deleted versions are removed.
-        self._places: dict[int, dict[tuple[str, int], Registered]] = {}
+        self._versions_by_id: dict[int, dict[tuple[str, int], Registered]] = {}
         self._ids: dict[Content, set[int]] = {}
         self._guids: dict[str, Content] = {}
         self._referring: dict[tuple[str, int], set[tuple[str, int]]] = {}
         self._configs: dict[str | None, Mapping[str, Any]] = {}
         self._modes: dict[str | None, Mode] = {}
-        # Serialized keys under which the topic holds values: registries serialize keys differently.
+        # Serialized keys of the values in the topic: each registry serializes keys in its own way.
         self._keys: dict[Identity, tuple[bytes, ...]] = {}
-        # Deleted versions and settings for which the topic still holds a value under another form.
+        # Deleted versions and settings of which another serialized key still has a value.
         self._orphans: set[Identity] = set()
 
     # -- replay
@@ -90,26 +91,26 @@ class SchemaStore:
                 return
             case _ if kind == SCHEMA:
                 self._replay_schema(entry)
-                self._note_key((SCHEMA, subject, int(entry.key["version"])), entry)
+                self._track_key((SCHEMA, subject, int(entry.key["version"])), entry)
             case _ if kind == CONFIG:
                 _check_level(entry.value)
                 _set(self._configs, subject, entry.value)
-                self._note_key((CONFIG, subject, 0), entry)
+                self._track_key((CONFIG, subject, 0), entry)
             case _ if kind == MODE:
                 mode = None if entry.value is None else Mode(entry.value["mode"])
                 _set(self._modes, subject, mode)
-                self._note_key((MODE, subject, 0), entry)
+                self._track_key((MODE, subject, 0), entry)
             case _ if kind == DELETE_SUBJECT:
                 if entry.value is not None:
                     self._mark_deleted(entry.value["subject"], int(entry.value["version"]))
             case _ if kind == CLEAR_SUBJECT:
                 for each in [*self._subjects.get(subject or "", {}).values()]:
-                    self._forget(each.place)
+                    self._forget(each.subject_version)
             case _:
                 raise ValueError(f"unknown record type {kind}")
 
-    def _note_key(self, identity: Identity, entry: Entry) -> None:
-        """Track the serialized keys under which the topic holds a value."""
+    def _track_key(self, identity: Identity, entry: Entry) -> None:
+        """Track the serialized keys that have a value in the topic."""
         key = entry.key_bytes()
         others = tuple(each for each in self._keys.pop(identity, ()) if each != key)
         keys = others if entry.value is None else (*others, key)
@@ -121,70 +122,76 @@ class SchemaStore:
             self._orphans.discard(identity)
 
     def keys(self, kind: str, subject: str | None, version: int = 0) -> tuple[bytes, ...]:
-        """Return all serialized keys under which the topic holds a version or a setting."""
+        """Return all serialized keys of a version or a setting that have a value in the topic."""
         return self._keys.get((kind, subject, version), ())
 
     def repairs(self) -> list[Entry]:
         """Create the records that are missing after another registry deleted something.
 
         Returns:
-            Tombstones for values that another form of their key still holds, and a NOOP with the
-            highest ID if no version has that ID any more. Without them, compaction would bring
-            deleted versions back, and the ID would be assigned again.
+            Tombstones for deleted versions and settings of which another serialized key still has
+            a value, and a NOOP with the highest ID if no version has that ID any more. Without
+            these records, compaction would restore deleted versions, and the ID would be assigned
+            again.
         """
-        lost = [tombstone(key) for each in self._orphans for key in self._keys[each]]
-        if self.last_id > self._recorded_id and self.last_id not in self._places:
-            lost.append(noop(self.last_id))
-        return lost
+        missing = [tombstone(key) for each in self._orphans for key in self._keys[each]]
+        if self.last_id > self._recorded_id and self.last_id not in self._versions_by_id:
+            missing.append(noop(self.last_id))
+        return missing
 
     def _replay_schema(self, entry: Entry) -> None:
-        place = _place_of(entry.key)
+        subject_version = _key_of(entry.key)
         value = entry.value
         if value is None:
-            self._forget(place)
+            self._forget(subject_version)
             return
-        schema_id = _number(value["id"], "an id")
-        made = Registered(*place, schema_id, content_of(value), bool(value.get("deleted", False)))
-        self._forget(place)
-        self._subjects.setdefault(made.subject, {})[made.version] = made
-        self._places.setdefault(made.id, {})[place] = made
-        self._ids.setdefault(made.content, set()).add(made.id)
-        self._guids[made.content.guid] = made.content
-        self.last_id = max(self.last_id, made.id)
-        for each in made.content.references:
-            self._referring.setdefault((each.subject, each.version), set()).add(place)
+        schema_id = _check_number(value["id"], "an id")
+        new = Registered(
+            *subject_version, schema_id, content_of(value), bool(value.get("deleted", False))
+        )
+        self._forget(subject_version)
+        self._subjects.setdefault(new.subject, {})[new.version] = new
+        self._versions_by_id.setdefault(new.id, {})[subject_version] = new
+        self._ids.setdefault(new.content, set()).add(new.id)
+        self._guids[new.content.guid] = new.content
+        self.last_id = max(self.last_id, new.id)
+        for each in new.content.references:
+            self._referring.setdefault((each.subject, each.version), set()).add(subject_version)
 
     def _mark_deleted(self, subject: str, last: int) -> None:
+        """Mark the versions of a subject up to `last` as soft-deleted."""
         for version, each in [*self._subjects.get(subject, {}).items()]:
             if version <= last and not each.is_deleted:
-                gone = replace(each, is_deleted=True)
-                self._subjects[subject][version] = self._places[each.id][gone.place] = gone
+                marked = replace(each, is_deleted=True)
+                self._subjects[subject][version] = self._versions_by_id[each.id][
+                    marked.subject_version
+                ] = marked
 
-    def _forget(self, place: tuple[str, int]) -> None:
-        subject, version = place
-        gone = self._subjects.get(subject, {}).pop(version, None)
-        if gone is None:
+    def _forget(self, subject_version: tuple[str, int]) -> None:
+        subject, version = subject_version
+        removed = self._subjects.get(subject, {}).pop(version, None)
+        if removed is None:
             return
         if not self._subjects[subject]:
             del self._subjects[subject]
-        places = self._places[gone.id]
-        del places[place]
-        if not places:
-            del self._places[gone.id]
-        self._forget_id(gone)
-        for each in gone.content.references:
-            self._referring[each.subject, each.version].discard(place)
+        versions = self._versions_by_id[removed.id]
+        del versions[subject_version]
+        if not versions:
+            del self._versions_by_id[removed.id]
+        self._forget_id(removed)
+        for each in removed.content.references:
+            self._referring[each.subject, each.version].discard(subject_version)
 
-    def _forget_id(self, gone: Registered) -> None:
-        """Remove the ID of a content, unless another version has both."""
-        places = self._places.get(gone.id, {})
-        if any(each.content == gone.content for each in places.values()):
+    def _forget_id(self, removed: Registered) -> None:
+        """Remove the ID of a version's content, unless another version has this ID and content."""
+        versions = self._versions_by_id.get(removed.id, {})
+        if any(each.content == removed.content for each in versions.values()):
             return
-        ids = self._ids[gone.content]
-        ids.discard(gone.id)
+        ids = self._ids[removed.content]
+        ids.discard(removed.id)
         if not ids:
-            del self._ids[gone.content]
-            del self._guids[gone.content.guid]
+            del self._ids[removed.content]
+            del self._guids[removed.content.guid]
 
     # -- queries
 
@@ -193,22 +200,22 @@ class SchemaStore:
         return [
             subject
             for subject in sorted(self._subjects)
-            if self._count(subject, deleted=deleted, deleted_only=deleted_only)
+            if self._is_listed(subject, deleted=deleted, deleted_only=deleted_only)
         ]
 
-    def _count(self, subject: str, *, deleted: bool, deleted_only: bool) -> bool:
+    def _is_listed(self, subject: str, *, deleted: bool, deleted_only: bool) -> bool:
         return any(
             each.is_deleted if deleted_only else deleted or not each.is_deleted
             for each in self._subjects[subject].values()
         )
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
-        """Return the versions of a subject in order; empty if it has none."""
-        there = self._subjects.get(subject, {})
-        return [there[each] for each in sorted(there) if deleted or not there[each].is_deleted]
+        """Return the versions of a subject in order."""
+        found = self._subjects.get(subject, {})
+        return [found[each] for each in sorted(found) if deleted or not found[each].is_deleted]
 
     def existing_versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
-        """Return the versions of a subject. Raises RegistryError if it has none."""
+        """Return the versions of a subject. Raises RegistryError if the subject has none."""
         found = self.versions(subject, deleted=deleted)
         if not found:
             raise no_such_subject(subject)
@@ -216,43 +223,42 @@ class SchemaStore:
 
     def version(self, subject: str, version: int, *, deleted: bool = False) -> Registered:
         """Return one version, -1 for the latest that is not deleted. Raises RegistryError."""
-        there = self._subjects.get(subject, {})
         if version == -1:
             live = self.versions(subject)
             found = live[-1] if live else None
         else:
-            found = there.get(version)
+            found = self._subjects.get(subject, {}).get(version)
         if found is not None and (deleted or not found.is_deleted):
             return found
         self.existing_versions(subject, deleted=deleted)
         raise no_such_version(version)
 
-    def places_of(self, schema_id: int, *, deleted: bool = False) -> list[Registered]:
+    def versions_of_id(self, schema_id: int, *, deleted: bool = False) -> list[Registered]:
         """Return all versions with an ID. Raises RegistryError if there is none."""
-        found = self._places.get(schema_id)
+        found = self._versions_by_id.get(schema_id)
         if not found:
             raise no_such_schema(schema_id)
         return [found[each] for each in sorted(found) if deleted or not found[each].is_deleted]
 
-    def place_of(self, schema_id: int, subject: str) -> Registered:
-        """Return one version with an ID, preferably of a subject and not deleted.
+    def preferred_version(self, schema_id: int, subject: str) -> Registered:
+        """Return one version with an ID, preferably one of `subject` that is not deleted.
 
-        Only the first `PLACES_MAX` versions are considered.
+        Only the first `CANDIDATES_MAX` versions are considered.
 
         Raises:
             RegistryError: No version has the ID.
         """
-        found = self._places.get(schema_id)
+        found = self._versions_by_id.get(schema_id)
         if not found:
             raise no_such_schema(schema_id)
-        some = islice(found.values(), PLACES_MAX)
         return max(
-            some, key=lambda each: (each.subject == subject, not each.is_deleted, each.version)
+            islice(found.values(), CANDIDATES_MAX),
+            key=lambda each: (each.subject == subject, not each.is_deleted, each.version),
         )
 
     def content_of_id(self, schema_id: int) -> Content:
         """Return the schema with an ID, even if it is deleted. Raises RegistryError."""
-        return self.places_of(schema_id, deleted=True)[0].content
+        return self.versions_of_id(schema_id, deleted=True)[0].content
 
     def content_of_guid(self, guid: str) -> Content:
         """Return the schema with a GUID. Raises RegistryError."""
@@ -274,9 +280,9 @@ class SchemaStore:
             yield from self.versions(subject, deleted=deleted)
 
     def referring(self, subject: str, version: int, *, deleted: bool = False) -> list[Registered]:
-        """Return the versions that refer to one; `deleted` includes soft-deleted ones."""
-        places = sorted(self._referring.get((subject, version), ()))
-        found = (self._subjects[name][number] for name, number in places)
+        """Return the versions that refer to a version; `deleted` includes soft-deleted versions."""
+        keys = sorted(self._referring.get((subject, version), ()))
+        found = (self._subjects[name][number] for name, number in keys)
         return [each for each in found if deleted or not each.is_deleted]
 
     def referred(self, reference: Reference) -> Registered:
@@ -286,7 +292,7 @@ class SchemaStore:
     # -- settings
 
     def config(self, subject: str | None) -> Mapping[str, Any] | None:
-        """Return the own settings of a subject, or None; the global ones for the subject None."""
+        """Return the own settings of a subject, or None; for the subject None, the global settings."""
         return self._configs.get(subject)
 
     def level(self, subject: str) -> Level:
@@ -298,8 +304,8 @@ class SchemaStore:
         return bool(self._setting(subject, NORMALIZE, False))
 
     def _setting(self, subject: str, name: str, default: object) -> Any:
-        for whose in (subject, None):
-            value = self._configs.get(whose, {}).get(name)
+        for each in (subject, None):
+            value = self._configs.get(each, {}).get(name)
             if value is not None:
                 return value
         return default
@@ -310,21 +316,21 @@ class SchemaStore:
 
     def mode(self, subject: str | None) -> Mode:
         """Return the effective mode of a subject."""
-        of_all = self._modes.get(None, Mode.READWRITE)
-        if of_all == Mode.READONLY_OVERRIDE:
-            return of_all
-        return self._modes.get(subject, of_all)
+        global_mode = self._modes.get(None, Mode.READWRITE)
+        if global_mode == Mode.READONLY_OVERRIDE:
+            return global_mode
+        return self._modes.get(subject, global_mode)
 
 
-def _place_of(key: Mapping[str, Any]) -> tuple[str, int]:
+def _key_of(key: Mapping[str, Any]) -> tuple[str, int]:
     if not isinstance(key["subject"], str):
         raise Malformed("a schema key must have a subject")
-    return key["subject"], _number(key["version"], "a version")
+    return key["subject"], _check_number(key["version"], "a version")
 
 
-def _number(value: object, what: str) -> int:
+def _check_number(value: object, name: str) -> int:
     if type(value) is not int or not 0 <= value <= ID_MAX:
-        raise Malformed(f"{what} must be an integer up to {ID_MAX}")
+        raise Malformed(f"{name} must be an integer up to {ID_MAX}")
     return value
 
 

@@ -17,12 +17,18 @@ from .protobuf import ProtobufSchema
 from .protobuf_values import ProtobufValues, read_indexes
 from .values import AVRO, JSON, PROTOBUF, Content
 
-# Up to this size a value is serialized in one call, which takes about 1 ms.
+# Maximum bytes of a value that is serialized in one call, which takes about 1 ms.
 SMALL_VALUE_BYTES = 4096
 
 
 class Found(NamedTuple):
-    """A decoded value; `message` is the Protobuf message type."""
+    """A decoded value.
+
+    Attributes:
+        document: The value as a JSON document.
+        text: JSON text of the value.
+        message: Name of the Protobuf message type; None for other schema types.
+    """
 
     document: object
     text: str
@@ -55,8 +61,8 @@ class _Protobuf:
 
     def read(self, frame: Frame, steps: int) -> Found:
         source = Source(frame.body, steps)
-        in_front = source if frame.indexes is None else Source(frame.indexes, steps)
-        message = self._values.message_at(read_indexes(in_front))
+        index_source = source if frame.indexes is None else Source(frame.indexes, steps)
+        message = self._values.message_at(read_indexes(index_source))
         document = self._values.read(message, source)
         return Found(document, _text(document, frame), message)
 
@@ -84,8 +90,8 @@ _TYPES: Mapping[str, Callable[[Content, Texts], Values]] = {
 
 def values_of(content: Content, texts: Texts) -> Values:
     """Return the decoder for a schema. Raises RegistryError."""
-    made = _TYPES.get(content.type, _Avro)  # parsing rejects unknown types
-    return made(content, texts)
+    decoder_class = _TYPES.get(content.type, _Avro)  # parsing rejects unknown types
+    return decoder_class(content, texts)
 
 
 def _text(document: object, frame: Frame) -> str:

@@ -103,15 +103,15 @@ def content_of(document: Mapping[str, object]) -> Content:
     text, kind = document.get("schema"), document.get("schemaType") or AVRO
     if not isinstance(text, str) or not isinstance(kind, str):
         raise Malformed("schema and schemaType must be strings")
-    listed = document.get("references") or []
-    if not isinstance(listed, Sequence) or isinstance(listed, str):
+    references = document.get("references") or []
+    if not isinstance(references, Sequence) or isinstance(references, str):
         raise Malformed("references must be a list")
     return Content(
         kind.upper(),
         text,
-        tuple(map(_reference_of, listed)),
-        _kept(document.get("metadata")),
-        _kept(document.get("ruleSet")),
+        tuple(map(_reference_of, references)),
+        _to_sorted_json(document.get("metadata")),
+        _to_sorted_json(document.get("ruleSet")),
     )
 
 
@@ -124,7 +124,7 @@ def _reference_of(row: object) -> Reference:
     return Reference(name, subject, version)
 
 
-def _kept(value: object) -> str | None:
+def _to_sorted_json(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):

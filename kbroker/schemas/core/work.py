@@ -29,7 +29,7 @@ class Vet(NamedTuple):
     texts: Texts
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """Result of a task whose schema the registry rejects."""
 
     code: int
@@ -43,7 +43,7 @@ class Failed(NamedTuple):
 
 
 Task: TypeAlias = CheckTask | Serialize | Vet
-Result: TypeAlias = CheckResult | str | Refused | Failed | None
+Result: TypeAlias = CheckResult | str | Rejected | Failed | None
 
 
 def run(task: Task) -> Result:
@@ -60,32 +60,32 @@ def run(task: Task) -> Result:
                 return None
     except RecursionError:
         error = invalid_schema("nested too deeply")
-        return Refused(error.code, error.message)
-    except RegistryError as refused:
-        return Refused(refused.code, refused.message)
+        return Rejected(error.code, error.message)
+    except RegistryError as rejection:
+        return Rejected(rejection.code, rejection.message)
     except MemoryError:
         raise
     except Exception as unexpected:  # noqa: BLE001 (a schema must not stop the worker)
         return Failed(repr(unexpected))
 
 
-def batches(compared: CheckTask) -> Iterator[CheckTask]:
-    """Split a comparison with many versions into short tasks, at least one."""
+def batches(task: CheckTask) -> Iterator[CheckTask]:
+    """Split a comparison with many versions into short tasks; yield at least one task."""
     batch: list[int] = []
     size = 0
-    for index, (old, texts) in enumerate(compared.earlier):
+    for index, (old, texts) in enumerate(task.earlier):
         characters = len(old.content.text) + sum(map(len, texts.values()))
         if batch and size + characters > BATCH_CHARACTERS:
-            yield _part(compared, batch)
+            yield _batch_task(task, batch)
             batch, size = [], 0
         batch.append(index)
         size += characters
-    yield _part(compared, batch)
+    yield _batch_task(task, batch)
 
 
-def _part(compared: CheckTask, batch: list[int]) -> CheckTask:
-    earlier = tuple(compared.earlier[each] for each in batch)
-    return compared._replace(earlier=earlier)
+def _batch_task(task: CheckTask, batch: list[int]) -> CheckTask:
+    earlier = tuple(task.earlier[each] for each in batch)
+    return task._replace(earlier=earlier)
 
 
 def characters_of(task: Task) -> int:

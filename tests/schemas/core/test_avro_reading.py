@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.schemas.core.avro import AvroSchema
 from kbroker.schemas.core.registry import CheckTask
 from kbroker.schemas.core.values import AVRO, Content, Level
-from kbroker.schemas.core.work import Refused, run
+from kbroker.schemas.core.work import Rejected, run
 
 from ..attacks import Attack
 
@@ -21,5 +21,5 @@ def test_long_chain_of_mutually_recursive_records_is_rejected() -> None:
     compared = CheckTask(content, texts, Level.FULL, False, ((old, texts),))
     assert AvroSchema(content.text, texts.values()).canonical
     result = run(compared)
-    assert isinstance(result, Refused)
+    assert isinstance(result, Rejected)
     assert "nested too deep" in result.message

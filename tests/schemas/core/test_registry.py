@@ -118,7 +118,7 @@ class Topic:
         if planned.entries:
             for each in (*self.store.repairs(), *planned.entries):
                 self.write(each.key_bytes(), each.value, each.last_id)
-        return planned.answer
+        return planned.response
 
     def compact(self, *, tombstones: bool) -> None:
         """Keep the last record of each key. With `tombstones`, delete tombstones too."""

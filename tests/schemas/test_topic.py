@@ -49,8 +49,8 @@ async def test_topic_is_replayed_in_chunks_without_blocking_event_loop(
 
 async def write_as_other_registry(broker: Broker, value: dict[str, Any], text: str) -> None:
     """Write a version of a subject as another registry on the topic would."""
-    named = {each: value[each] for each in ("subject", "version")}
-    key = json.dumps({"keytype": "SCHEMA", **named, "magic": 1}).encode()
+    check_simple_name = {each: value[each] for each in ("subject", "version")}
+    key = json.dumps({"keytype": "SCHEMA", **check_simple_name, "magic": 1}).encode()
     document = json.dumps({**value, "schema": text, "deleted": False}).encode()
     records = batch([Record(key, document, int(time.time() * 1000))])
     async with connected(broker.endpoint) as wire:

@@ -8,7 +8,7 @@ from .avro_types import Field, Type
 from .limits import DIFFERENCES_MAX, SHOWN_MAX, Budget
 from .parsed import Difference
 
-# Types that a reader promotes to its own type.
+# Types of the writer that a reader promotes, by the type of the reader.
 PROMOTED = {
     "long": frozenset({"int"}),
     "float": frozenset({"int", "long"}),
@@ -19,7 +19,7 @@ PROMOTED = {
 
 
 class CompatibilityChecker:
-    """Compares pairs of types, each pair once, so that recursive types terminate."""
+    """Compares pairs of types. Each pair is compared once, so that recursive types terminate."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -35,20 +35,20 @@ class CompatibilityChecker:
         if known is None:
             self._known[pair] = []  # assume compatible while recursing
             found = []
-            for each in self._compared(reader, writer, path):
+            for each in self._compare(reader, writer, path):
                 found.append(each)
                 if len(found) >= DIFFERENCES_MAX:
                     break
             self._known[pair] = known = found
         return known
 
-    def _compared(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+    def _compare(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
         if writer.kind == "union":
             yield from self._each_branch(reader, writer, path)
         elif reader.kind == "union":
             yield from self._any_branch(reader, writer, path)
         elif reader.kind == writer.kind:
-            yield from self._alike(reader, writer, path)
+            yield from self._compare_same_kind(reader, writer, path)
         elif writer.kind not in PROMOTED.get(reader.kind, ()):
             yield Difference(
                 "TYPE_MISMATCH", path, f"a reader of {reader.kind} cannot read {writer.kind}"
@@ -58,7 +58,7 @@ class CompatibilityChecker:
         for index, branch in enumerate(writer.items):
             found = self.differences(reader, branch, f"{path}/{index}")
             if found and reader.kind == "union":
-                yield self._no_branch(branch, f"{path}/{index}")
+                yield self._missing_branch(branch, f"{path}/{index}")
             else:
                 yield from found
 
@@ -66,18 +66,18 @@ class CompatibilityChecker:
         for branch in reader.items:
             if not self.differences(branch, writer, path):
                 return
-        yield self._no_branch(writer, path)
+        yield self._missing_branch(writer, path)
 
-    def _no_branch(self, writer: Type, path: str) -> Difference:
-        what = writer.name or writer.kind
-        return Difference("MISSING_UNION_BRANCH", path, f"the reader's union has no {what}")
+    def _missing_branch(self, writer: Type, path: str) -> Difference:
+        name = writer.name or writer.kind
+        return Difference("MISSING_UNION_BRANCH", path, f"the reader's union has no {name}")
 
-    def _alike(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
+    def _compare_same_kind(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
         if reader.kind in ("array", "map"):
             inner = "items" if reader.kind == "array" else "values"
             yield from self.differences(reader.items[0], writer.items[0], f"{path}/{inner}")
             return
-        if reader.name and not self._is_named_as(reader, writer):
+        if reader.name and not self._names_match(reader, writer):
             yield Difference(
                 "NAME_MISMATCH",
                 f"{path}/name",
@@ -94,8 +94,8 @@ class CompatibilityChecker:
         elif reader.fields or writer.fields:
             yield from self._fields(reader, writer, path)
 
-    def _is_named_as(self, reader: Type, writer: Type) -> bool:
-        """Return True if names match without namespaces, or if the full name is an alias of the reader."""
+    def _names_match(self, reader: Type, writer: Type) -> bool:
+        """Return True if the names without namespaces are equal, or an alias of the reader matches."""
         if reader.simple_name == writer.simple_name:
             return True
         return bool(reader.aliases) and writer.name in self._names(reader.aliases)
@@ -104,13 +104,13 @@ class CompatibilityChecker:
         self._budget.spend(len(writer.symbols))
         missing = self._names(writer.symbols).difference(self._names(reader.symbols))
         if missing and not reader.has_default:
-            shown = ", ".join(each[:SHOWN_MAX] for each in sorted(missing)[:10])
+            symbols = ", ".join(each[:SHOWN_MAX] for each in sorted(missing)[:10])
             yield Difference(
-                "MISSING_ENUM_SYMBOLS", f"{path}/symbols", f"the reader's enum has no {shown}"
+                "MISSING_ENUM_SYMBOLS", f"{path}/symbols", f"the reader's enum has no {symbols}"
             )
 
     def _names(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Return a cached set of names."""
+        """Return the names as a cached set."""
         known = self._sets.get(id(names))
         if known is None:
             self._budget.spend(len(names))
@@ -118,25 +118,25 @@ class CompatibilityChecker:
         return known
 
     def _fields(self, reader: Type, writer: Type, path: str) -> Iterator[Difference]:
-        written = self._fields_of(writer)
+        writer_fields = self._fields_of(writer)
         for index, field in enumerate(reader.fields):
             self._budget.spend(1 + len(field.aliases))
-            where = f"{path}/fields/{index}"
+            field_path = f"{path}/fields/{index}"
             names = (field.name, *dict.fromkeys(field.aliases))
-            found = [written[name] for name in names if name in written]
+            found = [writer_fields[name] for name in names if name in writer_fields]
             if len(found) > 1:
-                several = ", ".join(each.name[:SHOWN_MAX] for each in found[:10])
+                matches = ", ".join(each.name[:SHOWN_MAX] for each in found[:10])
                 yield Difference(
                     "READER_FIELD_AMBIGUOUS",
-                    where,
-                    f"field {field.name} of the reader matches several fields of the writer: {several}",
+                    field_path,
+                    f"field {field.name} of the reader matches several fields of the writer: {matches}",
                 )
             elif found:
-                yield from self.differences(field.type, found[0].type, f"{where}/type")
+                yield from self.differences(field.type, found[0].type, f"{field_path}/type")
             elif not field.has_default:
                 yield Difference(
                     "READER_FIELD_MISSING_DEFAULT_VALUE",
-                    where,
+                    field_path,
                     f"the writer has no field {field.name}, and the reader has no default for it",
                 )
 

@@ -10,7 +10,12 @@ ABSENT = object()
 
 @dataclass(slots=True, eq=False)
 class Field:
-    """A field of a record; `default` is `ABSENT` if it has none."""
+    """A field of a record.
+
+    Attributes:
+        default: Default value; `ABSENT` if the field has none.
+        other_properties: Further JSON properties of the field, which are stored unchanged.
+    """
 
     name: str
     type: Type
@@ -18,7 +23,7 @@ class Field:
     aliases: tuple[str, ...]
     doc: str | None
     order: str | None
-    more: dict[str, object]
+    other_properties: dict[str, object]
 
     @property
     def has_default(self) -> bool:
@@ -33,6 +38,7 @@ class Type:
     Attributes:
         name: Full name with namespace; empty for unnamed types.
         items: Branches of a union, or the one element type of an array or map.
+        other_properties: Further JSON properties of the type, such as `logicalType`.
     """
 
     kind: str
@@ -44,7 +50,7 @@ class Type:
     size: int = 0
     doc: str | None = None
     aliases: tuple[str, ...] = ()
-    more: dict[str, object] = field(default_factory=dict)
+    other_properties: dict[str, object] = field(default_factory=dict)
 
     @property
     def simple_name(self) -> str:

@@ -1,7 +1,7 @@
 """Decoder of Avro data to JSON.
 
-A union yields the plain value, without the name of its branch. Bytes become base64. Decimals and
-UUIDs become strings, and all other logical types the underlying number.
+A union becomes the plain value, without the name of its branch. Bytes become base64. Decimals and
+UUIDs become strings. Values of other logical types become the underlying value.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeAlias
 from .avro_types import Type
 from .byte_reader import InvalidValue, Source, base64_text, check_depth, cost_of, number
 
+# Maximum size and scale of a decimal that becomes a decimal string; others become base64.
 DECIMAL_BYTES_MAX = 64
 SCALE_MAX = 1000
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -40,7 +41,7 @@ def _boolean(source: Source, _kind: Type, _depth: int) -> bool:
     return byte == 1
 
 
-def _whole(source: Source, _kind: Type, _depth: int) -> int:
+def _integer(source: Source, _kind: Type, _depth: int) -> int:
     return source.zigzag()
 
 
@@ -65,9 +66,9 @@ def _fixed(source: Source, kind: Type, _depth: int) -> str:
 
 
 def _logical(data: bytes, kind: Type) -> str:
-    match kind.more.get("logicalType"):
+    match kind.other_properties.get("logicalType"):
         case "decimal" if 0 < len(data) <= DECIMAL_BYTES_MAX:
-            scale = kind.more.get("scale", 0)
+            scale = kind.other_properties.get("scale", 0)
             if type(scale) is int and 0 <= scale <= SCALE_MAX:
                 return _decimal(int.from_bytes(data, "big", signed=True), scale)
         case "uuid" if len(data) == 16:
@@ -110,19 +111,19 @@ def _record(source: Source, kind: Type, depth: int) -> dict[str, object]:
 
 def _array(source: Source, kind: Type, depth: int) -> list[object]:
     check_depth(depth)
-    return [_value(source, kind.items[0], depth + 1) for _ in _counted(source)]
+    return [_value(source, kind.items[0], depth + 1) for _ in _items(source)]
 
 
 def _map(source: Source, kind: Type, depth: int) -> dict[str, object]:
     check_depth(depth)
     return {
         source.text(source.zigzag()): _value(source, kind.items[0], depth + 1)
-        for _ in _counted(source)
+        for _ in _items(source)
     }
 
 
-def _counted(source: Source) -> Iterator[None]:
-    """Yield once per item of an array or map, which is encoded in blocks."""
+def _items(source: Source) -> Iterator[None]:
+    """Yield once for each item of an array or map, whose items are encoded in blocks."""
     while count := source.zigzag():
         if count < 0:  # the block size in bytes follows, for readers that skip blocks
             count = -count
@@ -134,8 +135,8 @@ def _counted(source: Source) -> Iterator[None]:
 _READ: Mapping[str, _Read] = {
     "null": lambda _source, _kind, _depth: None,
     "boolean": _boolean,
-    "int": _whole,
-    "long": _whole,
+    "int": _integer,
+    "long": _integer,
     "float": _float,
     "double": _double,
     "string": _string,

@@ -20,29 +20,35 @@ class LimitExceeded(Exception):
 
 
 class Source:
-    """Data with a read position and the number of remaining steps."""
+    """Data with a read position and the number of remaining steps.
+
+    Attributes:
+        data: The encoded data.
+        at: Index of the next byte.
+        end: Index after the last byte.
+    """
 
     def __init__(self, data: bytes, steps: int) -> None:
         self.data = data
         self.at = 0
         self.end = len(data)
-        self._left = steps
+        self._steps_left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Use some steps. Raises LimitExceeded."""
-        self._left -= steps
-        if self._left < 0:
+        """Use some steps. Raises LimitExceeded if too few are left."""
+        self._steps_left -= steps
+        if self._steps_left < 0:
             raise LimitExceeded
 
     def take(self, size: int) -> bytes:
         """Return the next bytes. Raises InvalidValue."""
-        at, behind = self.at, self.at + size
+        start, end = self.at, self.at + size
         if size < 0:
-            raise InvalidValue(f"byte {at}: invalid size {size}")
-        if behind > self.end:
-            raise InvalidValue(f"byte {at}: expected {size} bytes, found {self.end - at}")
-        self.at = behind
-        return self.data[at:behind]
+            raise InvalidValue(f"byte {start}: invalid size {size}")
+        if end > self.end:
+            raise InvalidValue(f"byte {start}: expected {size} bytes, found {self.end - start}")
+        self.at = end
+        return self.data[start:end]
 
     def text(self, size: int) -> str:
         """Return the next bytes as UTF-8. Raises InvalidValue."""
@@ -84,7 +90,7 @@ def check_depth(depth: int) -> None:
 
 
 def number(value: float) -> object:
-    """Return a number, or a string if JSON cannot represent it."""
+    """Return a number for a JSON document: infinite numbers and NaN become strings."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 # Content type of all responses, including errors.
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+# Error codes.
 NO_SUCH_SUBJECT, NO_SUCH_VERSION, NO_SUCH_SCHEMA = 40401, 40402, 40403
 SUBJECT_SOFT_DELETED, SUBJECT_NOT_SOFT_DELETED = 40404, 40405
 VERSION_SOFT_DELETED, VERSION_NOT_SOFT_DELETED = 40406, 40407
@@ -46,9 +47,10 @@ def no_such_version(version: int | str) -> RegistryError:
     return RegistryError(NO_SUCH_VERSION, f"Version {version} not found.")
 
 
-def no_such_schema(what: object = "") -> RegistryError:
+def no_such_schema(identifier: object = "") -> RegistryError:
     """Return the error for an unknown ID or GUID, or for a schema that is not registered."""
-    return RegistryError(NO_SUCH_SCHEMA, f"Schema {what} not found" if what else "Schema not found")
+    message = f"Schema {identifier} not found" if identifier else "Schema not found"
+    return RegistryError(NO_SUCH_SCHEMA, message)
 
 
 def schema_too_large(reason: str) -> RegistryError:

@@ -24,7 +24,7 @@ def _avro(text: str, texts: Texts) -> Parsed:
 
 
 def _json(text: str, texts: Texts) -> Parsed:
-    from .json_schema import JsonSchema  # loads jsonschema, which only this type needs
+    from .json_schema import JsonSchema  # imports jsonschema, which only this type needs
 
     return JsonSchema(text, texts)
 
@@ -52,19 +52,20 @@ def referred_texts(store: SchemaStore, content: Content, budget: Budget | None =
     Args:
         store: The schema store.
         content: The schema.
-        budget: Limits the number of references of several schemas together.
+        budget: Limits the total number of references of several schemas.
 
     Raises:
-        RegistryError: A reference does not exist, or there are too many.
+        RegistryError: A reference does not exist, or the schema has too many references.
     """
     texts: dict[str, str] = {}
     seen: set[tuple[str, str, int]] = set()
     size = 0
-    # Depth-first: a reference is added when it is popped again after its own references.
-    left = [(each, False) for each in reversed(content.references)]
-    while left:
-        each, is_ready = left.pop()
-        found = _referred(store, each)
+    # Depth-first order: a reference is added to `texts` when it is popped for the second time, after
+    # its own references. `pending` contains references, each with True if this is its second time.
+    pending = [(each, False) for each in reversed(content.references)]
+    while pending:
+        each, is_ready = pending.pop()
+        found = _referenced_content(store, each)
         if is_ready:
             texts.setdefault(each.name, found.text)
         elif each not in seen:
@@ -74,12 +75,12 @@ def referred_texts(store: SchemaStore, content: Content, budget: Budget | None =
                 budget.spend()
             if len(seen) > REFERENCES_MAX or size > TEXT_MAX:
                 raise invalid_schema("too many references")
-            left.append((each, True))
-            left += [(other, False) for other in reversed(found.references)]
+            pending.append((each, True))
+            pending += [(other, False) for other in reversed(found.references)]
     return texts
 
 
-def _referred(store: SchemaStore, reference: Reference) -> Content:
+def _referenced_content(store: SchemaStore, reference: Reference) -> Content:
     try:
         found = store.referred(reference)
     except RegistryError:
@@ -110,7 +111,7 @@ def serialized(content: Content, texts: Texts) -> str:
 
 
 def stored(content: Content, parsed: Parsed, *, normalize: bool) -> Content:
-    """Return the schema in its stored form."""
+    """Return the schema with the text to store."""
     return replace(content, text=parsed.normalized if normalize else parsed.canonical)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import NamedTuple
 
-# First byte: a 4-byte schema ID or a 16-byte GUID follows.
+# Value of the first byte before a 4-byte schema ID and before a 16-byte GUID.
 BY_ID, BY_GUID = 0, 1
+# Size of the first byte with the ID or with the GUID.
 ID_END, GUID_END = 5, 17
 
 
 class Frame(NamedTuple):
-    """A key or value with the schema that it names.
+    """A key or value, split into the identifier of its schema and the encoded data.
 
     Attributes:
         schema: Schema ID or GUID.
@@ -25,7 +26,12 @@ class Frame(NamedTuple):
 
 
 def frame_of(data: bytes, header: bytes | None) -> Frame | None:
-    """Return the frame of some data, or None without a schema; a header takes precedence."""
+    """Return the frame of a key or value, or None if it has no schema identifier.
+
+    Args:
+        data: The key or value.
+        header: Record header with the schema identifier, or None; has precedence over `data`.
+    """
     if header is not None and (found := _schema_in(header)) is not None:
         schema, end = found
         return Frame(schema, header[end:], data)

@@ -28,9 +28,9 @@ DIFFERENCES_MAX = 100
 NAME_MAX = 1000
 # Maximum number of characters of a number in a Protobuf file; 64 bits need up to 24.
 DIGITS_MAX = 40
-# Maximum number of characters of a client's text in a message or in a path.
+# Maximum number of characters of a client's text that is quoted in a message or in a path.
 SHOWN_MAX = 100
-# Possessive quantifiers: a string without its closing quote is searched once.
+# Possessive quantifiers avoid repeated searches of a string without a closing quote.
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -38,12 +38,12 @@ class Budget:
     """Number of steps that may still be spent on a schema."""
 
     def __init__(self, steps: int = STEPS_MAX) -> None:
-        self._left = steps
+        self._steps_left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Use some steps. Raises RegistryError if none are left."""
-        self._left -= steps
-        if self._left < 0:
+        """Use some steps. Raises RegistryError if too few are left."""
+        self._steps_left -= steps
+        if self._steps_left < 0:
             raise invalid_schema(
                 "it is too large: it needs too many steps to be read or to be compared"
             )
@@ -53,17 +53,19 @@ def parse_json(text: str) -> Json:
     """Parse JSON with a nesting limit. Raises RegistryError."""
     check_nesting(text)
     try:
-        document: Json = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        document: Json = json.loads(
+            text, parse_constant=_reject_constant, parse_float=_parse_finite
+        )
     except (ValueError, RecursionError) as error:
         raise invalid_schema(f"invalid JSON: {error}") from None
     return document
 
 
-def _refuse(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{text[:SHOWN_MAX]} is too large")
@@ -76,16 +78,16 @@ def check_name(name: str) -> None:
         raise invalid_schema(f"name {name[:SHOWN_MAX]}: longer than {NAME_MAX} characters")
 
 
-def below(path: str, part: str) -> str:
-    """Return a path with a part added, which may be a long name from a client."""
+def child_path(path: str, part: str) -> str:
+    """Return a path with a part added. The part is shortened, because it may be any name of a client."""
     return f"{path}/{part[:SHOWN_MAX]}"
 
 
 def check_nesting(text: str) -> None:
     """Raise RegistryError if brackets are nested too deeply."""
     depth = 0
-    for found in _BRACKETS.finditer(text):
-        each = found.group()
+    for match in _BRACKETS.finditer(text):
+        each = match.group()
         if each in "[{":
             depth += 1
             if depth > 2 * DEPTH_MAX:

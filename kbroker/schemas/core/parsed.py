@@ -11,7 +11,13 @@ from .limits import Budget
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A reason why a reader cannot read data of another schema, with its location."""
+    """A reason why a reader cannot read data of another schema.
+
+    Attributes:
+        kind: Error type, as in Confluent's registry.
+        path: Location in the schema, such as `/fields/0/type`.
+        reason: Text for the client.
+    """
 
     kind: str
     path: str
@@ -26,7 +32,7 @@ class Parsed(Protocol):
 
     @property
     def canonical(self) -> str:
-        """Text for storage; independent of white space."""
+        """Text to store. Schemas that differ only in white space have the same text."""
 
     @property
     def normalized(self) -> str:

@@ -25,7 +25,7 @@ from .protobuf_syntax import (
     SyntaxNode,
     statements_of,
 )
-from .protobuf_tokens import inside, tokens_of
+from .protobuf_tokens import full_name, tokens_of
 from .protobuf_types import Declared, Field, Message
 
 NUMBER_MAX = 2**29 - 1
@@ -41,11 +41,15 @@ class ProtobufSchema:
     Args:
         text: Text of the file, or a FileDescriptorProto in base64.
         texts: Texts of imported files by import path.
+
+    Attributes:
+        own: Declarations of the file itself.
+        known: Declarations of the file and of its imports.
     """
 
     def __init__(self, text: str, texts: Mapping[str, str] | None = None) -> None:
         tokens = tokens_of(text_of(text))
-        self.canonical = _joined(tokens)
+        self.canonical = _format_tokens(tokens)
         if not tokens:
             raise invalid_schema("the file is empty")
         self.statements = statements_of(tokens)
@@ -53,12 +57,12 @@ class ProtobufSchema:
         self.known = Declared(self.own.package)
         for each in texts or {}:
             statements = statements_of(tokens_of(text_of((texts or {})[each])))
-            self._add(_Declarations(statements).declared)
-        self._add(self.own)
+            self._add_known(_Declarations(statements).declared)
+        self._add_known(self.own)
         self._check_imports(texts or {})
         self._check_types()
 
-    def _add(self, declared: Declared) -> None:
+    def _add_known(self, declared: Declared) -> None:
         self.known.messages |= declared.messages
         self.known.enums |= declared.enums
 
@@ -68,22 +72,23 @@ class ProtobufSchema:
                 raise invalid_schema(f"import {each} is not among its references")
 
     def _check_types(self) -> None:
-        has_foreign = any(each.startswith(WELL_KNOWN) for each in self.own.imports)
+        # The texts of well-known files are not available here, so any name may be one of their types.
+        imports_well_known = any(each.startswith(WELL_KNOWN) for each in self.own.imports)
         for message in self.own.messages.values():
             for each in message.fields.values():
                 found = self.known.resolved(each.type, message.name)
-                known = found in self.known.messages or found in self.known.enums
-                if each.type not in SCALARS and not known and not has_foreign:
+                is_known = found in self.known.messages or found in self.known.enums
+                if each.type not in SCALARS and not is_known and not imports_well_known:
                     raise invalid_schema(f"unknown type {each.type} in {message.name}")
 
     @property
     def normalized(self) -> str:
-        """Text; it is already independent of white space and comments."""
+        """The canonical text, which is already independent of white space and comments."""
         return self.canonical
 
     def differences(self, writer: ProtobufSchema, budget: Budget) -> Iterator[Difference]:
         """Implement `parsed.Parsed`."""
-        return iter(CompatibilityChecker(self, writer, budget).all())
+        return iter(CompatibilityChecker(self, writer, budget).differences())
 
 
 def text_of(text: str) -> str:
@@ -99,21 +104,21 @@ def text_of(text: str) -> str:
     return text_of_descriptor(data)
 
 
-def _joined(tokens: list[str]) -> str:
+def _format_tokens(tokens: list[str]) -> str:
     """Join tokens to a text with one indented statement per line."""
     lines: list[str] = []
-    line, depth, inner = "", 0, 0
+    line, depth, bracket_depth = "", 0, 0
     for index, token in enumerate(tokens):
-        inner += (token in "[(") - (token in "])")
-        if token == "}" and not inner:
+        bracket_depth += (token in "[(") - (token in "])")
+        if token == "}" and not bracket_depth:
             if line:
                 lines.append("  " * depth + line)
                 line = ""
             depth = max(0, depth - 1)
-        before = tokens[index - 1] if index else ""
-        is_close = token in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER or token == "<"
-        line += token if not line or is_close else f" {token}"
-        if token in ";{}" and not inner:
+        previous = tokens[index - 1] if index else ""
+        has_no_space = token in _NO_SPACE_BEFORE or previous in _NO_SPACE_AFTER or token == "<"
+        line += token if not line or has_no_space else f" {token}"
+        if token in ";{}" and not bracket_depth:
             if token == ";" and line == ";":
                 line = ""  # skip an empty statement
                 continue
@@ -149,7 +154,7 @@ class _Declarations:
                 self._enum(node, declared.package)
 
     def _message(self, node: MessageNode, scope: str) -> None:
-        name = inside(scope, node.name)
+        name = full_name(scope, node.name)
         message = Message(name, has_defaults=self.declared.syntax == "proto3")
         if name in self.declared.messages:
             raise invalid_schema(f"{name} is declared twice")
@@ -173,16 +178,18 @@ class _Declarations:
 
     def _field(self, message: Message, node: FieldNode, oneof: str = "") -> None:
         if node.group is not None:
-            inner = inside(message.name, node.name)
-            _add(message, Field(node.name.lower(), node.number, inner, node.label, oneof))
-            made = self.declared.messages[inner] = Message(inner, is_group=True)
-            self._elements(made, node.group.elements)
+            group_name = full_name(message.name, node.name)
+            _add_field(
+                message, Field(node.name.lower(), node.number, group_name, node.label, oneof)
+            )
+            group = self.declared.messages[group_name] = Message(group_name, is_group=True)
+            self._elements(group, node.group.elements)
             return
         label = "repeated" if node.map_key else node.label
-        _add(message, Field(node.name, node.number, node.type, label, oneof, node.map_key))
+        _add_field(message, Field(node.name, node.number, node.type, label, oneof, node.map_key))
 
     def _enum(self, node: EnumNode, scope: str) -> None:
-        name = inside(scope, node.name)
+        name = full_name(scope, node.name)
         values = {
             each.name: each.number for each in node.elements if isinstance(each, EnumValueNode)
         }
@@ -191,7 +198,7 @@ class _Declarations:
         self.declared.enums[name] = values
 
 
-def _add(message: Message, each: Field) -> None:
+def _add_field(message: Message, each: Field) -> None:
     """Add a field to a message. Raises RegistryError if its number is invalid or in use."""
     if not 0 < each.number <= NUMBER_MAX or 19000 <= each.number < 20000:
         raise invalid_schema(f"{message.name}.{each.name} has an invalid number {each.number}")

@@ -1,7 +1,7 @@
-"""Builder of a Protobuf FileDescriptorProto, equal to the one that protoc produces.
+"""Builder of a Protobuf FileDescriptorProto, equal to the descriptor that protoc produces.
 
 Nested messages, including map entries, keep protoc's order, because clients find a message by its index.
-Custom options (those outside of `descriptor.proto`) are omitted.
+The builder omits custom options, which `descriptor.proto` does not define.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .protobuf_syntax import (
     SyntaxNode,
     extension_fields,
 )
-from .protobuf_tokens import TokenReader, inside
+from .protobuf_tokens import TokenReader, full_name
 from .protobuf_types import Declared
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         | RepeatedCompositeFieldContainer[EnumDescriptorProto.EnumReservedRange]
     )
 
-# File name in the descriptor: importing files use their own name for it.
+# File name in the descriptor; files that import this file use another name.
 NAME = "default"
 # End of the field number range (exclusive).
 NUMBER_END = 2**29
@@ -141,10 +141,10 @@ class _Builder:
     # -- messages
 
     def _message(self, message: DescriptorProto, node: MessageNode, scope: str) -> None:
-        scope = inside(scope, message.name)
+        scope = full_name(scope, message.name)
         for each in node.elements:
             self._element(message, each, scope)
-        _add_choices_of_one(message)
+        _add_synthetic_oneofs(message)
 
     def _element(self, message: DescriptorProto, node: Element, scope: str) -> None:
         match node:
@@ -159,10 +159,10 @@ class _Builder:
             case OptionNode():
                 _set_option(message.options, node)
             case ReservedNode():
-                _OptionReader(node.tokens).reserved(message, last=NUMBER_END - 1, beyond=1)
+                _OptionReader(node.tokens).reserved(message, last=NUMBER_END - 1, end_offset=1)
             case ExtensionsNode():
                 ranges = message.extension_range
-                _OptionReader(node.tokens).ranges(ranges, last=NUMBER_END - 1, beyond=1)
+                _OptionReader(node.tokens).ranges(ranges, last=NUMBER_END - 1, end_offset=1)
             case FieldNode():
                 self._field(message.field.add(), message.nested_type, node, scope)
 
@@ -178,7 +178,7 @@ class _Builder:
 
     def _extend(self, node: ExtendNode, extensions: _Fields, nested: _Messages, scope: str) -> None:
         for each in extension_fields(node):
-            field = extensions.add(extendee=self._full(node.extended, scope))
+            field = extensions.add(extendee=self._qualified(node.extended, scope))
             self._field(field, nested, each, scope)
 
     # -- fields
@@ -195,7 +195,7 @@ class _Builder:
             self._map(field, nested, node, scope)
         else:
             self._set_type(field, node.type, scope)
-        _end_field(field, node)
+        _set_number_and_options(field, node)
         if node.label == "optional" and self.file.syntax == "proto3":
             field.proto3_optional = True
 
@@ -211,7 +211,7 @@ class _Builder:
         self._set_type(value, node.type, scope)
         field.label = FieldDescriptorProto.LABEL_REPEATED
         field.type = FieldDescriptorProto.TYPE_MESSAGE
-        field.type_name = f".{inside(scope, entry.name)}"
+        field.type_name = f".{full_name(scope, entry.name)}"
 
     def _group(
         self,
@@ -224,24 +224,25 @@ class _Builder:
         group = nested.add(name=node.name)
         field.name = node.name.lower()
         field.type = FieldDescriptorProto.TYPE_GROUP
-        field.type_name = f".{inside(scope, node.name)}"
-        _end_field(field, node)
+        field.type_name = f".{full_name(scope, node.name)}"
+        _set_number_and_options(field, node)
         self._message(group, message, scope)
 
     def _set_type(self, field: FieldDescriptorProto, name: str, scope: str) -> None:
         if name in SCALARS:
             field.type = FieldDescriptorProto.Type.Value(f"TYPE_{name.upper()}")
             return
-        field.type_name = self._full(name, scope)
+        field.type_name = self._qualified(name, scope)
         found = field.type_name.removeprefix(".")
-        # A type of a file that is not available keeps no kind; readers with that file resolve it.
+        # If the file that declares the type is not available, `field.type` stays unset: readers
+        # with that file can find out whether the type is an enum or a message.
         if found in self._known.enums:
             field.type = FieldDescriptorProto.TYPE_ENUM
         elif found in self._known.messages:
             field.type = FieldDescriptorProto.TYPE_MESSAGE
 
-    def _full(self, name: str, scope: str) -> str:
-        """Return the full name of a type with a leading dot; the unchanged name if it is unknown."""
+    def _qualified(self, name: str, scope: str) -> str:
+        """Return the full name of a type with a leading dot, or an unknown name unchanged."""
         found = self._known.resolved(name, scope)
         is_known = found in self._known.messages or found in self._known.enums
         return f".{found}" if is_known else name
@@ -258,12 +259,12 @@ class _Builder:
 
     def _method(self, method: MethodDescriptorProto, tokens: _OptionReader) -> None:
         name, is_stream = tokens.method_type()
-        method.input_type = self._full(name, self.file.package)
+        method.input_type = self._qualified(name, self.file.package)
         if is_stream:
             method.client_streaming = True
         tokens.expect("returns")
         name, is_stream = tokens.method_type()
-        method.output_type = self._full(name, self.file.package)
+        method.output_type = self._qualified(name, self.file.package)
         if is_stream:
             method.server_streaming = True
         if tokens.peek() != "{":
@@ -281,14 +282,14 @@ def _build_enum(enum: EnumDescriptorProto, node: EnumNode) -> None:
             case OptionNode():
                 _set_option(enum.options, each)
             case ReservedNode():
-                _OptionReader(each.tokens).reserved(enum, last=ENUM_NUMBER_MAX, beyond=0)
+                _OptionReader(each.tokens).reserved(enum, last=ENUM_NUMBER_MAX, end_offset=0)
             case EnumValueNode():
                 value = enum.value.add(name=each.name, number=each.number)
                 if each.options:
                     _OptionReader(each.options).bracketed(value.options)
 
 
-def _end_field(field: FieldDescriptorProto, node: FieldNode) -> None:
+def _set_number_and_options(field: FieldDescriptorProto, node: FieldNode) -> None:
     """Set the number, the JSON name and the options of a field."""
     field.number = node.number
     field.json_name = _json_name(field.name)
@@ -306,7 +307,11 @@ class _OptionReader(TokenReader):
     # -- methods
 
     def method_type(self) -> tuple[str, bool]:
-        """Read a parameter or return type of a method, and whether it is a stream."""
+        """Read the parameter or return type of a method.
+
+        Returns:
+            The name of the type, and True if the type is a stream.
+        """
         self.expect("(")
         is_stream = self.peek() == "stream" and self.peek(1) != ")"
         if is_stream:
@@ -318,29 +323,29 @@ class _OptionReader(TokenReader):
     # -- reserved numbers and extension ranges
 
     def reserved(
-        self, declared: DescriptorProto | EnumDescriptorProto, *, last: int, beyond: int
+        self, declared: DescriptorProto | EnumDescriptorProto, *, last: int, end_offset: int
     ) -> None:
         """Add reserved names or numbers to a message or an enum.
 
         Args:
             declared: The message or enum.
-            last: As in `ranges`.
-            beyond: As in `ranges`.
+            last: The number that `max` stands for.
+            end_offset: 1 if range ends are exclusive in the descriptor, 0 if they are inclusive.
         """
         if re.match(r"[\"'A-Za-z_]", self.peek()) is None:
-            self.ranges(declared.reserved_range, last=last, beyond=beyond)
+            self.ranges(declared.reserved_range, last=last, end_offset=end_offset)
             return
         while (token := self.next()) != ";":
             if token != ",":
                 declared.reserved_name.append(_text_of(token) if token[0] in "\"'" else token)
 
-    def ranges(self, ranges: _Ranges, *, last: int, beyond: int) -> None:
+    def ranges(self, ranges: _Ranges, *, last: int, end_offset: int) -> None:
         """Read numbers and ranges.
 
         Args:
-            ranges: List to add to.
+            ranges: List in the descriptor to which the ranges are added.
             last: The number that `max` stands for.
-            beyond: 1 if range ends are exclusive, 0 if they are inclusive.
+            end_offset: 1 if range ends are exclusive in the descriptor, 0 if they are inclusive.
         """
         while True:
             start = end = self.signed()
@@ -351,7 +356,7 @@ class _OptionReader(TokenReader):
                     end = last
                 else:
                     end = self.signed()
-            ranges.add(start=start, end=end + beyond)
+            ranges.add(start=start, end=end + end_offset)
             if self.peek() != ",":
                 return
             self.next()
@@ -386,7 +391,7 @@ class _OptionReader(TokenReader):
                 return
 
     def _has_more(self) -> bool:
-        """Read what follows an option in brackets: a comma, or the end."""
+        """Read a comma or the closing bracket after an option; return True after a comma."""
         if self.peek() != ",":
             self.expect("]")
             return False
@@ -411,7 +416,7 @@ class _OptionReader(TokenReader):
         return tokens
 
     def _assign(self, options: Message, name: str) -> None:
-        """Set a built-in option of a simple type; ignore all others."""
+        """Read the value of an option and set the option if it is built-in and of a simple type."""
         tokens = self._value()
         known = options.DESCRIPTOR.fields_by_name.get(name)
         is_simple = known is not None and isinstance(getattr(options, name), bool | int | str)
@@ -433,7 +438,7 @@ class _OptionReader(TokenReader):
         if field.type == FieldDescriptorProto.TYPE_STRING:
             return "".join(map(_text_of, tokens))
         if field.type == FieldDescriptorProto.TYPE_BYTES:
-            return _c_escaped(b"".join(map(_bytes_of, tokens)))
+            return _escape_c_style(b"".join(map(_bytes_of, tokens)))
         token = "".join(tokens)
         is_real = field.type in (FieldDescriptorProto.TYPE_DOUBLE, FieldDescriptorProto.TYPE_FLOAT)
         if is_real or not re.fullmatch(r"-?[0-9].*", token):
@@ -442,15 +447,15 @@ class _OptionReader(TokenReader):
         return sign + str(TokenReader([digits]).number())
 
 
-def _add_choices_of_one(message: DescriptorProto) -> None:
-    """Put each optional proto3 field into a synthetic oneof after the others, as protoc does."""
-    taken = {each.name for each in message.field} | {each.name for each in message.oneof_decl}
+def _add_synthetic_oneofs(message: DescriptorProto) -> None:
+    """Put each optional proto3 field into a synthetic oneof after the other oneofs, as protoc does."""
+    used_names = {each.name for each in message.field} | {each.name for each in message.oneof_decl}
     for field in message.field:
         if field.proto3_optional:
             name = f"_{field.name}"
-            while name in taken:
+            while name in used_names:
                 name = f"X{name}"
-            taken.add(name)
+            used_names.add(name)
             field.oneof_index = len(message.oneof_decl)
             message.oneof_decl.add(name=name)
 
@@ -475,8 +480,8 @@ def _bytes_of(token: str) -> bytes:
     if token[:1] not in ("'", '"'):
         raise invalid_schema(f"'{token[:100]}' is not a string")
 
-    def unescaped(found: re.Match[bytes]) -> bytes:
-        hexadecimal, octal, short, long, other = found.groups()
+    def unescape(match: re.Match[bytes]) -> bytes:
+        hexadecimal, octal, short, long, other = match.groups()
         if hexadecimal:
             return bytes([int(hexadecimal, 16)])
         if octal:
@@ -486,11 +491,11 @@ def _bytes_of(token: str) -> bytes:
             return chr(code if code <= 0x10FFFF else 0xFFFD).encode("utf-8", "replace")
         return _ESCAPED.get(other, other)
 
-    return _ESCAPE.sub(unescaped, token[1:-1].encode("utf-8", "replace"))
+    return _ESCAPE.sub(unescape, token[1:-1].encode("utf-8", "replace"))
 
 
-def _c_escaped(data: bytes) -> str:
-    """Escape bytes of a default value: non-printable characters in octal."""
+def _escape_c_style(data: bytes) -> str:
+    """Return the bytes of a default value as text; non-printable bytes become octal escapes."""
     special = {0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x22: '\\"', 0x27: "\\'", 0x5C: "\\\\"}
     return "".join(
         special.get(each) or (chr(each) if 0x20 <= each < 0x7F else f"\\{each:03o}")

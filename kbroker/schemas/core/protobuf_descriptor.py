@@ -18,7 +18,7 @@ from .errors import invalid_schema
 from .limits import DEPTH_MAX
 
 _LABELS = {1: "optional", 2: "required", 3: "repeated"}
-_OPTIONS_OF_FILE: Final = (
+_FILE_OPTIONS: Final = (
     "java_package",
     "java_outer_classname",
     "java_multiple_files",
@@ -49,9 +49,9 @@ class _Writer:
             yield f"package {file.package};"
         public = frozenset(file.public_dependency)
         for index, each in enumerate(file.dependency):
-            how = "public " if index in public else ""
-            yield f"import {how}{_quoted(each)};"
-        for name in _OPTIONS_OF_FILE:
+            modifier = "public " if index in public else ""
+            yield f"import {modifier}{_quoted(each)};"
+        for name in _FILE_OPTIONS:
             if file.options.HasField(name):
                 yield f"option {name} = {_literal(getattr(file.options, name))};"
         for message in file.message_type:
@@ -121,14 +121,14 @@ class _Writer:
     def _service(self, service: ServiceDescriptorProto) -> Iterator[str]:
         yield f"service {service.name} {{"
         for each in service.method:
-            asked = "stream " if each.client_streaming else ""
-            told = "stream " if each.server_streaming else ""
-            yield f"rpc {each.name} ({asked}{each.input_type}) returns ({told}{each.output_type});"
+            input_type = f"{'stream ' if each.client_streaming else ''}{each.input_type}"
+            output_type = f"{'stream ' if each.server_streaming else ''}{each.output_type}"
+            yield f"rpc {each.name} ({input_type}) returns ({output_type});"
         yield "}"
 
 
 def _fields_of_oneofs(message: DescriptorProto) -> dict[int, list[FieldDescriptorProto]]:
-    """Return the fields of each oneof of a message, by its index."""
+    """Return the fields of each oneof of a message, by the index of the oneof."""
     found: dict[int, list[FieldDescriptorProto]] = {}
     for each in message.field:
         if each.HasField("oneof_index"):
@@ -158,14 +158,14 @@ def _type_of(each: FieldDescriptorProto) -> str:
 
 
 def _options(each: FieldDescriptorProto) -> str:
-    told = []
+    options = []
     if each.HasField("default_value"):
-        told.append(f"default = {_default(each)}")
+        options.append(f"default = {_default(each)}")
     if each.options.HasField("deprecated"):
-        told.append(f"deprecated = {_literal(each.options.deprecated)}")
+        options.append(f"deprecated = {_literal(each.options.deprecated)}")
     if each.options.HasField("packed"):
-        told.append(f"packed = {_literal(each.options.packed)}")
-    return f" [{', '.join(told)}]" if told else ""
+        options.append(f"packed = {_literal(each.options.packed)}")
+    return f" [{', '.join(options)}]" if options else ""
 
 
 def _default(each: FieldDescriptorProto) -> str:

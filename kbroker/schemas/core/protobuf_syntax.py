@@ -1,7 +1,7 @@
 """Parser of Protobuf files: turns tokens into statements, in file order.
 
-Options, ranges, services and extensions are kept as tokens, because a registration does not need them.
-`extension_fields` parses the fields of an extension.
+The parser keeps options, ranges, services and extensions as tokens, because a registration does not need
+their content. `extension_fields` parses the fields of an extension.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .errors import invalid_schema
-from .protobuf_tokens import TokenReader, named, typed
+from .protobuf_tokens import TokenReader, check_qualified_name, check_simple_name
 
 SCALARS = frozenset(
     [
@@ -174,7 +174,7 @@ def extension_fields(node: ExtendNode) -> list[FieldNode]:
 
 
 class _Parser(TokenReader):
-    """Recursive-descent parser that reads each token once; it recurses as deep as braces are nested."""
+    """Recursive-descent parser that reads each token once. Its recursion depth is that of the braces."""
 
     def file(self) -> list[Statement]:
         statements: list[Statement] = []
@@ -279,10 +279,10 @@ class _Parser(TokenReader):
             return self._group(label)
         if token == "map" and self.peek() == "<":
             key, token = self._map()
-        kind = typed(token)
+        kind = check_qualified_name(token)
         name = self.name()
         self.expect("=")
-        node = FieldNode(name, self.number(), kind, label, key, self._bracketed_words())
+        node = FieldNode(name, self.number(), kind, label, key, self._bracketed_tokens())
         self.expect(";")
         return node
 
@@ -301,7 +301,7 @@ class _Parser(TokenReader):
         name = self.name()
         self.expect("=")
         message = MessageNode(name)
-        node = FieldNode(name, self.number(), name, label, "", self._bracketed_words(), message)
+        node = FieldNode(name, self.number(), name, label, "", self._bracketed_tokens(), message)
         self._elements(message)
         return node
 
@@ -314,11 +314,11 @@ class _Parser(TokenReader):
             elif token == "reserved":
                 enum.elements.append(ReservedNode(self.statement_tokens()))
             elif token != ";":
-                named(token)
+                check_simple_name(token)
                 self.expect("=")
-                enum.elements.append(EnumValueNode(token, self.signed(), self._bracketed_words()))
+                enum.elements.append(EnumValueNode(token, self.signed(), self._bracketed_tokens()))
                 self.expect(";")
         return enum
 
-    def _bracketed_words(self) -> list[str]:
+    def _bracketed_tokens(self) -> list[str]:
         return self.bracket_tokens() if self.peek() == "[" else []

@@ -24,14 +24,14 @@ def tokens_of(text: str) -> list[str]:
     tokens: list[str] = []
     at, depth = 0, 0
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             line = text.count("\n", 0, at) + 1
             raise invalid_schema(f"line {line}: {text[at : at + 20]!r} is not a valid token")
-        at = found.end()
-        if found.lastgroup == "skip":
+        at = match.end()
+        if match.lastgroup == "skip":
             continue
-        token = found.group()
+        token = match.group()
         depth += (token in "{[<(") - (token in "}]>)")
         if depth > DEPTH_MAX:
             raise invalid_schema(f"nested deeper than {DEPTH_MAX} levels")
@@ -42,7 +42,7 @@ def tokens_of(text: str) -> list[str]:
 
 
 class TokenReader:
-    """Sequential reader of tokens. Raises RegistryError for unexpected ones."""
+    """Sequential reader of tokens. Its methods raise RegistryError for unexpected tokens."""
 
     def __init__(self, tokens: Sequence[str]) -> None:
         self._tokens = tokens
@@ -54,7 +54,11 @@ class TokenReader:
         return self._at >= len(self._tokens)
 
     def peek(self, ahead: int = 0) -> str:
-        """Return a later token without reading it, the next one for 0; empty after the last one."""
+        """Return a token without reading it; an empty string after the last token.
+
+        Args:
+            ahead: Number of tokens between the read position and the returned token.
+        """
         at = self._at + ahead
         return self._tokens[at] if at < len(self._tokens) else ""
 
@@ -71,19 +75,24 @@ class TokenReader:
         if found != token:
             raise self.unexpected(found, token)
 
-    def unexpected(self, found: str, wanted: str = "") -> RegistryError:
-        """Return the error for the token that was read last."""
-        around = " ".join(self._tokens[max(0, self._at - 5) : self._at])[:200]
-        instead = f" instead of '{wanted}'" if wanted else ""
-        return invalid_schema(f"unexpected '{found[:100]}'{instead} after: {around}")
+    def unexpected(self, found: str, expected: str = "") -> RegistryError:
+        """Return the error for the token that was read last.
+
+        Args:
+            found: The token.
+            expected: The expected token, or a description of it; empty to omit it from the message.
+        """
+        last_tokens = " ".join(self._tokens[max(0, self._at - 5) : self._at])[:200]
+        instead = f" instead of '{expected}'" if expected else ""
+        return invalid_schema(f"unexpected '{found[:100]}'{instead} after: {last_tokens}")
 
     def name(self) -> str:
         """Read a name."""
-        return named(self.next())
+        return check_simple_name(self.next())
 
     def name_with_dots(self) -> str:
         """Read a qualified name of a type or package."""
-        return typed(self.next())
+        return check_qualified_name(self.next())
 
     def text(self) -> str:
         """Read a quoted string and return it without quotes, with escapes unchanged."""
@@ -117,7 +126,7 @@ class TokenReader:
         return [*self._tokens[begin : self._at]]
 
     def bracket_tokens(self) -> list[str]:
-        """Read a bracketed block that starts at the next token."""
+        """Read a block in brackets or braces that starts at the next token."""
         begin, depth = self._at, 0
         while True:
             token = self.next()
@@ -126,28 +135,28 @@ class TokenReader:
                 return [*self._tokens[begin : self._at]]
 
     def block_tokens(self) -> list[str]:
-        """Read a block in braces, which is required here."""
+        """Read a required block in braces."""
         if self.peek() != "{":
             raise self.unexpected(self.next(), "{")
         return self.bracket_tokens()
 
 
-def named(token: str) -> str:
+def check_simple_name(token: str) -> str:
     """Return the token if it is a name. Raises RegistryError."""
     if not _NAME.match(token):
         raise invalid_schema(f"'{token[:100]}' is not a name")
     return token
 
 
-def typed(token: str) -> str:
+def check_qualified_name(token: str) -> str:
     """Return the token if it is a qualified name. Raises RegistryError."""
     check_name(token)
     for part in token.removeprefix(".").split("."):
-        named(part)
+        check_simple_name(part)
     return token
 
 
-def inside(scope: str, name: str) -> str:
+def full_name(scope: str, name: str) -> str:
     """Return the full name of a declaration. Raises RegistryError if it is too long."""
     full = f"{scope}.{name}" if scope else name
     check_name(full)

@@ -9,7 +9,14 @@ from .limits import RESOLUTIONS_MAX, Budget
 
 @dataclass(slots=True)
 class Field:
-    """A field; `oneof` is the name of its oneof, empty if it has none."""
+    """A field.
+
+    Attributes:
+        type: Type as written in the file; for a map, the type of its values.
+        label: `optional`, `required`, `repeated`, or empty.
+        oneof: Name of the oneof that contains the field; empty if none does.
+        map_key: Key type of a map; empty for other fields.
+    """
 
     name: str
     number: int
@@ -25,6 +32,8 @@ class Message:
 
     Attributes:
         name: Full name with the package.
+        fields: Fields by number.
+        oneofs: Numbers of the fields of each oneof, by name of the oneof.
         is_group: True for the message of a group field.
         has_defaults: True if missing fields have default values (proto3).
     """
@@ -38,7 +47,13 @@ class Message:
 
 @dataclass(slots=True)
 class Declared:
-    """Declarations of one or more files, by full name."""
+    """Declarations of one or more files, by full name.
+
+    Attributes:
+        package: Package of the first file.
+        imports: Paths of imported files.
+        enums: Numbers of the values of each enum, by name of the value.
+    """
 
     package: str = ""
     syntax: str = "proto2"
@@ -48,7 +63,7 @@ class Declared:
     _budget: Budget = field(default_factory=lambda: Budget(RESOLUTIONS_MAX))
 
     def resolved(self, name: str, scope: str) -> str:
-        """Return the full name of a type used in a scope; the name itself if it is unknown.
+        """Return the full name of a type that is used in a scope, or an unknown name unchanged.
 
         Raises:
             RegistryError: Too many scopes were searched.
@@ -57,9 +72,9 @@ class Declared:
             return name[1:]
         while True:
             self._budget.spend()
-            tried = f"{scope}.{name}" if scope else name
-            if tried in self.messages or tried in self.enums:
-                return tried
+            candidate = f"{scope}.{name}" if scope else name
+            if candidate in self.messages or candidate in self.enums:
+                return candidate
             if not scope:
                 return name
             scope = scope.rpartition(".")[0]

@@ -265,8 +265,8 @@ def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
         parts.append([remark])
     else:
         if report.other_partitions:
-            theirs = table(FACTS_COLUMNS, map(_facts, report.other_partitions), wide=wide)
-            parts.append([f"against {report.other} by {report.by}", *theirs])
+            other_rows = table(FACTS_COLUMNS, map(_facts, report.other_partitions), wide=wide)
+            parts.append([f"against {report.other} by {report.by}", *other_rows])
         else:
             remark = (
                 f"against {report.other}: {report.files:,} files, {report.poison:,} unreadable "

@@ -53,7 +53,7 @@ class _LimitedNumber(NamedTuple):
 
 
 def _timings(kind: str, group_words: str) -> tuple[_LimitedNumber, ...]:
-    """Return the settings that consumer, share and streams groups have alike, for one group type."""
+    """Return the settings of one group type that consumer, share and streams groups have in common."""
     return (
         _LimitedNumber(
             f"{kind}.session.timeout.ms",

@@ -179,7 +179,7 @@ async def describe_delegation_token(
         tokens=[
             _described(token, key)
             async for token in ctx.time_slice.each(tokens)
-            if _is_wanted(token, wanted) and _may_see(ctx, token) and key.made(token)
+            if _is_wanted(token, wanted) and _may_see(ctx, token) and key.has_created(token)
         ]
     )
 

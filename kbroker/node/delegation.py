@@ -163,7 +163,7 @@ class Delegation:
             KafkaError: DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_NOT_FOUND.
         """
         token, key = self._cluster.delegation_tokens.with_hmac(hmac), self.key
-        if token is None or not key.made(token):
+        if token is None or not key.has_created(token):
             raise KafkaError(
                 ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "no delegation token has this HMAC"
             )

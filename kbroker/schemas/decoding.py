@@ -119,16 +119,16 @@ class SchemaDecoder:
         if size > TEXT_MAX:
             return f"Not decoded: its schema is larger than {TEXT_MAX // 1024} kB."
         try:
-            made = await self._create_values(content, texts)
+            values = await self._create_values(content, texts)
         except RegistryError as error:  # not cached: a later attempt may succeed
             return _schema_problem(error)
         if content not in self._kept:
-            self._kept[content] = made, size
+            self._kept[content] = values, size
             self._size += size
         while self._size > KEPT_MAX:
-            _, (_, gone) = self._kept.popitem(last=False)
-            self._size -= gone
-        return made
+            _, (_, removed_size) = self._kept.popitem(last=False)
+            self._size -= removed_size
+        return values
 
     async def _create_values(self, content: Content, texts: Texts) -> Values | str:
         """Return the decoder of a schema, after a worker process has parsed it within the limits.

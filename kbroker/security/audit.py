@@ -172,7 +172,7 @@ class Audit:
             self._log(level, sentence, fields)
         else:
             known = client in self._suppressed or len(self._suppressed) < CLIENTS_MAX
-            self._count(self._suppressed, client if known else ("others", "elsewhere"))
+            self._count(self._suppressed, client if known else ("other principals", "other hosts"))
 
     def _may_log(self, client: tuple[str, str]) -> bool:
         if client not in self._logged_by_client and len(self._logged_by_client) >= CLIENTS_MAX:

@@ -78,7 +78,7 @@ class DelegationKey:
         """Return the HMAC of a token (64 bytes)."""
         return hmac.digest(self._secret, token_id.encode(), "sha512")
 
-    def made(self, token: DelegationToken) -> bool:
+    def has_created(self, token: DelegationToken) -> bool:
         """Return True if a token was created with this key, not with an earlier one."""
         return hmac.compare_digest(digest_of(self.hmac(token.id)), token.digest)
 
@@ -135,7 +135,7 @@ def new_token(
         now_ms: Current time.
     """
     token_id = _new_id()
-    made = key.hmac(token_id)
+    token_hmac = key.hmac(token_id)
     max_ms = min(now_ms + _limited(lifetimes.max_ms, lifetime_ms), TIME_MAX)
     return DelegationToken(
         token_id,
@@ -145,16 +145,16 @@ def new_token(
         issued_ms=now_ms,
         expires_ms=min(max_ms, now_ms + lifetimes.renewed_ms),
         max_ms=max_ms,
-        digest=digest_of(made),
-        credentials={each: credential_of(each, password_of(made)) for each in ScramMechanism},
+        digest=digest_of(token_hmac),
+        credentials={each: credential_of(each, password_of(token_hmac)) for each in ScramMechanism},
     )
 
 
 def _new_id() -> str:
     """Return 16 random bytes in base64, as in Kafka, without a leading dash (a CLI option)."""
-    while (made := secrets.token_urlsafe(16)).startswith("-"):
+    while (token_id := secrets.token_urlsafe(16)).startswith("-"):
         pass
-    return made
+    return token_id
 
 
 def renew(

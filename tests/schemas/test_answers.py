@@ -44,11 +44,11 @@ async def test_result_of_a_call_is_sent_as_compact_json() -> None:
 
 
 async def test_awaitable_result_of_a_call_is_awaited() -> None:
-    async def text_response() -> object:
+    async def delayed_response() -> object:
         return text_response("int")
 
     async def call(_: Request) -> object:
-        return text_response()
+        return delayed_response()
 
     _, body = await messages_sent_by(route("/", GET=call).app)
     assert body["body"] == b"int"
@@ -58,7 +58,7 @@ async def test_long_chunks_are_sent_in_slices() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         yield b"x" * (SLICE_BYTES + 1)
 
-    start, *bodies = await messages_sent_by(ChunkedResponse(pieces()))
+    start, *bodies = await messages_sent_by(ChunkedResponse(chunks()))
     assert [len(each["body"]) for each in bodies] == [SLICE_BYTES, 1, 0]
     assert b"content-length" not in dict(start["headers"])
 

@@ -188,9 +188,9 @@ def test_hmac_matches_kafkas() -> None:
 
 def test_token_of_another_key_is_not_recognized() -> None:
     token = token_of_alice()
-    assert DelegationKey(KEY).made(token)
-    assert not DelegationKey(KEY + ".").made(token)
-    assert not DelegationKey(KEY).made(token._replace(id=token_of_alice().id))
+    assert DelegationKey(KEY).has_created(token)
+    assert not DelegationKey(KEY + ".").has_created(token)
+    assert not DelegationKey(KEY).has_created(token._replace(id=token_of_alice().id))
 
 
 def test_repr_contains_no_secret() -> None:

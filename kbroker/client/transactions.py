@@ -1,4 +1,4 @@
-"""Transactions for operators: list, describe, and abort hanging ones (KIP-664)."""
+"""Operations on transactions for operators: list, describe, and abort if hanging (KIP-664)."""
 
 from __future__ import annotations
 

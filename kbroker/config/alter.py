@@ -57,7 +57,7 @@ def _items(
     properties: Mapping[str, Property[Value]],
     operation: Operation,
 ) -> list[str]:
-    """Return the current items of a list setting, or else those of its default, as in Kafka."""
+    """Return the current items of a list setting, or else the items of its default, as in Kafka."""
     each = properties.get(name)
     if each is None or each.type is not Type.LIST:
         raise ConfigError(f"Can't {operation.name} to key {name} because its type is not LIST.")

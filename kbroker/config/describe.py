@@ -76,7 +76,7 @@ def describe_log_level(logger: str, level: str) -> ConfigEntry:
 
 
 def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
-    """Return all settings of a node sorted by name, followed by those of single listeners."""
+    """Return all settings of a node sorted by name, followed by settings of single listeners."""
     known = [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
     known += _listener_entries(broker, _BROKER_SOURCES)
     return known + _unknown_entries(broker, _BROKER_SOURCES)

@@ -11,7 +11,7 @@ from .values import BrokerConfig, ResourceConfig
 
 
 class GroupConfig(ResourceConfig, GroupSettings):
-    """Settings of one group: its own values, or else those of the broker."""
+    """Settings of one group: the values of the group, or else the values of the broker."""
 
     __slots__ = ()
 

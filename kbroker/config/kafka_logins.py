@@ -68,7 +68,7 @@ def client_login(options: str) -> str:
 
 
 def _login_file_settings(options: str) -> dict[str, str]:
-    """Return the settings for the `KafkaServer` sections, of all listeners and of single ones."""
+    """Return the settings for the `KafkaServer` sections of all listeners and of single listeners."""
     sections = login_sections(options)
     values = {}
     if _SECTION in sections:

@@ -271,7 +271,7 @@ class ResourceConfig(Settings):
 
     @classmethod
     def stored(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> Self:
-        """Return the settings as stored in the cluster, ignoring invalid ones.
+        """Return the settings as stored in the cluster, without invalid settings.
 
         Another version may have accepted a setting that is invalid in this version.
         """
@@ -311,7 +311,7 @@ class ResourceConfig(Settings):
 
 
 class TopicConfig(ResourceConfig, TopicSettings):
-    """Settings of one topic: its own values, or else those of the broker."""
+    """Settings of one topic: the values of the topic, or else the values of the broker."""
 
     __slots__ = ()
 

@@ -83,7 +83,7 @@ class DataDirectories:
         return kept
 
     def node_ids(self, first: int, nodes: int | None) -> list[int]:
-        """Return the nodes to run: those with directories, and new ones up to `nodes`.
+        """Return the nodes to run: nodes with directories, and new nodes up to `nodes`.
 
         IDs without a directory are used first, so a node whose disk was replaced keeps its ID.
 
@@ -123,7 +123,7 @@ class DataDirectories:
         return found
 
     def open_logs(self, node_id: int, cluster_id: str | None, nodes: int) -> LogDirectories:
-        """Open the log directories of a node; new ones join the cluster of the others.
+        """Open the log directories of a node; new directories join the cluster of the others.
 
         Args:
             node_id: The node.

@@ -266,7 +266,7 @@ def _make_directories(files: Files, paths: Sequence[str], ids: Sequence[int]) ->
 
 @contextlib.contextmanager
 def locked(files: Files, paths: Sequence[str]) -> Iterator[None]:
-    """Lock the directories and those of the nodes. Raises StorageError if they are in use."""
+    """Lock the directories, including those of the nodes. Raises StorageError if one is in use."""
     directories = [*paths]
     directories += [
         node_directory(path, each) for path in paths for each in node_directories(files, [path])

@@ -140,7 +140,7 @@ def parse_pairs_or_exit(texts: Iterable[str]) -> dict[str, str]:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, str]:
-    """Return the client settings of the file, overridden by those of the command line."""
+    """Return the client settings of the file, overridden by settings of the command line."""
     given: dict[str, str] = {}
     if options.command_config is not None:
         from pathlib import Path

@@ -215,7 +215,7 @@ class _Job:
         return self.count == int(self._options.max_messages)
 
     def _print(self, found: Sequence[Read]) -> Sequence[Read]:
-        """Print the wanted records; return the processed ones."""
+        """Print the requested records; return the processed records."""
         out = sys.stdout.buffer
         self._read_at = time.monotonic()
         for at, read in enumerate(found):

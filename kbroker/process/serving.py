@@ -180,7 +180,7 @@ class _Serving:
             Path(self.options.port_file).unlink(missing_ok=True)
 
     def _with_dev_security(self, config: BrokerConfig) -> BrokerConfig:
-        """Return the settings with those of `--tls-dev`, if it is given."""
+        """Return the settings, including the settings of `--tls-dev` if that flag is given."""
         if not self.options.tls_dev:
             return config
         from .tls_dev import DevSecurity  # imported here: most servers do not need it

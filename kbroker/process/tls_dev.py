@@ -236,7 +236,7 @@ def _with_sasl_ssl(config: BrokerConfig) -> dict[str, str]:
 
 
 def _load_or_generate(directory: Path | None, now: datetime) -> tuple[CertificateAuthority, str]:
-    """Return the stored CA and password, or generate new ones.
+    """Return the stored CA and password, or generate a new CA and password.
 
     Raises:
         StartFailed: The stored files cannot be used.

@@ -61,7 +61,7 @@ class Probes:
         return JSONResponse(body, NOT_READY if failed else 200)
 
     async def _current_checks(self) -> list[Check]:
-        """Return current checks; only one request runs them, and waiting ones share the result."""
+        """Return current checks. Only one request runs the checks; waiting requests get its result."""
         if not self._local.is_running:
             return [Check("node", _not_running_reason(self._local))]
         async with self._lock:

@@ -174,7 +174,7 @@ def extension_fields(node: ExtendNode) -> list[FieldNode]:
 
 
 class _Parser(TokenReader):
-    """Recursive-descent parser that reads each token once. Its recursion depth is that of the braces."""
+    """Recursive-descent parser that reads each token once. It recurses only into braces."""
 
     def file(self) -> list[Statement]:
         statements: list[Statement] = []

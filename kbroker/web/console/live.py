@@ -318,7 +318,7 @@ async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> No
 
 
 def _parse_positions(text: str, known: dict[int, int]) -> dict[int, int]:
-    """Parse the positions of an earlier stream; ignore invalid ones."""
+    """Parse the positions of an earlier stream; ignore invalid positions."""
     try:
         found = read_json(text) if text else {}
     except ValueError:

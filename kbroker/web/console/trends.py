@@ -38,7 +38,7 @@ UNKNOWN = -1
 
 
 class Ring:
-    """Ring buffer of the last samples, oldest first; `UNKNOWN` for missing ones."""
+    """Ring buffer of the last samples, oldest first; `UNKNOWN` for a missing sample."""
 
     __slots__ = ("_at", "_values", "seen_at")
 
@@ -59,7 +59,7 @@ class Ring:
         self._at = (self._at + 1) % SAMPLES
 
     def values(self) -> list[int | None]:
-        """Return all samples, oldest first; None for unknown ones."""
+        """Return all samples, oldest first; None for an unknown sample."""
         ordered = [*self._values[self._at :], *self._values[: self._at]]
         return [None if each == UNKNOWN else each for each in ordered]
 
@@ -125,7 +125,7 @@ class Trends:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections to other nodes; a sample opens new ones."""
+        """Close the connections to other nodes; the next sample opens new connections."""
         await self._remote_groups.aclose()
 
     async def sample(self) -> None:

@@ -1,4 +1,4 @@
-"""Production of records from the console, and resending of existing ones."""
+"""Production of new records from the console, and repeated sending of existing records."""
 
 from __future__ import annotations
 

@@ -191,16 +191,16 @@ async def _audit(cluster: ClusterClient, topic: str, choices: Choices) -> TopicR
 
     source = Source(cluster, topic, choices.committed, choices.partitions)
     if choices.lake is not None:
-        return await _against_lake(source, choices.lake, choices)
+        return await _compare_with_lake(source, choices.lake, choices)
     if choices.against is None:
         return await audit_topic(source, unique=choices.unique, listed=choices.listed)
     if choices.other_cluster is None:
-        return await _against_topic(source, cluster, choices.against, choices)
+        return await _compare_with_topic(source, cluster, choices.against, choices)
     async with choices.other_cluster.connect() as other:
-        return await _against_topic(source, other, choices.against, choices)
+        return await _compare_with_topic(source, other, choices.against, choices)
 
 
-async def _against_topic(
+async def _compare_with_topic(
     source: Source, cluster: ClusterClient, name: str, choices: Choices
 ) -> PairReport:
     from kbroker.pipelines.audit import Source, compare_contents, compare_offsets
@@ -214,7 +214,7 @@ async def _against_topic(
     )
 
 
-async def _against_lake(source: Source, lake: Path, choices: Choices) -> PairReport:
+async def _compare_with_lake(source: Source, lake: Path, choices: Choices) -> PairReport:
     from kbroker.client.errors import ClientError
 
     try:
@@ -246,7 +246,7 @@ def _as_json(report: TopicReport | PairReport) -> dict[str, object]:
         "against": report.other,
         "by": report.by,
         "against_partitions": [_facts(facts) for facts in report.other_partitions],
-        "compared": [_compared(one) for one in report.compared],
+        "compared": [_compared_row(one) for one in report.compared],
         "files": report.files,
         "poison": report.poison,
     }
@@ -274,7 +274,7 @@ def _text(report: TopicReport | PairReport, *, wide: bool) -> list[str]:
             )
             parts.append([remark])
         if report.compared:
-            parts.append(table(COMPARED_COLUMNS, map(_compared, report.compared), wide=wide))
+            parts.append(table(COMPARED_COLUMNS, map(_compared_row, report.compared), wide=wide))
     open_ends = sum(facts.beyond_stable for facts in report.partitions)
     if open_ends:
         remark = (
@@ -309,7 +309,7 @@ def _facts(facts: PartitionFacts) -> dict[str, object]:
     }
 
 
-def _compared(one: Compared) -> dict[str, object]:
+def _compared_row(one: Compared) -> dict[str, object]:
     return {
         "partition": one.partition,
         "equal": one.equal,

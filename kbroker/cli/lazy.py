@@ -11,7 +11,7 @@ import click
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection during imports.
 
     Imported modules are long-lived; collecting them takes a tenth of a server's start-up time.
@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         if name not in self._lazy:
             return None
         module, _, attribute = self._lazy[name][0].partition(":")
-        with uncollected():
+        with without_garbage_collection():
             command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from .declared_options import declared_options
-from .lazy import uncollected
+from .lazy import without_garbage_collection
 from .settings import option, setting_options, split_overrides
 from .target import fail
 from .units import DURATION
@@ -135,7 +135,7 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
 )
 def serve(**options: Any) -> None:
     """Run a broker until Ctrl+C or SIGTERM."""
-    with uncollected():
+    with without_garbage_collection():
         from kbroker.config import ConfigError
         from kbroker.process.errors import StartFailed
         from kbroker.process.options import ServeOptions

@@ -140,7 +140,7 @@ class _Supervisor:
         """
         for each in self._nodes:
             await each.launch()
-            self._nursery.start_soon(each.keep)
+            self._nursery.start_soon(each.supervise)
         with trio.move_on_after(JOIN_SECONDS_MAX):
             for each in self._nodes:
                 await each.next_message(Joined)
@@ -186,7 +186,7 @@ class _NodeProcess:
         )
 
     async def send_command(self, word: bytes) -> None:
-        """Send a command to the process. Ignore errors of an ended process, which `keep` restarts."""
+        """Send a command to the process. Ignore an ended process, because `supervise` restarts it."""
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -205,7 +205,7 @@ class _NodeProcess:
             if isinstance(message, NodeError):
                 raise StartFailed(message.message)
 
-    async def keep(self) -> None:
+    async def supervise(self) -> None:
         """Receive messages, and restart the process when it ends, until `stop`."""
         wait_seconds, longest = RESTART_BACKOFF_SECONDS
         while not self._is_stopping:

@@ -88,14 +88,14 @@ class Activity:
     async def _group(self, request: Request, _: Viewer) -> Response:
         name = request.path_params["group"]
         node = self._api.node_of(self._api.node.groups.coordinator_id(name))
-        return _explained(explain_group(node, name))
+        return _explanation_response(explain_group(node, name))
 
     async def _transaction(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
         node = self._api.node
         if TRANSACTIONS_TOPIC in node.cluster.topics:
             node = self._api.node_of(node.transactions.coordinator_id(name))
-        return _explained(explain_transaction(node, name, viewer.may_describe))
+        return _explanation_response(explain_transaction(node, name, viewer.may_describe))
 
     async def _client(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
@@ -104,13 +104,13 @@ class Activity:
         lines = [await work.run(partial(metric_lines, each), account) for each in pushes.newest]
         explained = pushes.explanation(lines)
         sentences = [*_client_sentences(self._api.nodes, name), explained.now]
-        return _explained(Explanation(". ".join(sentences), explained.past))
+        return _explanation_response(Explanation(". ".join(sentences), explained.past))
 
     async def _partition(self, request: Request, viewer: Viewer) -> Response:
         name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
         partition = self._api.node.cluster.partition(name, index)
         node = self._api.node_of(partition.leader if partition else None)
-        return _explained(explain_partition(node, name, index, viewer.may_describe))
+        return _explanation_response(explain_partition(node, name, index, viewer.may_describe))
 
 
 def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, object]:
@@ -155,7 +155,7 @@ def _client_sentences(nodes: list[Node], name: str) -> list[str]:
     return sentences
 
 
-def _explained(explanation: Explanation) -> Response:
+def _explanation_response(explanation: Explanation) -> Response:
     return json_response(
         {
             "now": explanation.now,

@@ -37,7 +37,7 @@ class Groups:
         read_route, write_route = self._api.read_route, self._api.write_route
         return [
             read_route("/groups", self._list),
-            read_route("/groups/{group:path}/details", self._one, DESCRIBE_GROUP),
+            read_route("/groups/{group:path}/details", self._group_details, DESCRIBE_GROUP),
             write_route("/groups/{group:path}/seek", self._seek, READ_GROUP),
             write_route("/groups/{group:path}/delete", self._delete, DELETE_GROUP),
         ]
@@ -65,7 +65,7 @@ class Groups:
             )
         return await json_rows_response({"sample_seconds": SAMPLE_SECONDS}, "groups", rows)
 
-    async def _one(self, request: Request, viewer: Viewer) -> Response:
+    async def _group_details(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]
         details = await group_details(viewer.cluster, name)
         trend = self._api.trends.groups.get(name)

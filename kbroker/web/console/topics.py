@@ -84,7 +84,7 @@ class Topics:
         read_route = self._api.read_route
         return [
             read_route("/topics", self._list),
-            read_route("/topics/{topic}", self._one, DESCRIBE_TOPIC),
+            read_route("/topics/{topic}", self._topic_details, DESCRIBE_TOPIC),
             read_route("/topics/{topic}/config", self._config, DESCRIBE_TOPIC_CONFIGS),
             read_route("/topics/{topic}/messages", self._messages, READ_TOPIC),
             read_route(
@@ -163,7 +163,7 @@ class Topics:
 
     # -- one topic
 
-    async def _one(self, request: Request, viewer: Viewer) -> Response:
+    async def _topic_details(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["topic"]
         (details,) = await topic_details(viewer.cluster, [name])
         sizes = await _partition_sizes(viewer.cluster, {name: len(details["partitions"])})
@@ -307,12 +307,12 @@ async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
                     async with aclosing(steps) as records:
                         async for record in records:
                             if record.offset == offset:
-                                return _not_oversized(record)
+                                return _check_not_oversized(record)
                             break
     raise ApiError(404, f"partition {index} has no record at offset {offset}")
 
 
-def _not_oversized(record: Record | OversizedRecord) -> Record:
+def _check_not_oversized(record: Record | OversizedRecord) -> Record:
     if isinstance(record, OversizedRecord):
         raise ApiError(
             413,

@@ -12,7 +12,7 @@ from harness.places import COMPAT
 from harness.shims import Shims, is_noise
 from harness.tools import WITH_ACLS, Shell, Step, Tools, Transcript
 
-from kbroker.kafka_tools import ELSEWHERE, TOOLS
+from kbroker.kafka_tools import REPLACEMENTS, TOOLS
 
 CLIENT = "kbroker compat"
 # Commands whose output differs from Kafka's tools, with kbroker's output.
@@ -47,7 +47,7 @@ NAMES = (
     "acls",
     "records",
 )
-COMMANDS = {*TOOLS, *ELSEWHERE}
+COMMANDS = {*TOOLS, *REPLACEMENTS}
 # Minimum number of supported commands per transcript.
 COMMANDS_MIN = {
     "topics": 30,

@@ -146,10 +146,8 @@ class HttpServer:
         try:
             # An HTTP error must not affect Kafka clients.
             with stream.scope:
-                state = ConnectionState({})
-                await TCPServer(
-                    self._abortable_app(stream), self._config, self._context, state, stream
-                )  # type: ignore[arg-type]
+                app, state = self._abortable_app(stream), ConnectionState({})
+                await TCPServer(app, self._config, self._context, state, stream)  # type: ignore[arg-type]
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             logger.debug("an HTTP connection closed before its response")
         except* Exception:

@@ -66,7 +66,7 @@ def _filter(asked: _FilterRow) -> AclFilter:
     """Return the filter of a request. As in Kafka, an unknown number matches nothing.
 
     Raises:
-        KafkaError: INVALID_REQUEST: the filter contains the number of UNKNOWN.
+        KafkaError: INVALID_REQUEST: a type, operation or permission of the filter is UNKNOWN.
     """
     numbers = (
         asked.resource_type_filter,
@@ -168,7 +168,13 @@ def _cause(ctx: Context) -> str:
 
 
 async def _audit(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
-    """Write changes to the audit log."""
+    """Write one audit record per ACL.
+
+    Args:
+        ctx: Context of the request.
+        done: What happened to the ACLs: "added" or "removed".
+        acls: The changed ACLs.
+    """
     async for acl in ctx.time_slice.each(acls):
         ctx.node.audit.log_change(
             ctx.peer.client,
@@ -189,12 +195,12 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
     Raises:
         KafkaError: A field is invalid. The messages are those of Kafka.
     """
-    kind = _specific(AclResourceType, asked.resource_type, "resourceType")
+    kind = _require_specific(AclResourceType, asked.resource_type, "resourceType")
     pattern = known(PatternType, asked.resource_pattern_type)
     if pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid patternType {pattern.name}")
-    operation = _specific(AclOperation, asked.operation, "operation")
-    permission = _specific(AclPermission, asked.permission_type, "permissionType")
+    operation = _require_specific(AclOperation, asked.operation, "operation")
+    permission = _require_specific(AclPermission, asked.permission_type, "permissionType")
     if not asked.resource_name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Resource name should not be empty")
     if kind is AclResourceType.CLUSTER and asked.resource_name != CLUSTER_NAME:
@@ -223,7 +229,7 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
     )
 
 
-def _specific(kind: type[Number], number: int, what: str) -> Number:
+def _require_specific(kind: type[Number], number: int, what: str) -> Number:
     """Return the enum member of a number, which must not be UNKNOWN or ANY."""
     found = known(kind, number)
     if found in (UNKNOWN, ANY):
@@ -252,13 +258,13 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
             _check_access(ctx, AclOperation.ALTER)
             wanted = _filter(asked)
             _check_known(wanted)
-            found = await _matching(ctx, wanted, DELETED_MAX - listed)
+            found = await _find_matching(ctx, wanted, DELETED_MAX - listed)
         except KafkaError as error:
             row.error_code, row.error_message = error.code, error.message
             continue
         listed += len(found)
         deleted |= found
-        row.matching_acls = [_deleted(acl) for acl in found.values()]
+        row.matching_acls = [_deleted_row(acl) for acl in found.values()]
     try:
         await remove_acls(ctx.node.cluster, deleted, cause=_cause(ctx))
         await _audit(ctx, "removed", deleted.values())
@@ -275,7 +281,7 @@ def _check_known(wanted: AclFilter) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Unknown entryFilter.")
 
 
-async def _matching(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str, Acl]:
+async def _find_matching(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str, Acl]:
     """Return the ACLs that match a filter, by key.
 
     Raises:
@@ -293,7 +299,7 @@ async def _matching(ctx: Context, wanted: AclFilter, count_max: int) -> dict[str
     return found
 
 
-def _deleted(acl: Acl) -> DeleteAclsResponse.Acl:
+def _deleted_row(acl: Acl) -> DeleteAclsResponse.Acl:
     return DeleteAclsResponse.Acl(
         resource_type=acl.pattern.resource_type,
         resource_name=acl.pattern.name,

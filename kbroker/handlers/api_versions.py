@@ -18,7 +18,7 @@ from .registry import handles
 # First version whose clients accept a feature with minimum level 0 (KAFKA-17011).
 ZERO_LEVELS_SINCE = 4
 
-OF_CLIENT_METRICS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+TELEMETRY_APIS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
@@ -41,19 +41,19 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
     if ctx.peer.login is not None:
         ctx.peer.login.knows_versions = True
     node = ctx.node
-    shown = (
+    cache_key = (
         node.cluster.revision,
         node.cluster.features,
         ctx.apis,
         node.client_metrics.has_subscriptions,
     )
-    return node.responses.api_versions.get(ctx.version, shown, partial(_response, ctx))
+    return node.responses.api_versions.get(ctx.version, cache_key, partial(_response, ctx))
 
 
 def _response(ctx: Context) -> ApiVersionsResponse:
     cluster = ctx.node.cluster
     return ApiVersionsResponse(
-        api_keys=[_row(api) for api in _announced(ctx)],
+        api_keys=[_row(api) for api in _listed_apis(ctx)],
         supported_features=[
             ApiVersionsResponse.SupportedFeature(
                 name=name, min_version=levels[0], max_version=levels[-1]
@@ -81,16 +81,14 @@ def unsupported_version_response(apis: Mapping[int, Api]) -> ApiVersionsResponse
     )
 
 
-def _announced(ctx: Context) -> Iterator[Api]:
+def _listed_apis(ctx: Context) -> Iterator[Api]:
     """Yield the APIs to list: without the telemetry APIs if no subscription exists.
 
-    Clients that see the telemetry APIs collect metrics even without a subscription, and log that.
-    librdkafka 2.16 then reads a third less.
+    Clients that see the telemetry APIs collect metrics even without a subscription, and log that
+    they do. In librdkafka 2.16, this costs a third of the read throughput.
     """
     has_subscriptions = ctx.node.client_metrics.has_subscriptions
-    return (
-        api for api in ctx.apis.values() if has_subscriptions or api.key not in OF_CLIENT_METRICS
-    )
+    return (api for api in ctx.apis.values() if has_subscriptions or api.key not in TELEMETRY_APIS)
 
 
 def _row(api: Api) -> ApiVersionsResponse.ApiVersion:

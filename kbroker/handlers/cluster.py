@@ -33,7 +33,8 @@ from .registry import handles
 
 BROKERS, CONTROLLERS = 1, 2
 PREFERRED, UNCLEAN = 0, 1
-# Number of partitions that one metadata transaction elects; every metadata store supports it.
+# Maximum number of leaders that one metadata transaction elects. Every metadata store accepts
+# transactions of this size.
 ELECTED_AT_ONCE = 100
 
 
@@ -94,7 +95,7 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
             )
     except KafkaError as error:
         return await _reject_elections(ctx, request, error)
-    topics = await _to_elect(ctx, request)
+    topics = await _partitions_to_elect(ctx, request)
     rows: dict[str, list[ElectLeadersResponse.Partition]] = {name: [] for name in topics}
     batch: list[tuple[str, int]] = []
     async for place in ctx.time_slice.each(
@@ -112,7 +113,9 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     )
 
 
-async def _to_elect(ctx: Context, request: ElectLeadersRequest) -> Mapping[str, Iterable[int]]:
+async def _partitions_to_elect(
+    ctx: Context, request: ElectLeadersRequest
+) -> Mapping[str, Iterable[int]]:
     asked = request.topic_partitions
     if asked is None:
         topics = ctx.node.cluster.topics.values()
@@ -127,7 +130,7 @@ async def _reject_elections(
     code, message = error.code, error.message
     if request.topic_partitions is None:
         return ElectLeadersResponse(error_code=code)
-    topics = await _to_elect(ctx, request)
+    topics = await _partitions_to_elect(ctx, request)
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[

@@ -54,7 +54,7 @@ class Resource:
 
     Attributes:
         properties: Known settings.
-        replaceable: AlterConfigs, which replaces all settings, is allowed.
+        replaceable: True if AlterConfigs, which replaces all settings, is allowed.
     """
 
     properties: Mapping[str, Property[Value]]
@@ -68,7 +68,7 @@ class Resource:
         """Return every setting as in DescribeConfigs."""
         raise NotImplementedError
 
-    def alike(self) -> Hashable:
+    def entries_key(self) -> Hashable:
         """Return a key that is equal for resources of this type with the same entries."""
         return self.name
 
@@ -77,7 +77,7 @@ class Resource:
         raise NotImplementedError
 
     def check_changes(self, changes: Iterable[Change]) -> None:
-        """Check changes independently of their result.
+        """Check each change by itself, before `check` checks the resulting settings.
 
         Raises:
             KafkaError: A change is invalid.
@@ -93,7 +93,7 @@ class Resource:
         raise NotImplementedError
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
-        """Replace the settings durably. Return False if they were changed concurrently."""
+        """Replace the settings durably. Return False if another request changed them first."""
         raise NotImplementedError
 
 
@@ -135,7 +135,7 @@ class TopicResource(Resource):
     def entries(self) -> list[ConfigEntry]:
         return describe_topic(self._topic.configs, self.node.config)
 
-    def alike(self) -> Hashable:
+    def entries_key(self) -> Hashable:
         return frozenset(self._topic.configs.items())
 
     def own(self) -> Mapping[str, str]:
@@ -232,7 +232,7 @@ class LoggerResource(Resource):
 
 
 class NamedResource(StoredResource):
-    """A resource that clients create by naming it. Number and size are bounded.
+    """A resource that clients create by setting its configs. Number and size are limited.
 
     Attributes:
         count_max: Maximum number of resources of this type with settings.
@@ -275,7 +275,7 @@ class GroupResource(NamedResource):
     def entries(self) -> list[ConfigEntry]:
         return describe_group(self.own(), self.node.config)
 
-    def alike(self) -> Hashable:
+    def entries_key(self) -> Hashable:
         return frozenset(self.own().items())
 
     def check(self, values: Mapping[str, str]) -> None:
@@ -298,7 +298,7 @@ class ClientMetricsResource(NamedResource):
     def entries(self) -> list[ConfigEntry]:
         return describe_client_metrics(self.own(), self.node.config)
 
-    def alike(self) -> Hashable:
+    def entries_key(self) -> Hashable:
         return frozenset(self.own().items())
 
     def check(self, values: Mapping[str, str]) -> None:
@@ -329,7 +329,7 @@ def _check_is_this_node(node: Node, name: str, other_name: str) -> None:
 
 
 # Resource types in the order of Kafka's responses.
-_LISTED = (
+_LISTED_TYPES = (
     ResourceType.GROUP,
     ResourceType.CLIENT_METRICS,
     ResourceType.BROKER_LOGGER,
@@ -352,7 +352,7 @@ async def list_resources(
         KafkaError: UNSUPPORTED_VERSION: a type does not exist.
     """
     types = set(types)
-    if not types <= set(_LISTED):
+    if not types <= set(_LISTED_TYPES):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "unknown resource type")
     cluster = node.cluster
     nodes = [str(each) for each in cluster.node_ids]
@@ -365,7 +365,7 @@ async def list_resources(
         ResourceType.BROKER: nodes,
         ResourceType.TOPIC: await time_slice.in_order(tuple(cluster.topics), str),
     }
-    wanted = [each for each in _LISTED if not types or each in types]
+    wanted = [each for each in _LISTED_TYPES if not types or each in types]
     return (ConfigResource(each, name) for each in wanted for name in names[each])
 
 
@@ -379,13 +379,13 @@ def find_resource(node: Node, resource_type: int, name: str) -> Resource:
     Raises:
         KafkaError: The type is unknown or the name is invalid, with Kafka's error.
     """
-    find = _KINDS.get(resource_type)
+    find = _RESOURCE_CLASSES.get(resource_type)
     if find is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
     return find(node, name)
 
 
-_KINDS: dict[int, Callable[[Node, str], Resource]] = {
+_RESOURCE_CLASSES: dict[int, Callable[[Node, str], Resource]] = {
     ResourceType.TOPIC: TopicResource,
     ResourceType.BROKER: BrokerResource,
     ResourceType.BROKER_LOGGER: LoggerResource,

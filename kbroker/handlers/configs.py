@@ -32,10 +32,10 @@ from .config_resources import (
 from .context import Context
 from .registry import handles
 
-# Resource types that have settings under any name.
-FREE_NAMES = (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
-# Maximum number of such resources that one request describes.
-FREE_NAMES_MAX = 10_000
+# Resource types whose resources need not exist: clients can set configs for any name.
+ARBITRARY_NAME_TYPES = (ResourceType.GROUP, ResourceType.CLIENT_METRICS)
+# Maximum number of groups and client metrics subscriptions that one request describes.
+ARBITRARY_NAMES_MAX = 10_000
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions="0-4", read_only=True)
@@ -57,7 +57,7 @@ async def describe_configs(
     unknown = {kind for kind, _ in resources} - set(ResourceType)
     if unknown:
         return await _error_for_all(ctx, resources, f"unknown resource type {min(unknown)}")
-    described = _Described(ctx, request)
+    described = _ResponseRows(ctx, request)
     return DescribeConfigsResponse(
         results=[described.result(each) async for each in ctx.time_slice.each(resources.values())]
     )
@@ -100,17 +100,17 @@ async def _error_for_all(
     )
 
 
-class _Described:
+class _ResponseRows:
     """Rows of one DescribeConfigs response. Resources with the same settings share their rows."""
 
-    __slots__ = ("_ctx", "_free", "_node", "_request", "_rows")
+    __slots__ = ("_arbitrary_names", "_ctx", "_node", "_request", "_rows")
 
     def __init__(self, ctx: Context, request: DescribeConfigsRequest) -> None:
         self._ctx = ctx
         self._node = ctx.node
         self._request = request
-        # Number of described resources with a type in `FREE_NAMES`.
-        self._free = 0
+        # Number of described resources with a type in `ARBITRARY_NAME_TYPES`.
+        self._arbitrary_names = 0
         self._rows: dict[Hashable, list[DescribeConfigsResponse.Config]] = {}
 
     def result(self, asked: DescribeConfigsRequest.Resource) -> DescribeConfigsResponse.Resource:
@@ -122,7 +122,7 @@ class _Described:
         )
         try:
             require_settings(self._ctx, AclOperation.DESCRIBE_CONFIGS, asked)
-            self._count(asked)
+            self._check_count(asked)
             rows = self._rows_of(
                 find_resource(self._node, asked.resource_type, asked.resource_name)
             )
@@ -133,21 +133,21 @@ class _Described:
         answer.configs = [row for row in rows if row.name in wanted] if wanted else rows
         return answer
 
-    def _count(self, asked: DescribeConfigsRequest.Resource) -> None:
-        if asked.resource_type in FREE_NAMES:
-            self._free += 1
-        if self._free > FREE_NAMES_MAX:
+    def _check_count(self, asked: DescribeConfigsRequest.Resource) -> None:
+        if asked.resource_type in ARBITRARY_NAME_TYPES:
+            self._arbitrary_names += 1
+        if self._arbitrary_names > ARBITRARY_NAMES_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
-                f"one request describes at most {FREE_NAMES_MAX} groups and client metrics "
+                f"one request describes at most {ARBITRARY_NAMES_MAX} groups and client metrics "
                 "subscriptions; send several requests",
             )
 
     def _rows_of(self, resource: Resource) -> list[DescribeConfigsResponse.Config]:
-        same = type(resource), resource.alike()
-        rows = self._rows.get(same)
+        key = type(resource), resource.entries_key()
+        rows = self._rows.get(key)
         if rows is None:
-            rows = self._rows[same] = [_row(self._request, each) for each in resource.entries()]
+            rows = self._rows[key] = [_row(self._request, each) for each in resource.entries()]
         return rows
 
 
@@ -245,7 +245,7 @@ Altered = TypeVar("Altered", AlterConfigsRequest.Resource, IncrementalAlterConfi
 async def _alter_each(
     ctx: Context, rows: Sequence[Altered], alter: Callable[[Altered], Awaitable[None]]
 ) -> list[tuple[Altered, int, str | None]]:
-    """Alter each resource independently, and return its row, error code and error message."""
+    """Alter each resource independently. Return rows with their error code and error message."""
     named: set[tuple[int, str]] = set()
     twice: set[tuple[int, str]] = set()
     async for row in ctx.time_slice.each(rows):

@@ -35,10 +35,11 @@ def consumer_group_heartbeat(
     Versions: 1 can subscribe with a regular expression; the client generates its member ID.
 
     Differs from Kafka: with few topics, a regular expression is resolved at once, so the first
-    response has the assignment. It is resolved with the permissions of each member, not with those
-    of the member that sent the heartbeat. IDs of more than 1,000 characters, more than 10,000
-    topics and more than 50,000 owned partitions get INVALID_REQUEST. A static member that rejoins
-    with its own member ID need not leave first.
+    response has the assignment. Each member gets the topics that it may describe. In Kafka, the
+    permissions of the member that sent the heartbeat count for all members.
+
+    IDs of more than 1,000 characters, more than 10,000 topics and more than 50,000 owned partitions
+    get INVALID_REQUEST. A static member that rejoins with its own member ID need not leave first.
     """
     try:
         ctx.require_group(AclOperation.READ, request.group_id)
@@ -103,12 +104,12 @@ async def consumer_group_describe(
         ConsumerGroupDescribeResponse.Group,
         check=check,
         describe=GroupCoordinator.describe_consumer_group,
-        visible=_without_denied,
+        visible=_hide_denied_members,
     )
     return ConsumerGroupDescribeResponse(groups=rows)
 
 
-async def _without_denied(
+async def _hide_denied_members(
     ctx: Context, row: ConsumerGroupDescribeResponse.Group
 ) -> ConsumerGroupDescribeResponse.Group:
     """Remove the members from a row if the client may not describe one of their topics."""

@@ -60,7 +60,7 @@ class PeerTransport(Protocol):
     """The part of a connection's transport that handlers use."""
 
     def peer_has_closed(self) -> bool:
-        """Return True if the peer has closed the connection. Receives nothing."""
+        """Return True if the peer has closed the connection, without receiving data."""
         ...
 
 
@@ -144,7 +144,7 @@ class Peer:
         return self.is_closed or (self.transport is not None and self.transport.peer_has_closed())
 
     def set_sni_host(self, host: str) -> None:
-        """Advertise the host name of the client's SNI extension to it."""
+        """Advertise to the client the host name that it sent in the TLS SNI extension."""
         self.local = Endpoint(host, self.local.port)
 
     def set_principal(self, principal: Principal) -> None:
@@ -239,7 +239,7 @@ class Context:
         self.quota_charge = quota_charge
 
     def client_info(self) -> ClientInfo:
-        """Return the client's ID and host as group members have them."""
+        """Return the client's ID and host in the form that group coordinators store."""
         return ClientInfo(self.client_id or "", "/" + self.peer.host)
 
     # -- authorization

@@ -177,7 +177,7 @@ async def describe_delegation_token(
     tokens = ctx.node.cluster.delegation_tokens if wanted is None or wanted else ()
     return cls(
         tokens=[
-            _described(token, key)
+            _token_row(token, key)
             async for token in ctx.time_slice.each(tokens)
             if _is_wanted(token, wanted) and _may_see(ctx, token) and key.has_created(token)
         ]
@@ -200,7 +200,7 @@ def _may_see(ctx: Context, token: DelegationToken) -> bool:
     return any(ctx.allows(*permission, is_filter=True) for permission in permissions)
 
 
-def _described(token: DelegationToken, key: DelegationKey) -> DescribeDelegationTokenResponse.Token:
+def _token_row(token: DelegationToken, key: DelegationKey) -> DescribeDelegationTokenResponse.Token:
     cls = DescribeDelegationTokenResponse
     return cls.Token(
         principal_type=token.owner.type,

@@ -70,7 +70,7 @@ class DownConversion:
         """
         while found.size and self._content_left > 0 and self._bytes_left > 0:
             most = min(max_bytes, self._bytes_left)
-            data = await self._disk_reads.read(partial(_whole, found))
+            data = await self._disk_reads.read(partial(_read_slice, found))
             converted = await self._reads.read(
                 partial(self._from_batches, data, first_offset, most), self._client, self._charge
             )
@@ -79,7 +79,7 @@ class DownConversion:
             self._bytes_left -= len(converted.data)
             if converted.data:
                 return converted.data
-            read = partial(_read_on, log, found.next_offset, max_bytes)
+            read = partial(_read_following, log, found.next_offset, max_bytes)
             found = await self._disk_reads.read(read)
         return b""
 
@@ -95,10 +95,10 @@ class DownConversion:
         )
 
 
-def _whole(found: Slice, reading: Reading) -> bytes:
+def _read_slice(found: Slice, reading: Reading) -> bytes:
     records = found.records
     return reading(records.read) if isinstance(records, FileRange) else records
 
 
-def _read_on(log: Log, offset: int, max_bytes: int, reading: Reading) -> Slice:
+def _read_following(log: Log, offset: int, max_bytes: int, reading: Reading) -> Slice:
     return reading(log.read, offset, max_bytes, limit=log.high_watermark)

@@ -40,6 +40,7 @@ FIRST_VERSION_OF_MAGIC_1 = 2
 FIRST_VERSION_WITH_MAX_BYTES = 3
 # First version whose responses name the current leader (KIP-951).
 FIRST_VERSION_WITH_LEADERS = 16
+# First version whose consumers can fetch from followers (KIP-392).
 FIRST_VERSION_AT_FOLLOWERS = 11
 READ_COMMITTED = 1
 # Errors whose rows have an empty list of aborted transactions instead of null, as in Kafka.
@@ -59,7 +60,7 @@ ROWS_AT_ONCE = 64
 READS_AT_ONCE = 8
 # Maximum number of stored bytes that are read into memory instead of being sent from their file.
 SMALL_BYTES = 4096
-# Maximum number of such bytes over all partitions of one request.
+# Maximum number of stored bytes that one request reads into memory, over all its partitions.
 SMALL_BYTES_PER_REQUEST = 64 * 1024
 
 Answer: TypeAlias = FetchResponse | Waiting[FetchResponse]
@@ -142,14 +143,15 @@ class _Row(NamedTuple):
         )
 
 
-def _readable(found: Slice, limit: int, small: int) -> Slice:
-    """Load older records into the page cache, so that a disk error is found before the response.
+def _require_cached(found: Slice, limit: int, small: int) -> Slice:
+    """Return a read result whose older records are in the page cache or in memory.
 
-    A disk error after the response header was sent would end the connection. The newest records
-    are in the page cache already. Small reads are done here, because a check takes as long.
+    A disk error after the response header was sent would end the connection, so disk errors must
+    be found before the response. The newest records are in the page cache already. Small results
+    are read into memory, because a check of the page cache takes as long.
 
     Args:
-        found: What was read from the log.
+        found: Result of reading the log.
         limit: Offset after the newest record that the client may read.
         small: Maximum number of bytes to read at once.
 
@@ -169,11 +171,11 @@ def _readable(found: Slice, limit: int, small: int) -> Slice:
     return found
 
 
-def _read_readable(
+def _read_cached(
     log: Log, offset: int, max_bytes: int, limit: int, at_least_one: bool, small: int
 ) -> Slice:
     found = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
-    return _readable(found, limit, small)
+    return _require_cached(found, limit, small)
 
 
 def _size_of(rows: list[_Row]) -> int:
@@ -188,12 +190,12 @@ class FetchOperation:
     """Execution of one Fetch request."""
 
     __slots__ = (
-        "_arrived",
         "_empty",
         "_idle",
         "_may_follow",
         "_missing",
         "_small_left",
+        "_was_read",
         "by_id",
         "committed_only",
         "ctx",
@@ -229,12 +231,14 @@ class FetchOperation:
             self._limit_by_quota(ctx.quota_charge)
         # A response cannot have more than `max_bytes`, so do not wait for more.
         self.min_bytes = min(self.min_bytes, self.max_bytes)
-        # The follower's fetch offsets were noted; later reads of this request have no new ones.
-        self._arrived = False
+        # True after the first read: later reads of this request have no new follower offsets.
+        self._was_read = False
         # Partitions that were unknown or not authorized when the request arrived.
         self._missing: set[TargetKey] = set()
         self._small_left = SMALL_BYTES_PER_REQUEST
+        # Partitions that the last read skipped, because the incremental response omits them.
         self._idle: list[tuple[Target, Replica]] = []
+        # Rows without records, to use again while their partition has not changed.
         self._empty: dict[TargetKey, _Row] = {}
 
     def _limit_by_quota(self, quota_charge: QuotaCharge) -> None:
@@ -315,7 +319,7 @@ class FetchOperation:
             if not count % ROWS_AT_ONCE:
                 yield None
             idle = target.idle_replica(to_log_end=to_log_end) if self.plan.incremental else None
-            if idle is not None and self._is_idle(target, idle):
+            if idle is not None and self._skip_idle(target, idle):
                 self._idle.append((target, idle))
                 continue
             row = self._empty.get(target.key)
@@ -327,27 +331,27 @@ class FetchOperation:
                 if not row.size:
                     self._empty[target.key] = row
             error = row.response.error_code
-            if error and not self._arrived and error in NOT_READ:
+            if error and not self._was_read and error in NOT_READ:
                 self._missing.add(target.key)
             left -= row.size
             anything = anything or row.size > 0
             rows.append(row)
             if not len(rows) % READS_AT_ONCE:
                 yield None
-        self._arrived = True
+        self._was_read = True
         return rows
 
-    def _is_idle(self, target: Target, replica: Replica) -> bool:
-        """Return True if an idle partition needs no row; note the follower's fetch offset."""
+    def _skip_idle(self, target: Target, replica: Replica) -> bool:
+        """Record the follower's fetch offset, and return True if an idle partition needs no row."""
         if self.follower is None:
             return True
         if not self.follower.is_registered(self.node.cluster):
             return False
-        self._note_follower(target, replica)
+        self._record_follower_fetch(target, replica)
         return replica.log.high_watermark == target.sent_high_watermark
 
-    def _note_follower(self, target: Target, replica: Replica) -> None:
-        if self.follower is not None and not self._arrived:
+    def _record_follower_fetch(self, target: Target, replica: Replica) -> None:
+        if self.follower is not None and not self._was_read:
             self.follower.note_fetch(self.node, target, replica)
 
     def _read(self, target: Target, max_bytes: int, at_least_one: bool, reading: Reading) -> _Row:
@@ -438,9 +442,9 @@ class FetchOperation:
             response = self._row_without_records(replica)
             response.preferred_read_replica = preferred
             return _Row(target, name, response, NOTHING, replica)
-        limit = self._limit(replica)
+        limit = self._read_limit(replica)
         found = self._found(target, replica, max_bytes, limit, at_least_one, reading)
-        self._note_follower(target, replica)
+        self._record_follower_fetch(target, replica)
         response = self._row_without_records(replica)
         response.records = found.records
         if self.committed_only and found.size:
@@ -489,12 +493,12 @@ class FetchOperation:
             found = self.follower.read(
                 self.node, target, replica, max(max_bytes, 0), at_least_one, reading
             )
-            found = reading(_readable, found, limit, small)
+            found = reading(_require_cached, found, limit, small)
         elif target.fetch_offset > log.log_end_offset and not replica.is_leader:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         else:
             found = reading(
-                _read_readable,
+                _read_cached,
                 log,
                 target.fetch_offset,
                 max(max_bytes, 0),
@@ -506,7 +510,7 @@ class FetchOperation:
             self._small_left -= found.size
         return found
 
-    def _limit(self, replica: Replica) -> int:
+    def _read_limit(self, replica: Replica) -> int:
         """Return the offset after the last record that the client may read."""
         log = replica.log
         if self.follower is not None:

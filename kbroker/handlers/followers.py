@@ -33,7 +33,8 @@ class FetchingFollower(NamedTuple):
         """Check the broker epoch.
 
         Raises:
-            KafkaError: NOT_LEADER_OR_FOLLOWER, as in Kafka: the node is not registered with it.
+            KafkaError: NOT_LEADER_OR_FOLLOWER, as in Kafka: the node is registered with another
+                broker epoch, or not at all.
         """
         if not self.is_registered(cluster):
             raise KafkaError(

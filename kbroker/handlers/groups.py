@@ -63,7 +63,8 @@ async def find_coordinator(
     batched = ctx.version >= 4
     keys = request.coordinator_keys if batched else [request.key]
     rows = [
-        await _find(ctx, request.key_type, key) async for key in ctx.time_slice.each(distinct(keys))
+        await _find_coordinator(ctx, request.key_type, key)
+        async for key in ctx.time_slice.each(distinct(keys))
     ]
     if batched:
         return FindCoordinatorResponse(coordinators=rows)
@@ -77,7 +78,9 @@ async def find_coordinator(
     )
 
 
-async def _find(ctx: Context, key_type: int, key: str) -> FindCoordinatorResponse.Coordinator:
+async def _find_coordinator(
+    ctx: Context, key_type: int, key: str
+) -> FindCoordinatorResponse.Coordinator:
     row = FindCoordinatorResponse.Coordinator(key=key, node_id=-1, host="", port=-1)
     coordinators: Shards[Any]
     try:
@@ -144,7 +147,7 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | S
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         is_denied = error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-        member_id = "" if is_denied else request.member_id  # as Kafka
+        member_id = "" if is_denied else request.member_id  # as in Kafka
         return JoinGroupResponse(error_code=error.code, member_id=member_id)
     freed = shard.coordinator.delete_empty_modern_group(request, groups.now())
     if freed is not None and (failed := groups.store(shard, freed)) is not freed:
@@ -168,7 +171,7 @@ def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | S
 
 @handles(ApiKey.HEARTBEAT, versions="0-4")
 def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | ShardPending | None:
-    """Extend the member's session. The error code tells whether it must rejoin."""
+    """Extend the member's session. The error code tells the member whether to rejoin."""
     groups = ctx.node.groups
     try:
         ctx.require_group(AclOperation.READ, request.group_id)
@@ -226,7 +229,8 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
     if groups.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     sees_all = ctx.allows(AclOperation.DESCRIBE, CLUSTER, is_filter=True)
-    gone: list[ListGroupsResponse.Group] = []  # after a failover, the new coordinator lists them
+    # If this node loses a partition, the new coordinator lists the groups of that partition.
+    no_rows: list[ListGroupsResponse.Group] = []
     parts: list[Part[ListGroupsResponse.Group]] = []
     for shard in groups.shards():
         found = shard.coordinator.list_groups(request.states_filter, request.types_filter)
@@ -236,7 +240,7 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
             if sees_all or ctx.may_list_group(row.group_id)
         ]
         if groups.serves(shard):
-            parts.append((groups.release(shard, rows), gone))
+            parts.append((groups.release(shard, rows), no_rows))
     return ListGroupsResponse(groups=await collect_rows(ctx.time_slice, parts))
 
 

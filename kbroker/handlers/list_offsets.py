@@ -108,7 +108,7 @@ def _list_one(
             return row
         committed_only = request.isolation_level == READ_COMMITTED
         with ctx.node.partitions.storage_errors_reported(replica):
-            found = yield from _find(ctx, replica, partition.timestamp, committed_only)
+            found = yield from _find_offset(ctx, replica, partition.timestamp, committed_only)
     except KafkaError as error:
         row.error_code = error.code
         if (
@@ -121,7 +121,7 @@ def _list_one(
     return row
 
 
-def _find(
+def _find_offset(
     ctx: Context, replica: Replica, timestamp: int, committed_only: bool
 ) -> Generator[Wanted, None, _Found]:
     log, version = replica.log, ctx.version
@@ -137,7 +137,7 @@ def _find(
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
             return _Found()
     limit = log.last_stable_offset if committed_only else log.high_watermark
-    lookup = _lookup(ctx, replica)
+    lookup = _new_lookup(ctx, replica)
     if timestamp == MAX_TIMESTAMP:
         newest = yield from lookup.latest_record(log)
         found = newest if newest and newest.offset < limit else None
@@ -149,7 +149,7 @@ def _find(
     return _Found(*found)
 
 
-def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
+def _new_lookup(ctx: Context, replica: Replica) -> TimeLookup:
     def check() -> None:
         if replica.closed:
             raise KafkaError(replica.failure())
@@ -160,6 +160,7 @@ def _lookup(ctx: Context, replica: Replica) -> TimeLookup:
 
 
 def _check_end_is_known(replica: Replica) -> None:
+    """Check that the high watermark includes everything that earlier leaders committed."""
     if not replica.is_high_watermark_current:
         raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
 

@@ -44,18 +44,21 @@ async def describe_log_dirs(
     rows: dict[str, dict[str, list[Row]]] = {
         each.data_dir: {} for each in ctx.node.partitions.logs.managers
     }
-    for name, indexes in (await _requested(ctx, request)).items():
+    for name, indexes in (await _requested_partitions(ctx, request)).items():
         async for index in ctx.time_slice.each(indexes):
-            for path, row in _log_dirs_of(ctx, name, index):
+            for path, row in _rows_by_log_dir(ctx, name, index):
                 rows[path].setdefault(name, []).append(row)
     return DescribeLogDirsResponse(
         results=[
-            _directory(ctx, each, rows[each.data_dir]) for each in ctx.node.partitions.logs.managers
+            _directory_row(ctx, each, rows[each.data_dir])
+            for each in ctx.node.partitions.logs.managers
         ]
     )
 
 
-async def _requested(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[str, Iterable[int]]:
+async def _requested_partitions(
+    ctx: Context, request: DescribeLogDirsRequest
+) -> Mapping[str, Iterable[int]]:
     if request.topics is None:
         topics = ctx.node.cluster.topics.values()
         return {topic.name: range(len(topic.partitions)) for topic in topics}
@@ -64,8 +67,8 @@ async def _requested(ctx: Context, request: DescribeLogDirsRequest) -> Mapping[s
     )
 
 
-def _log_dirs_of(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
-    """Yield the log directory of a partition, and the one that it is moving to, with their rows."""
+def _rows_by_log_dir(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row]]:
+    """Yield the log directory of a partition with its row, then the directory that it moves to."""
     logs = ctx.node.partitions.logs
     if ctx.node.cluster.partition(name, index) is None:
         return
@@ -88,7 +91,7 @@ def _log_dirs_of(ctx: Context, name: str, index: int) -> Iterable[tuple[str, Row
         )
 
 
-def _directory(
+def _directory_row(
     ctx: Context, directory: LogManager, rows: dict[str, list[Row]]
 ) -> DescribeLogDirsResponse.Dir:
     answer = DescribeLogDirsResponse.Dir(
@@ -129,7 +132,7 @@ async def alter_replica_log_dirs(
                 topic_name=name,
                 partitions=[
                     AlterReplicaLogDirsResponse.Partition(
-                        partition_index=index, error_code=_begin(ctx, name, index, path)
+                        partition_index=index, error_code=_begin_move(ctx, name, index, path)
                     )
                     async for index, path in ctx.time_slice.each(paths.items())
                 ],
@@ -139,7 +142,7 @@ async def alter_replica_log_dirs(
     )
 
 
-def _begin(ctx: Context, name: str, index: int, path: str) -> ErrorCode:
+def _begin_move(ctx: Context, name: str, index: int, path: str) -> ErrorCode:
     try:
         ctx.require_cluster(AclOperation.ALTER)
         ctx.node.maintenance.log_dir_mover.begin(name, index, path)

@@ -1,6 +1,6 @@
 """Dynamic log levels of this process (KIP-412).
 
-All brokers of a process share them. They are lost at a restart.
+All brokers of a process share the levels. A restart resets them to the configured levels.
 """
 
 from __future__ import annotations

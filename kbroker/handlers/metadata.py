@@ -28,6 +28,7 @@ from .registry import handles
 
 logger = logging.getLogger(__name__)
 
+# Value of an authorized operations field that the request did not ask for.
 NOT_ASKED = -(2**31)
 FIRST_VERSION_BY_ID = 12
 # Number of topics and of partitions between two checks of the time slice.
@@ -83,7 +84,7 @@ class _MetadataOperation:
         return self._request.topics is None or (self._ctx.version == 0 and not self._request.topics)
 
     def all_topics_key(self) -> Hashable:
-        """Return everything that the response with all topics depends on besides the metadata."""
+        """Return a cache key: what the response with all topics depends on besides the metadata."""
         ctx, request = self._ctx, self._request
         return (
             ctx.version,
@@ -169,7 +170,7 @@ class _MetadataOperation:
         if reading is not None:
             await reading
         if self.missing:
-            self._bound_missing()
+            self._limit_missing()
             async for name in ctx.time_slice.each(self.missing):
                 if ctx.quota_charge is not None:
                     ctx.quota_charge.charge_partitions(ctx.node.config.num_partitions, strict=False)
@@ -183,15 +184,15 @@ class _MetadataOperation:
             await ctx.time_slice.finish(self._build_response(self._find_all()))
         return self.response
 
-    def _bound_missing(self) -> None:
+    def _limit_missing(self) -> None:
         """Create no topics if the request would exceed the limit of new partitions."""
         partitions = len(self.missing) * self._ctx.node.config.num_partitions
         if partitions > MAX_NEW_PARTITIONS:
-            news = f"a Metadata request would create {partitions} partitions"
-            if self._ctx.node.context.error_log.is_new(news):
+            problem = f"a Metadata request would create {partitions} partitions"
+            if self._ctx.node.context.error_log.is_new(problem):
                 logger.warning(
                     "%s; the limit of one request is %d, so it creates none",
-                    news,
+                    problem,
                     MAX_NEW_PARTITIONS,
                 )
             self.missing.clear()

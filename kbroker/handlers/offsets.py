@@ -33,15 +33,15 @@ from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import AclOperation
 
 from .context import Context
-from .permitted import is_permitted, name_of, split
+from .permitted import is_permitted, name_of, split_permitted
 from .registry import handles
-from .steps import is_long, join, last_rows, steps_of, with_topics
+from .steps import append_rows, is_long, last_rows, steps_of, with_topics
 from .transactional_batches import UNEXPECTED_ERRORS, PartitionSnapshot
 
 INVALID_SIZE = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 # First versions of TxnOffsetCommit that know TRANSACTION_ABORTABLE, and that add the partition of
 # the offsets to the transaction (KIP-890).
-FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_JOINS = 4, 5
+FIRST_VERSION_THAT_KNOWS_ABORTABLE, FIRST_VERSION_THAT_ADDS_PARTITION = 4, 5
 
 # Number of groups of an OffsetFetch between two checks of the time slice.
 GROUPS_AT_ONCE = 16
@@ -74,7 +74,7 @@ def offset_commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer | 
 
 async def _commit_permitted(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer:
     """Commit the offsets of the topics that the client may read."""
-    permitted, denied = await split(ctx, AclOperation.READ, request.topics)
+    permitted, denied = await split_permitted(ctx, AclOperation.READ, request.topics)
     if not denied and not is_long(request):
         return _commit(ctx, request)
     answer = commit_refused(with_topics(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -122,7 +122,7 @@ async def _commit_in_steps(
     async for outcome in ctx.time_slice.each(outcomes):
         answer = await outcome_of(outcome)
         assert answer is not None  # rows have an error if the coordinator lost its partition
-        join(rows, answer.topics)
+        append_rows(rows, answer.topics)
     return rows
 
 
@@ -172,7 +172,7 @@ async def _commit_permitted_in_transaction(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TransactionalAnswer:
     """Store the offsets of the topics that the client may read."""
-    permitted, denied = await split(ctx, AclOperation.READ, request.topics)
+    permitted, denied = await split_permitted(ctx, AclOperation.READ, request.topics)
     if not denied and not is_long(request):
         answer = _admit_and_commit(ctx, request)
         return await answer if isinstance(answer, Coroutine) else answer
@@ -225,12 +225,12 @@ async def _verify_and_commit(
     """Verify or add the partition of the transaction, then store the offsets."""
     partition = (replica.topic.name, replica.index)
     writer = Writer(request.transactional_id, request.producer_id, request.producer_epoch)
-    asked = PartitionSnapshot.of(replica, writer.producer_id)
+    before = PartitionSnapshot.of(replica, writer.producer_id)
     codes = await ctx.node.transactions.add_or_verify_transaction(
-        writer, [partition], adds=ctx.version >= FIRST_VERSION_THAT_JOINS
+        writer, [partition], adds=ctx.version >= FIRST_VERSION_THAT_ADDS_PARTITION
     )
     code = codes[partition]
-    if not code and asked != PartitionSnapshot.of(replica, writer.producer_id):
+    if not code and before != PartitionSnapshot.of(replica, writer.producer_id):
         code = ErrorCode.NOT_COORDINATOR  # the transaction may have ended: let the client retry
     return _commit_in_transaction(ctx, request, _adapt_error(code, ctx.version))
 
@@ -259,21 +259,21 @@ def _commit_in_transaction(
 def offset_fetch(
     ctx: Context, request: OffsetFetchRequest
 ) -> OffsetFetchResponse | Later[OffsetFetchResponse]:
-    """Return committed offsets, or -1 for partitions without one.
+    """Return committed offsets, or -1 for partitions without a committed offset.
 
     Versions: 7 can require stable offsets, with UNSTABLE_OFFSET_COMMIT while a transaction has
     pending offsets (KIP-447). 8 has several groups, 10 names topics by ID.
 
     Differs from Kafka: a group that is named several times has one row with all its partitions.
     """
-    work = _FetchedOffsets(ctx, request)
+    work = _OffsetFetchOperation(ctx, request)
     unfinished = ctx.time_slice.run(work.read())
     if unfinished is not None or work.waits:
         return work.finish(unfinished)
     return work.response()
 
 
-class _FetchedOffsets:
+class _OffsetFetchOperation:
     """Execution of one OffsetFetch.
 
     Attributes:
@@ -335,7 +335,7 @@ class _FetchedOffsets:
             if is_permitted(self._ctx, AclOperation.DESCRIBE, topic):
                 permitted.append(topic)
             else:
-                denied.append(_denied(topic))
+                denied.append(_denied_row(topic))
             yield
         group.topics = permitted
         return denied
@@ -365,7 +365,7 @@ class _FetchedOffsets:
         return self.response()
 
 
-def _denied(topic: OffsetFetchRequest.Topic) -> OffsetFetchResponse.Topic:
+def _denied_row(topic: OffsetFetchRequest.Topic) -> OffsetFetchResponse.Topic:
     cls = OffsetFetchResponse
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return cls.Topic(
@@ -417,7 +417,7 @@ def offset_delete(
 async def _delete_permitted(ctx: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete the offsets of the topics that the client may read. Report group errors first."""
     cls = OffsetDeleteResponse
-    permitted, denied = await split(ctx, AclOperation.READ, request.topics)
+    permitted, denied = await split_permitted(ctx, AclOperation.READ, request.topics)
     whole = await _delete_long(ctx, with_topics(request, permitted))
     if whole.error_code:
         return whole
@@ -456,5 +456,5 @@ async def _delete_long(ctx: Context, request: OffsetDeleteRequest) -> OffsetDele
         answer: OffsetDeleteResponse | None = await outcome_of(_delete(ctx, step))
         if answer is None or answer.error_code:
             return answer or OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR)
-        join(whole.topics, answer.topics)
+        append_rows(whole.topics, answer.topics)
     return whole

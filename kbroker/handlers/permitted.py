@@ -13,7 +13,7 @@ from .context import TOPIC, Context
 Row = TypeVar("Row")
 
 
-async def split(
+async def split_permitted(
     ctx: Context, operation: AclOperation, topics: Iterable[Row]
 ) -> tuple[list[Row], list[Row]]:
     """Return the rows of permitted topics and the rows of denied topics.

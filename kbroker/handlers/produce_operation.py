@@ -37,7 +37,7 @@ from kbroker.storage.errors import StorageError
 from .context import Context, DisconnectError
 from .current_leader import Place, add_current_leaders, awaits_new_leader, first_awaiting_leader
 from .rejected_batches import RejectedBatches
-from .transactional_batches import Missing, ProduceTransaction, new_in_transaction
+from .transactional_batches import Missing, ProduceTransaction, producer_of_first_batch
 
 ACKS = NO_ANSWER, LEADER_ONLY, ALL_IN_SYNC = 0, 1, -1
 # First version with record batches; older versions may carry message sets.
@@ -50,10 +50,10 @@ ROWS_AT_ONCE = 200
 FIRST_VERSION_WITH_LEADERS = 10
 # First version with the fields index, error code, base offset, log append time and log start offset
 # next to each other.
-FIRST_VERSION_WITH_STENCILS = 5
+FIRST_VERSION_WITH_TEMPLATES = 5
 ROW_LAYOUT = ">ihqqq"
 # Maximum number of topics with a cached response, about 0.5 kB each.
-STENCILS_MAX = 4000
+TEMPLATES_MAX = 4000
 # Maximum size in bytes of a batch that is compressed in the event loop. That takes less time than
 # the handover to another thread.
 LIGHT_BYTES_MAX = 4096
@@ -140,7 +140,7 @@ class ProduceOperation:
                 if self.rejection is None and claims_transaction(partition.records):
                     self.check_transaction()
                 if self.transaction is not None and self.transaction.needs_verification:
-                    self._note_missing(topic, partition, missing)
+                    self._add_missing(topic, partition, missing)
         if self.transaction is not None:
             await self.transaction.verify(missing)
         return await self.prepare_and_append()
@@ -151,10 +151,10 @@ class ProduceOperation:
         if self.transaction is not None and self.transaction.needs_verification:
             for topic in self.topics:
                 for partition in topic.partition_data:
-                    self._note_missing(topic, partition, missing)
+                    self._add_missing(topic, partition, missing)
         return missing
 
-    def _note_missing(
+    def _add_missing(
         self,
         topic: ProduceRequest.Topic,
         partition: ProduceRequest.Partition,
@@ -162,7 +162,7 @@ class ProduceOperation:
     ) -> None:
         with suppress(KafkaError):  # the append raises it again
             replica = self._admit(topic, partition.index)
-            producer = new_in_transaction(replica, partition.records)
+            producer = producer_of_first_batch(replica, partition.records)
             if producer is not None:
                 missing.setdefault(producer, []).append(replica)
 
@@ -183,10 +183,10 @@ class ProduceOperation:
             self.failed
             or self.waiting
             or self.acks == NO_ANSWER
-            or self.version < FIRST_VERSION_WITH_STENCILS
+            or self.version < FIRST_VERSION_WITH_TEMPLATES
         ):
             self._add_topic(topic).append(row)
-            return self._appended()
+            return self._finish_appends()
         return _response_template(self.version, topic.name, topic.topic_id.int).fill(
             row.index,
             ErrorCode.NONE,
@@ -196,7 +196,10 @@ class ProduceOperation:
         )
 
     def append_all(self) -> Answer | Later[Answer]:
-        """Append all batches in order. Hand over at the first one that needs offloaded work."""
+        """Append all batches in order, up to the first one that needs offloaded work.
+
+        If there is such a batch, return a coroutine that appends it and the remaining batches.
+        """
         for topic in self.topics:
             rows = self._add_topic(topic)
             for partition in topic.partition_data:
@@ -204,9 +207,9 @@ class ProduceOperation:
                 if row is None:
                     return self.prepare_and_append()
                 rows.append(row)
-        return self._appended()
+        return self._finish_appends()
 
-    def _appended(self) -> Answer:
+    def _finish_appends(self) -> Answer:
         """Return the response after all appends, or a pending one."""
         if self.waiting and self.acks != NO_ANSWER:
             pending = self._begin_waiting()
@@ -216,7 +219,7 @@ class ProduceOperation:
         return self._response()
 
     async def prepare_and_append(self) -> Answer:
-        """Append the remaining batches. The first one needs offloaded work."""
+        """Append the remaining batches, of which the first needs offloaded work."""
         time_slice = self.ctx.time_slice
         is_heavy = True
         answers = self.answers
@@ -250,10 +253,10 @@ class ProduceOperation:
         return rows
 
     def _response(self) -> Answer:
-        """Return the response if no append has to be waited for."""
+        """Return the response if no append waits for its acknowledgement."""
         if self.acks != NO_ANSWER:
             if not self.failed:
-                return self._finished()
+                return self._finished_response()
             self.topics = []  # release the rejected records while the response is pending
             self.pending = pending = Pending[ProduceResponse]()
             self._resolve()
@@ -263,7 +266,7 @@ class ProduceOperation:
             raise DisconnectError("a batch sent with acks=0 was rejected")
         return None
 
-    def _finished(self) -> ProduceResponse:
+    def _finished_response(self) -> ProduceResponse:
         """Return the complete response."""
         response = ProduceResponse(responses=self.answers)
         if self.failed and self.version >= FIRST_VERSION_WITH_LEADERS:
@@ -298,7 +301,7 @@ class ProduceOperation:
         return True
 
     def _resolve_now(self) -> None:
-        self.pending.resolve(self._finished())
+        self.pending.resolve(self._finished_response())
 
     async def _prepare_and_append(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition
@@ -307,33 +310,35 @@ class ProduceOperation:
         try:
             rules = self._admit(topic, partition.index).log.config.produce_rules
             if self._is_old_format(records):
-                converted = await self._in_thread(partial(Conversion, records, rules))
+                converted = await self._run_offloaded(partial(Conversion, records, rules))
                 if converted is None:
                     return ProduceResponse.Partition(index=partition.index, base_offset=-1)
                 records = memoryview(converted)
-            batch, header = await self._validated(records, rules)
+            batch, header = await self._validate(records, rules)
             replica = self._admit(topic, partition.index)
             if self.transaction is not None:
                 self.transaction.check(replica, batch)
             return self._append(topic, replica, batch, header)
         except KafkaError as error:
-            self.unfinished = None  # it may belong to this batch; do not use it for the next one
+            # The validator may belong to this batch: do not continue it with the next one.
+            self.unfinished = None
             return self._reject(topic, partition, error)
 
-    async def _validated(
+    async def _validate(
         self, records: memoryview | None, rules: ProduceRules
     ) -> tuple[memoryview, BatchHeader]:
         """Return the validated batch to store. Validate in time slices or in another thread."""
         begin = partial(LogValidator, records, self.version, self.now_ms, rules)
         validator, self.unfinished = self.unfinished or begin(), None
         if validator.is_compressed:
-            del validator  # the thread starts from scratch when no other offloaded work is running
-            return await self._in_thread(begin)
+            # Release the validator while this task waits: the worker thread validates from scratch.
+            del validator
+            return await self._run_offloaded(begin)
         while not validator.step():
             await self.ctx.time_slice.pause()
         return validator.result()
 
-    async def _in_thread(self, begin: Callable[[], Steps[Result]]) -> Result:
+    async def _run_offloaded(self, begin: Callable[[], Steps[Result]]) -> Result:
         """Offload CPU work of this client, and charge its time."""
         with self.ctx.cpu_account() as client:
             return await self.node.heavy_work.run_in_steps(begin, client)
@@ -346,7 +351,8 @@ class ProduceOperation:
         try:
             replica = self._admit(topic, partition.index)
             if self.transaction is not None:
-                self.transaction.check(replica, records)  # before the records, as in Kafka
+                # As in Kafka, check the transaction before the records.
+                self.transaction.check(replica, records)
             rules = replica.log.config.produce_rules
             has_time = self.effort <= EFFORT_AT_ONCE
             if has_time and rules.codec is None and self.version >= FIRST_VERSION_OF_BATCHES:
@@ -410,7 +416,7 @@ class ProduceOperation:
             log_append_time_ms=appended.log_append_time_ms,
             log_start_offset=replica.log.log_start_offset,
         )
-        # Inlined `_reached`: saves a call for each batch.
+        # Inlined `_acknowledged_end`: saves a call for each batch.
         if appended.last_offset >= (
             replica.log.high_watermark if all_in_sync else replica.durable_end
         ):
@@ -418,11 +424,11 @@ class ProduceOperation:
         return row
 
     def _check_expired_lease_acks(self) -> None:
-        """Raise KafkaError unless a leader that may have lost leadership acknowledges alone."""
+        """Raise KafkaError unless the settings allow acks=0/1 while the lease may have expired."""
         if not self.node.config.expired_lease_acks_enable:
             raise _expired_lease_error()
 
-    def _reached(self, replica: Replica) -> int:
+    def _acknowledged_end(self, replica: Replica) -> int:
         """Return the offset below which batches are acknowledged."""
         return replica.log.high_watermark if self.acks == ALL_IN_SYNC else replica.durable_end
 
@@ -446,21 +452,21 @@ class ProduceOperation:
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition, error: KafkaError
     ) -> ProduceResponse.Partition:
         self.failed = True
-        self._note_rejected(topic, partition, error)
+        self._remember_rejected(topic, partition, error)
         cluster = self.node.cluster
         found = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic.topic_id)
         name = NO_TOPIC if found is None else found.name
         self.node.request_metrics.count_rejected(ApiKey.PRODUCE, name, error.code)
         return _error_row(partition.index, error)
 
-    def _note_rejected(
+    def _remember_rejected(
         self, topic: ProduceRequest.Topic, partition: ProduceRequest.Partition, error: KafkaError
     ) -> None:
         """Remember a rejected batch, so that later batches of its producer do not overtake it."""
         peer = self.ctx.peer
         if peer.rejected_batches is None:
             peer.rejected_batches = RejectedBatches()
-        peer.rejected_batches.note(
+        peer.rejected_batches.remember(
             _key(topic), partition.index, partition.records, error.code, trio.current_time()
         )
 
@@ -475,7 +481,7 @@ class ProduceOperation:
         return self.pending
 
     def _wait_for(self, replica: Replica, end_offset: int, row: ProduceResponse.Partition) -> None:
-        if self._reached(replica) >= end_offset:
+        if self._acknowledged_end(replica) >= end_offset:
             self._acknowledge(replica, row, True)  # acknowledged while other tasks ran
         else:
             waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
@@ -484,7 +490,7 @@ class ProduceOperation:
     def _acknowledge(
         self, replica: Replica, row: ProduceResponse.Partition, committed: bool
     ) -> None:
-        """Note that an append is acknowledged or failed, and respond after the last one."""
+        """Record that an append is acknowledged or failed, and respond after the last one."""
         self.left -= 1
         if not committed:
             self._fail(replica, row, replica.failure())
@@ -502,14 +508,14 @@ class ProduceOperation:
 
     def _expire(self) -> ProduceResponse:
         for replica, end_offset, row in self.waiting:
-            if self._reached(replica) < end_offset and not row.error_code:
+            if self._acknowledged_end(replica) < end_offset and not row.error_code:
                 all_in_sync = self.acks == ALL_IN_SYNC
                 late = replica.timeout_error() if all_in_sync else ErrorCode.REQUEST_TIMED_OUT
                 self._fail(replica, row, late)
-        return self._finished()
+        return self._finished_response()
 
 
-@lru_cache(maxsize=STENCILS_MAX)
+@lru_cache(maxsize=TEMPLATES_MAX)
 def _response_template(version: int, name: str, topic_id: int) -> ResponseTemplate:
     """Return the encoded response to one appended batch, with placeholders for the row's numbers.
 
@@ -533,6 +539,7 @@ def _response_template(version: int, name: str, topic_id: int) -> ResponseTempla
 
 
 def names_transaction(request: ProduceRequest) -> bool:
+    """Return True if a batch of the request claims to be transactional."""
     for topic in request.topic_data:
         for partition in topic.partition_data:
             if claims_transaction(partition.records):

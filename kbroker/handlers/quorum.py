@@ -83,7 +83,8 @@ def _names_metadata_partition(request: DescribeQuorumRequest) -> bool:
 def _replica(ctx: Context, node_id: int) -> DescribeQuorumResponse.Replica:
     """Return the replica state of a node.
 
-    Every node receives every change, but this node does not know when another one did (-1).
+    Every node receives every metadata change, but this node knows only its own times. The
+    timestamps of other nodes are -1.
     """
     known_ms = ctx.node.clock.log_ms() if node_id == ctx.node.id else UNKNOWN
     return DescribeQuorumResponse.Replica(

@@ -82,7 +82,7 @@ async def describe_client_quotas(
     entries = []
     async for quota in ctx.time_slice.each(ctx.node.cluster.client_quotas.all):
         if wanted.matches(quota.entity):
-            entries.append(_described(quota))
+            entries.append(_entry_row(quota))
     return DescribeClientQuotasResponse(entries=entries)
 
 
@@ -97,9 +97,11 @@ def _filter(request: DescribeClientQuotasRequest) -> Filter:
     for component in request.components:
         kind = component.entity_type
         if not kind:
-            raise _invalid("Invalid empty entity type.")
+            raise _invalid_request("Invalid empty entity type.")
         if kind in exact or kind in types:
-            raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+            raise _invalid_request(
+                f"Entity type {kind} cannot appear more than once in the filter."
+            )
         if kind not in ENTITY_TYPES:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
         _check_match(component)
@@ -109,25 +111,25 @@ def _filter(request: DescribeClientQuotasRequest) -> Filter:
             exact[kind] = component.match
     asked = {*exact, *types}
     if IP in asked and len(asked) > 1:
-        raise _invalid("A filter for ip cannot contain user or client-id")
+        raise _invalid_request("A filter for ip cannot contain user or client-id")
     return Filter(exact, frozenset(types), request.strict)
 
 
 def _check_match(component: Component) -> None:
-    """Check the match type of a component, and that it has a name only if exact."""
+    """Check the match type of a component, and that only an exact match has a name."""
     if component.match_type not in (EXACT, DEFAULT, SPECIFIED):
-        raise _invalid(f"Unknown match type {component.match_type}")
+        raise _invalid_request(f"Unknown match type {component.match_type}")
     if component.match_type == EXACT and component.match is None:
-        raise _invalid("An exact match needs a name")
+        raise _invalid_request("An exact match needs a name")
     if component.match_type != EXACT and component.match is not None:
-        raise _invalid("Only an exact match has a name")
+        raise _invalid_request("Only an exact match has a name")
 
 
-def _invalid(message: str) -> KafkaError:
+def _invalid_request(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _described(quota: ClientQuota) -> DescribeClientQuotasResponse.Entry:
+def _entry_row(quota: ClientQuota) -> DescribeClientQuotasResponse.Entry:
     answer = DescribeClientQuotasResponse
     return answer.Entry(
         entity=[
@@ -145,7 +147,7 @@ class Outcome(NamedTuple):
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
-    def failed(self, error: KafkaError) -> Outcome:
+    def with_error(self, error: KafkaError) -> Outcome:
         """Return the outcome with an error."""
         return Outcome(self.row, code=error.code, message=error.message)
 
@@ -174,11 +176,11 @@ async def alter_client_quotas(
     async for row in ctx.time_slice.each(request.entries):
         key = _key(row, len(outcomes))
         if denied is not None:
-            outcomes[key] = Outcome(row).failed(denied)
+            outcomes[key] = Outcome(row).with_error(denied)
         elif key in outcomes:
-            outcomes[key] = Outcome(row).failed(_invalid("Ignoring duplicate entity"))
+            outcomes[key] = Outcome(row).with_error(_invalid_request("Ignoring duplicate entity"))
         else:
-            outcomes[key] = await _planned(ctx, row)
+            outcomes[key] = await _plan_changes(ctx, row)
     if denied is None:
         await _apply(ctx, outcomes, validate_only=request.validate_only)
     answer = AlterClientQuotasResponse
@@ -204,7 +206,7 @@ def _key(row: Row, count: int) -> str:
     return key_of({each.entity_type: each.entity_name for each in row.entity})
 
 
-async def _planned(ctx: Context, row: Row) -> Outcome:
+async def _plan_changes(ctx: Context, row: Row) -> Outcome:
     """Return the planned changes of a row, or their error."""
     alteration: dict[str, float | None] = {}
     try:
@@ -216,7 +218,7 @@ async def _planned(ctx: Context, row: Row) -> Outcome:
                 check_value(entity, op.key, op.value)
             alteration[op.key] = None if op.remove else op.value
     except BadQuota as error:
-        return Outcome(row).failed(_invalid(str(error)))
+        return Outcome(row).with_error(_invalid_request(str(error)))
     return Outcome(row, alteration)
 
 
@@ -252,7 +254,7 @@ async def _apply(ctx: Context, outcomes: dict[str, Outcome], *, validate_only: b
                 logger.info("%s: %s", cause, some_of([text_of(entity) for entity, _ in changes]))
                 _audit(ctx, changes)
         except KafkaError as error:
-            outcomes.update((key, outcomes[key].failed(error)) for key in keys)
+            outcomes.update((key, outcomes[key].with_error(error)) for key in keys)
         await ctx.time_slice.pause()
 
 

@@ -33,7 +33,7 @@ def handles(
 
     Args:
         key: The API.
-        versions: Served versions as "first-last", or the only one.
+        versions: Served versions as "first-last", or a single version.
         read_only: The API only reads, so a request of a disconnected client is skipped.
 
     Returns:
@@ -51,7 +51,7 @@ def handles(
 
 @cache
 def load_apis() -> Mapping[int, Api]:
-    """Import all modules of `kbroker.handlers` and return what they serve, by API key.
+    """Import all modules of `kbroker.handlers` and return the APIs that they serve, by API key.
 
     Every call returns the same mapping.
     """

@@ -47,7 +47,7 @@ class RejectedBatches:
     def __bool__(self) -> bool:
         return bool(self._rejected)
 
-    def note(
+    def remember(
         self, topic: str | UUID, index: int, records: memoryview | None, code: ErrorCode, now: float
     ) -> None:
         """Remember a rejected batch if it has a sequence and the error is retriable.
@@ -60,8 +60,8 @@ class RejectedBatches:
             now: Seconds of a monotonic clock.
         """
         # Later batches do not depend on a corrupt batch, so do not remember it.
-        passes = code.retriable and code != ErrorCode.CORRUPT_MESSAGE
-        producer = claimed_producer(records) if passes else None
+        is_retriable = code.retriable and code != ErrorCode.CORRUPT_MESSAGE
+        producer = claimed_producer(records) if is_retriable else None
         if producer is None:
             return
         producer_id, epoch, sequence = producer
@@ -92,7 +92,7 @@ class RejectedBatches:
             index: Partition.
             header: Header of the batch.
             producers: State of the partition's log.
-            now: Seconds of the same clock.
+            now: Seconds of the monotonic clock that `remember` uses.
 
         Raises:
             KafkaError: The error of the rejected batches.

@@ -82,12 +82,12 @@ async def describe_user_scram_credentials(
         names = await ctx.time_slice.in_order(tuple(users.names), str)
     return DescribeUserScramCredentialsResponse(
         results=[
-            _described(users, name, times.get(name, 1)) async for name in ctx.time_slice.each(names)
+            _user_row(users, name, times.get(name, 1)) async for name in ctx.time_slice.each(names)
         ]
     )
 
 
-def _described(users: ScramUsers, name: str, times: int) -> Described:
+def _user_row(users: ScramUsers, name: str, times: int) -> Described:
     if times > 1:
         return Described(
             user=name,
@@ -145,7 +145,7 @@ async def alter_user_scram_credentials(
             outcomes[row.name] = denied
             continue
         if outcomes.get(row.name, DONE) == DONE:
-            outcomes[row.name] = _add(changes, row, cluster.scram_users)
+            outcomes[row.name] = _add_change(changes, row, cluster.scram_users)
     left = iter(changes.items())
     while some := dict(islice(left, SCRAM_USERS_AT_ONCE)):
         stored = await _store(cluster, some, cause=f"AlterUserScramCredentials by {ctx.client_id}")
@@ -175,7 +175,9 @@ def _audit(ctx: Context, name: str, change: Change) -> None:
     )
 
 
-def _add(changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUsers) -> Outcome:
+def _add_change(
+    changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUsers
+) -> Outcome:
     """Add a valid change to `changes`."""
     if changes.pop(row.name, None) is not None:
         return Outcome(
@@ -183,13 +185,13 @@ def _add(changes: dict[str, Change], row: Deletion | Upsertion, users: ScramUser
             "The request names the user more than once; send one request for each mechanism",
         )
     try:
-        changes[row.name] = _checked(row, users)
+        changes[row.name] = _check_row(row, users)
     except KafkaError as error:
         return Outcome.of(error)
     return DONE
 
 
-def _checked(row: Deletion | Upsertion, users: ScramUsers) -> Change:
+def _check_row(row: Deletion | Upsertion, users: ScramUsers) -> Change:
     """Return the change of a row.
 
     Raises:
@@ -243,7 +245,7 @@ async def _store(
         after: dict[str, Credentials] = {}
         for name, change in changes.items():
             try:
-                after[name] = _altered(cluster.scram_users, name, change, free=free)
+                after[name] = _alter_credentials(cluster.scram_users, name, change, free=free)
             except KafkaError as error:
                 outcomes[name] = Outcome.of(error)
             else:
@@ -258,7 +260,7 @@ async def _store(
         return outcomes
 
 
-def _altered(users: ScramUsers, name: str, change: Change, *, free: int) -> Credentials:
+def _alter_credentials(users: ScramUsers, name: str, change: Change, *, free: int) -> Credentials:
     """Return a user's credentials after a change.
 
     Args:

@@ -54,7 +54,7 @@ async def sasl_authenticate(
 
     Versions: 1+ return the session lifetime (KIP-368).
 
-    Errors: SASL_AUTHENTICATION_FAILED, after a delay (KIP-306), after which the connection is
+    Errors: SASL_AUTHENTICATION_FAILED, sent after a delay (KIP-306). The connection is then
     closed. ILLEGAL_SASL_STATE if no authentication is in progress.
     """
     login = ctx.peer.login
@@ -81,14 +81,15 @@ async def authenticate(node: Node, peer: Peer, login: Login, message: bytes) -> 
     Args:
         node: The node, for its audit log and the delay after a failure (KIP-306).
         peer: The client.
-        login: Its authentication, in which a mechanism was chosen.
+        login: The client's authentication, in which a mechanism was chosen.
         message: The client's message.
 
     Returns:
         The server's message.
 
     Raises:
-        AuthenticationError: After `connection.failed.authentication.delay.ms`.
+        AuthenticationError: The message is rejected. Raised only after the delay of
+            `connection.failed.authentication.delay.ms`.
     """
     try:
         answer = await login.answer(message, trio.current_time)

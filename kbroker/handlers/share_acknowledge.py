@@ -20,7 +20,7 @@ from .share_acknowledgements import acknowledge, check_member
 async def share_acknowledge(
     ctx: Context, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse:
-    """Accept, release, reject or renew acquired records, and respond when that is stored.
+    """Accept, release, reject or renew acquired records, and respond when the change is stored.
 
     Session epoch -1 closes the member's share session and releases its acquired records.
 

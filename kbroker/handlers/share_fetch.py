@@ -144,14 +144,14 @@ class _ShareFetchOperation:
         self.forgotten: list[TargetKey] = []
         self.has_acknowledgements = False
         self.outcomes: dict[TargetKey, Outcome] = {}
-        self._check()
+        self._check_renewal()
         if ctx.quota_charge is not None:
             bytes_max = ctx.quota_charge.fetch_bytes_max()
             if bytes_max is not None:
                 self.max_bytes = min(self.max_bytes, int(bytes_max))
         self.min_bytes = min(self.min_bytes, self.max_bytes)
 
-    def _check(self) -> None:
+    def _check_renewal(self) -> None:
         """Check that a renewal requests no records (INVALID_REQUEST)."""
         wanted = self.request
         if self.is_renewal and (
@@ -271,7 +271,8 @@ class _ShareFetchOperation:
             reads = await self._read_enough(found)
             self._check_session()
             rejected += (
-                _Part(each.target, _error_row(each.target, e)) for each, e in _closed(found)
+                _Part(each.target, _error_row(each.target, e))
+                for each, e in _closed_partitions(found)
             )
             return await self._acquire_records(reads)
         finally:
@@ -386,12 +387,12 @@ class _ShareFetchOperation:
         acquired = acquire(delivery, acquirer, read.offset, batches, now_ms)
         if acquired and self.settings.committed_only:
             acquired = without_aborted(
-                delivery, acquired, list(_aborted(share_partition, read, headers))
+                delivery, acquired, list(_aborted_batches(share_partition, read, headers))
             )
         self.node.share.partitions.arm(share_partition)
         if not acquired:
             return 0
-        row.records = _part(read.slice, headers, acquired)
+        row.records = _acquired_part(read.slice, headers, acquired)
         row.acquired_records = [
             ShareFetchResponse.AcquiredRecords(
                 first_offset=each.first, last_offset=each.last, delivery_count=each.deliveries
@@ -447,7 +448,10 @@ class _ShareFetchOperation:
         return response
 
     def _has_row(self, part: _Part) -> bool:
-        """Return True if the response has a row: always in the first one of a session."""
+        """Return True if the response has a row for a partition, and update the session.
+
+        The first response of a session has a row for every partition.
+        """
         target, row = part
         has_records = len(row.records) > 0
         if has_records and self.epoch != INITIAL_EPOCH:
@@ -460,7 +464,11 @@ class _ShareFetchOperation:
 
 
 def _read_whole(log: Log, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> Slice:
-    """Read from a log. The batches must be in the page cache, because their headers are parsed."""
+    """Read from a log. The batches must be in the page cache, because their headers are parsed.
+
+    Raises:
+        NotCached: The batches are not in the page cache, and the caller must not block.
+    """
     found = log.read(offset, max_bytes, limit=limit, at_least_one=at_least_one)
     if must_not_wait() and isinstance(found.records, FileRange):
         absent = found.records.uncached_range(found.size)
@@ -484,7 +492,7 @@ def _wake_others(found: Iterable[_Found]) -> None:
         each.share_partition.pass_on()
 
 
-def _closed(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:
+def _closed_partitions(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:
     """Yield the partitions that are closed or whose state could not be loaded, with their errors."""
     for each in found:
         if each.share_partition.closed:
@@ -498,7 +506,7 @@ def _error_row(target: ShareTarget, error: KafkaError) -> Row:
     return Row(partition_index=target.key[1], error_code=error.code)
 
 
-def _aborted(
+def _aborted_batches(
     share_partition: SharePartition, read: _Read, headers: Sequence[tuple[int, BatchHeader]]
 ) -> Iterator[LogBatch]:
     """Yield the batches of aborted transactions."""
@@ -529,7 +537,7 @@ def _is_abort(found: Slice, position: int, header: BatchHeader) -> bool:
     return record is not None and record.key is not None and bytes(record.key[2:4]) == b"\0\0"
 
 
-def _part(
+def _acquired_part(
     found: Slice, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
 ) -> Any:
     """Return the bytes of the batches that contain acquired records."""

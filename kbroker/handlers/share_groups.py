@@ -103,12 +103,12 @@ async def share_group_describe(
         ShareGroupDescribeResponse.Group,
         check=check,
         describe=GroupCoordinator.describe_share_group,
-        visible=_visible,
+        visible=_visible_row,
     )
     return ShareGroupDescribeResponse(groups=rows)
 
 
-async def _visible(
+async def _visible_row(
     ctx: Context, row: ShareGroupDescribeResponse.Group
 ) -> ShareGroupDescribeResponse.Group:
     """Return the row, or an error row if the client may not describe one of the group's topics."""

@@ -209,7 +209,7 @@ async def alter_share_group_offsets(
     """
     cls = AlterShareGroupOffsetsResponse
     groups, group_id = ctx.node.groups, request.group_id
-    asked = _Altered(ctx)
+    asked = _AlteredOffsets(ctx)
     try:
         require_share_groups(ctx)
         ctx.require_group(AclOperation.READ, group_id)
@@ -237,13 +237,13 @@ async def alter_share_group_offsets(
     return cls(responses=asked.answers)
 
 
-class _Altered:
+class _AlteredOffsets:
     """Distinct partitions of an AlterShareGroupOffsets request, and their response rows.
 
     Attributes:
         answers: Response rows.
         rows: Response row and new offset of each existing partition that the client may alter.
-        topics: The same partitions by topic.
+        topics: Topics of the partitions in `rows`.
     """
 
     def __init__(self, ctx: Context) -> None:
@@ -322,7 +322,7 @@ async def delete_share_group_offsets(
     if begun.error_code:
         return cls(error_code=begun.error_code, error_message=begun.error_message)
     if not has_states:
-        return cls(responses=denied)  # as Kafka
+        return cls(responses=denied)  # as in Kafka
     failed = await _delete(ctx, shard, group_id, begun.partitions)
     if isinstance(failed, ErrorCode):
         return cls(error_code=failed)

@@ -31,7 +31,8 @@ async def last_rows(time_slice: TimeSlice, topics: Iterable[Any]) -> list[Any]:
         async for row in time_slice.each(topic.partitions):
             rows[row.partition_index] = row
     return [
-        _with(topic, list(rows.values())) async for topic, rows in time_slice.each(found.values())
+        _with_rows(topic, list(rows.values()))
+        async for topic, rows in time_slice.each(found.values())
     ]
 
 
@@ -43,7 +44,7 @@ def steps_of(request: Any, topics: Iterable[Any]) -> Iterator[Any]:
         rows = topic.partitions
         first = 0
         while first < len(rows) or not rows:
-            some.append(_with(topic, rows[first : first + left - 1]))
+            some.append(_with_rows(topic, rows[first : first + left - 1]))
             first += left - 1
             left -= 1 + len(some[-1].partitions)
             if left < 2:
@@ -55,8 +56,8 @@ def steps_of(request: Any, topics: Iterable[Any]) -> Iterator[Any]:
         yield with_topics(request, some)
 
 
-def join(topics: list[Any], more: Iterable[Any]) -> None:
-    """Append the rows of a step's response to those of the previous steps."""
+def append_rows(topics: list[Any], more: Iterable[Any]) -> None:
+    """Append the response rows of one step to the rows of the previous steps."""
     for topic in more:
         if topics and _key(topics[-1]) == _key(topic):
             topics[-1].partitions += topic.partitions
@@ -69,7 +70,7 @@ def _key(topic: Any) -> Any:
     return topic.name, getattr(topic, "topic_id", None)
 
 
-def _with(topic: Any, rows: list[Any]) -> Any:
+def _with_rows(topic: Any, rows: list[Any]) -> Any:
     topic = copy(topic)
     topic.partitions = rows
     return topic

@@ -99,29 +99,29 @@ def _heartbeat(ctx: Context, request: StreamsGroupHeartbeatRequest) -> Heartbeat
         return _error_response(error)
     result, missing = shard.coordinator.streams_heartbeat(request, ctx.client_info(), groups.now())
     outcome = groups.run(shard, result)
-    return _with_topics(ctx, outcome, missing) if missing else outcome
+    return _create_topics_and_respond(ctx, outcome, missing) if missing else outcome
 
 
-async def _with_topics(
+async def _create_topics_and_respond(
     ctx: Context, outcome: HeartbeatAnswer, missing: Mapping[str, ConfiguredInternalTopic]
 ) -> HeartbeatAnswer:
     """Create missing internal topics, then return the response to a heartbeat."""
     answer: StreamsGroupHeartbeatResponse | None = await outcome_of(outcome)
     if answer is None or answer.error_code:
         return answer
-    denied = await _denied(ctx, missing)
+    denied = await _find_denied(ctx, missing)
     if denied:
-        _add(answer, f"Unauthorized to CREATE on topics {', '.join(denied)}.")
+        _add_detail(answer, f"Unauthorized to CREATE on topics {', '.join(denied)}.")
         return answer
-    failures = await _create(ctx, missing)
+    failures = await _create_topics(ctx, missing)
     if failures:
         details = ", ".join(f"{name} ({why})" for name, why in failures[:NAMES_SHOWN])
         more = len(failures) - NAMES_SHOWN
-        _add(answer, f"Creation failed: {details}{f' and {more} more' if more > 0 else ''}.")
+        _add_detail(answer, f"Creation failed: {details}{f' and {more} more' if more > 0 else ''}.")
     return answer
 
 
-async def _denied(ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]) -> list[str]:
+async def _find_denied(ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]) -> list[str]:
     """Return the topics that the client may not create."""
     if ctx.allows(AclOperation.CREATE, CLUSTER, is_filter=True):
         return []
@@ -132,7 +132,7 @@ async def _denied(ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]) 
     ]
 
 
-async def _create(
+async def _create_topics(
     ctx: Context, missing: Mapping[str, ConfiguredInternalTopic]
 ) -> list[tuple[str, str]]:
     """Create internal topics, and return name and cause of each failure."""
@@ -160,7 +160,7 @@ async def _create(
     return failures
 
 
-def _add(answer: StreamsGroupHeartbeatResponse, detail: str) -> None:
+def _add_detail(answer: StreamsGroupHeartbeatResponse, detail: str) -> None:
     for status in answer.status or ():
         if status.status_code == MISSING_INTERNAL_TOPICS:
             status.status_detail += f"; {detail}"
@@ -193,12 +193,12 @@ async def streams_group_describe(
         StreamsGroupDescribeResponse.Group,
         check=check,
         describe=GroupCoordinator.describe_streams_group,
-        visible=_unless_denied,
+        visible=_visible_row,
     )
     return StreamsGroupDescribeResponse(groups=rows)
 
 
-async def _unless_denied(
+async def _visible_row(
     ctx: Context, row: StreamsGroupDescribeResponse.Group
 ) -> StreamsGroupDescribeResponse.Group:
     """Return the row, or an error row if the client may not describe one of the group's topics."""

@@ -56,8 +56,8 @@ async def get_telemetry_subscriptions(
 async def push_telemetry(ctx: Context, request: PushTelemetryRequest) -> PushTelemetryResponse:
     """Store the metrics of a client, replacing its older ones.
 
-    Errors: those of `ClientMetrics.expect`, and INVALID_RECORD for data that cannot be decompressed
-    or has more than `INFLATED_BYTES_MAX` bytes.
+    Errors: the errors of `ClientMetrics.check_push`, and INVALID_RECORD for data that cannot be
+    decompressed or has more than `INFLATED_BYTES_MAX` bytes.
     """
     metrics, codec = ctx.node.client_metrics, request.compression_type
     data = bytes(request.metrics)

@@ -64,7 +64,7 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
         if topic.name in asked:
             twice.add(topic.name)
         asked[topic.name] = topic
-        wanted += _count_of(topic, default)
+        wanted += _count_partitions(topic, default)
     rows = []
     async for name, new in ctx.time_slice.each(asked.items()):
         try:
@@ -85,7 +85,7 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
     return CreateTopicsResponse(topics=rows)
 
 
-def _count_of(topic: CreateTopicsRequest.Topic, default: int) -> int:
+def _count_partitions(topic: CreateTopicsRequest.Topic, default: int) -> int:
     if topic.assignments:
         return len(topic.assignments)
     return default if topic.num_partitions == DEFAULT else max(topic.num_partitions, 0)
@@ -199,7 +199,7 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Increase the number of partitions of topics to `count`.
 
-    A request above the limit of new partitions creates none.
+    A request above the limit of new partitions creates no partitions.
 
     Versions: 3 knows THROTTLING_QUOTA_EXCEEDED (KIP-599).
     """
@@ -210,7 +210,7 @@ async def create_partitions(
         if topic.name in asked:
             twice.add(topic.name)
         asked[topic.name] = topic
-        wanted += _missing(ctx, topic)
+        wanted += _count_missing(ctx, topic)
     rows = []
     async for name, topic in ctx.time_slice.each(asked.items()):
         answer = CreatePartitionsResponse.Topic(name=name)
@@ -222,7 +222,7 @@ async def create_partitions(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"topic '{name}' is named more than once"
                 )
-            added = await _choose(ctx, topic)
+            added = await _choose_replicas(ctx, topic)
             ctx.charge_partitions(len(added), strict_since=3)
             if not request.validate_only:
                 await ctx.node.cluster.add_partitions(
@@ -233,16 +233,18 @@ async def create_partitions(
     return CreatePartitionsResponse(results=rows)
 
 
-def _missing(ctx: Context, asked: CreatePartitionsRequest.Topic) -> int:
+def _count_missing(ctx: Context, asked: CreatePartitionsRequest.Topic) -> int:
     topic = ctx.node.cluster.topics.get(asked.name)
     return 0 if topic is None else max(asked.count - len(topic.partitions), 0)
 
 
-async def _choose(ctx: Context, asked: CreatePartitionsRequest.Topic) -> list[Sequence[int]]:
+async def _choose_replicas(
+    ctx: Context, asked: CreatePartitionsRequest.Topic
+) -> list[Sequence[int]]:
     """Return the replicas of each new partition. Repeat if partitions were added concurrently."""
     while True:
         added = [nodes async for nodes in ctx.time_slice.each(_added_partitions(ctx, asked))]
-        if len(added) == _missing(ctx, asked):
+        if len(added) == _count_missing(ctx, asked):
             return added
 
 
@@ -298,7 +300,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
     )
     await ctx.node.maintenance.log_manager_tasks.checkpoint()
     async for deletion in ctx.time_slice.each(waiting):
-        await _finish(ctx, deletion, deadline)
+        await _wait_for_low_watermark(ctx, deletion, deadline)
     return response
 
 
@@ -334,7 +336,7 @@ def _delete_before(
     return answer
 
 
-async def _finish(ctx: Context, deletion: _Deletion, deadline: float) -> None:
+async def _wait_for_low_watermark(ctx: Context, deletion: _Deletion, deadline: float) -> None:
     """Fill in the row when the low watermark has reached the offset, or at the deadline."""
     replica, offset, answer = deletion
     try:

@@ -39,11 +39,13 @@ async def describe_transactions(
     """
     ids = distinct(request.transactional_ids)
     return DescribeTransactionsResponse(
-        transaction_states=[_description(ctx, each) async for each in ctx.time_slice.each(ids)]
+        transaction_states=[_transaction_row(ctx, each) async for each in ctx.time_slice.each(ids)]
     )
 
 
-def _description(ctx: Context, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
+def _transaction_row(
+    ctx: Context, transactional_id: str
+) -> DescribeTransactionsResponse.Transaction:
     row = DescribeTransactionsResponse.Transaction(transactional_id=transactional_id)
     if not transactional_id:
         row.error_code = ErrorCode.INVALID_REQUEST
@@ -88,7 +90,7 @@ async def list_transactions(
     except KafkaError as error:
         response.error_code = error.code
         return response
-    wanted = _Wanted(
+    wanted = _TransactionFilter(
         frozenset(request.state_filters),
         frozenset(request.producer_id_filters),
         request.duration_filter,
@@ -122,7 +124,7 @@ def _id_filter(pattern: str | None) -> Callable[[str], object]:
     return compile_pattern(pattern)
 
 
-class _Wanted(NamedTuple):
+class _TransactionFilter(NamedTuple):
     """Filters of ListTransactions. An empty or negative filter matches everything."""
 
     states: frozenset[str]
@@ -173,11 +175,11 @@ async def _producers_of(ctx: Context, name: str, index: int) -> DescribeProducer
     except KafkaError as error:
         row.error_code, row.error_message = error.code, error.message
         return row
-    row.active_producers = [_producer(*each) async for each in ctx.time_slice.each(producers)]
+    row.active_producers = [_producer_row(*each) async for each in ctx.time_slice.each(producers)]
     return row
 
 
-def _producer(producer_id: int, state: Producer) -> DescribeProducersResponse.Producer:
+def _producer_row(producer_id: int, state: Producer) -> DescribeProducersResponse.Producer:
     return DescribeProducersResponse.Producer(
         producer_id=producer_id,
         producer_epoch=state.epoch,

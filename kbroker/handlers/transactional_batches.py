@@ -78,7 +78,7 @@ class ProduceTransaction:
         return self._is_implicit or self._node.config.transaction_partition_verification_enable
 
     async def verify(self, missing: Missing) -> None:
-        """Have the coordinator verify or add partitions. `check` rejects those that failed."""
+        """Ask the coordinator to verify or add partitions. `check` rejects failed partitions."""
         for (producer_id, epoch), replicas in missing.items():
             for replica in replicas:
                 self._snapshots[_place(replica)] = PartitionSnapshot.of(replica, producer_id)
@@ -99,7 +99,7 @@ class ProduceTransaction:
                 TRANSACTION_ABORTABLE or OUT_OF_ORDER_SEQUENCE_NUMBER. CONCURRENT_TRANSACTIONS or
                 NOT_ENOUGH_REPLICAS if the client can retry.
         """
-        producer = new_in_transaction(replica, records)
+        producer = producer_of_first_batch(replica, records)
         if producer is None or records is None or not self.needs_verification:
             return
         place = _place(replica)
@@ -127,8 +127,11 @@ def _place(replica: Replica) -> tuple[str, int]:
     return replica.topic.name, replica.index
 
 
-def new_in_transaction(replica: Replica, records: memoryview | None) -> tuple[int, int] | None:
-    """Return the producer ID and epoch if a batch is its transaction's first in the partition."""
+def producer_of_first_batch(replica: Replica, records: memoryview | None) -> tuple[int, int] | None:
+    """Return producer ID and epoch of a batch that begins its transaction in the partition.
+
+    For any other batch, return None.
+    """
     if records is None or not claims_transaction(records):
         return None
     header = read_header(records)

@@ -35,15 +35,15 @@ from .registry import handles
 # Last version of AddPartitionsToTxn that clients send; brokers send newer ones (KIP-890).
 LAST_OF_CLIENTS = 3
 # First versions of AddPartitionsToTxn and EndTxn with transaction protocol 2 (KIP-890).
-SECOND_ADD, SECOND_END = 5, 5
+FIRST_ADD_WITH_PROTOCOL_2, FIRST_END_WITH_PROTOCOL_2 = 5, 5
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions="0-5")
 def init_producer_id(ctx: Context, request: InitProducerIdRequest) -> Later[InitProducerIdResponse]:
     """Return a producer ID and epoch.
 
-    Without a transactional ID, the producer ID is new in the cluster. With one, its epoch is
-    bumped; if a transaction is open, it is aborted first and the client must retry.
+    Without a transactional ID, the producer ID is new in the cluster. With a transactional ID, the
+    epoch is bumped. An open transaction is aborted first, and the client must retry.
 
     Versions: 3 can name the producer ID to continue with (KIP-360), 4 knows PRODUCER_FENCED.
     """
@@ -175,17 +175,17 @@ class _Addition:
         except KafkaError as error:
             self._code = error.code
             return
-        who = asked.transactional_id, asked.producer_id, asked.producer_epoch
+        producer = asked.transactional_id, asked.producer_id, asked.producer_epoch
         if asked.verify_only:
             async for partition in time_slice.each(partitions):
-                code = shard.coordinator.verify(*who, partition)
+                code = shard.coordinator.verify(*producer, partition)
                 if code == ErrorCode.TRANSACTION_ABORTABLE:
                     self._missing.add(partition)
                 else:
                     self._code = code
             return
-        second = self._ctx.version >= SECOND_ADD
-        result = shard.coordinator.add(*who, partitions, service.now(), second_protocol=second)
+        second = self._ctx.version >= FIRST_ADD_WITH_PROTOCOL_2
+        result = shard.coordinator.add(*producer, partitions, service.now(), second_protocol=second)
         self._code = service.run(shard, result)
 
     def _partitions(self) -> Iterator[TopicPartition]:
@@ -278,7 +278,11 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
     transactional_id = request.transactional_id
     try:
         ctx.require_transaction(AclOperation.WRITE, transactional_id)
-        new_id = await service.new_id_for(transactional_id) if ctx.version >= SECOND_END else -1
+        new_id = (
+            await service.new_id_for(transactional_id)
+            if ctx.version >= FIRST_END_WITH_PROTOCOL_2
+            else -1
+        )
         shard = service.shard(transactional_id)
     except KafkaError as error:
         return EndTxnResponse(error_code=error.code)
@@ -289,7 +293,7 @@ async def end_txn(ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
         new_id,
         service.now(),
         commit=request.committed,
-        second_protocol=ctx.version >= SECOND_END,
+        second_protocol=ctx.version >= FIRST_END_WITH_PROTOCOL_2,
     )
     ended = service.end(shard, transactional_id, result)
     response = await ended.wait() if isinstance(ended, Pending) else ended
@@ -306,7 +310,7 @@ async def write_txn_markers(
     """Append transaction markers to partitions that this node leads.
 
     Operators abort hanging transactions with this API (KIP-664). A partition that is named several
-    times for a marker gets it once.
+    times for a marker gets the marker once.
 
     Versions: 2 has the transaction version (KIP-1228).
     """
@@ -364,14 +368,14 @@ async def _distinct_markers(
     """Return the distinct markers of a request with their distinct partitions."""
     markers: dict[Any, tuple[WriteTxnMarkersRequest.Marker, list[Any]]] = {}
     async for each in ctx.time_slice.each(request.markers):
-        same = (
+        key = (
             each.producer_id,
             each.producer_epoch,
             each.transaction_result,
             each.coordinator_epoch,
             each.transaction_version,
         )
-        markers.setdefault(same, (each, []))[1].extend(each.topics)
+        markers.setdefault(key, (each, []))[1].extend(each.topics)
     return [
         (
             each,

@@ -12,7 +12,7 @@ import pytest
 from kbroker.broker import Broker
 from kbroker.cluster import ConfigResource, ResourceType
 from kbroker.handlers import api_versions
-from kbroker.handlers.api_versions import OF_CLIENT_METRICS
+from kbroker.handlers.api_versions import TELEMETRY_APIS
 from kbroker.handlers.context import Context
 from kbroker.handlers.registry import load_apis
 from kbroker.protocol.api_keys import ApiKey
@@ -103,7 +103,7 @@ SERVED = {
     ApiKey.STREAMS_GROUP_DESCRIBE: (0, 0),
 }
 # Versions that are advertised while no metrics subscription exists.
-ADVERTISED = {key: each for key, each in SERVED.items() if key not in OF_CLIENT_METRICS}
+ADVERTISED = {key: each for key, each in SERVED.items() if key not in TELEMETRY_APIS}
 
 
 @pytest.mark.parametrize("version", range(5))

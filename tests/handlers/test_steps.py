@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbroker.handlers.groups import MEMBERS_AT_ONCE, PROTOCOLS_MAX
-from kbroker.handlers.steps import ROWS_AT_ONCE, join, steps_of
+from kbroker.handlers.steps import ROWS_AT_ONCE, append_rows, steps_of
 from kbroker.partitions.waiters import FetchWait
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -142,7 +142,7 @@ def test_steps_are_bounded_and_contain_all_rows() -> None:
         assert 0 < rows <= ROWS_AT_ONCE
     whole: list[Any] = []
     for step in steps:
-        join(whole, step.topics)
+        append_rows(whole, step.topics)
     assert whole == topics
 
 

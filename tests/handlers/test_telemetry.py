@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.handlers.api_versions import OF_CLIENT_METRICS
+from kbroker.handlers.api_versions import TELEMETRY_APIS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
@@ -19,7 +19,7 @@ async def advertised(wire: Wire) -> set[int]:
     """Return the telemetry APIs that ApiVersions advertises."""
     hello = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     response = await wire.ask(ApiKey.API_VERSIONS, 3, hello)
-    return {row.api_key for row in response.api_keys} & OF_CLIENT_METRICS
+    return {row.api_key for row in response.api_keys} & TELEMETRY_APIS
 
 
 async def test_telemetry_apis_are_advertised_only_with_subscription() -> None:
@@ -30,7 +30,7 @@ async def test_telemetry_apis_are_advertised_only_with_subscription() -> None:
             await get_subscription(wire)
         ).error_code == ErrorCode.NONE  # the API works without being advertised
         await subscribe(wire, "a", metrics="*")
-        assert await advertised(wire) == OF_CLIENT_METRICS
+        assert await advertised(wire) == TELEMETRY_APIS
         assert await subscribe(wire, "a", metrics=None) == ErrorCode.NONE
         assert await advertised(wire) == set()
 

@@ -15,8 +15,8 @@ from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
 )
 
-# Timeout of a request to the coordinator, in seconds. Later requests on the producer's connection
-# wait for it.
+# Timeout of a request to the coordinator, in seconds. In the meantime, later requests on the
+# producer's connection wait.
 ANSWER_SECONDS = 5
 
 TopicPartition: TypeAlias = tuple[str, int]

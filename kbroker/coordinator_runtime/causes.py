@@ -28,10 +28,10 @@ REASONS = {
     "returned": "rejoined as",
     "joined": "joined",
 }
-_REASON = re.compile("|".join(f"(?P<{name}>{words})" for name, words in REASONS.items()))
+_REASON = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in REASONS.items()))
 
 
-def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
+def cause_of_ended_rebalance(past: Sequence[Event], event: Event) -> str | None:
     """Return the cause of the rebalance that ends with this event, or None if none ends."""
     if event.state in REBALANCING:
         return None
@@ -40,7 +40,7 @@ def rebalance_ended_by(past: Sequence[Event], event: Event) -> str | None:
 
 
 def cause_of(event: Event) -> str:
-    """Return the cause of an event, with its duration if it took a while."""
+    """Return the cause of an event, with begin and end time if the event has a duration."""
     if event.since_ms is None:
         return event.cause
     return f"{event.cause} {clock_time(event.since_ms)}-{clock_time(event.at_ms)}"

@@ -36,7 +36,7 @@ class Deadlines(Generic[C]):
         self._rearm = trio.Event()
 
     def arm(self, shard: Shard[C]) -> None:
-        """Reschedule the task if the next deadline of a coordinator is earlier than known."""
+        """Wake the task if a coordinator has an earlier deadline than the task waits for."""
         deadline = shard.coordinator.next_deadline()
         if deadline is not None and deadline < self._armed_ms:
             self._rearm.set()

@@ -29,7 +29,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
 
 from . import group_settings
-from .causes import cause_of, reason_of, rebalance_ended_by
+from .causes import cause_of, cause_of_ended_rebalance, reason_of
 from .loading import Load
 from .partition_writer import PartitionWriter
 from .shard import Shard
@@ -78,8 +78,9 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         )
         self.rebalances: Counter[str] = Counter()
         self._closed: Counter[str] = Counter()
-        # Settings of groups without own configs, by the function that reads them.
-        self._common: tuple[BrokerConfig, dict[Any, Any]] = context.config, {}
+        # Broker configs, and the settings of all groups without own configs, by the function that
+        # reads the settings.
+        self._shared_settings: tuple[BrokerConfig, dict[Any, Any]] = context.config, {}
 
     def _new_topic(self) -> NewTopic:
         config = self._context.config
@@ -116,15 +117,15 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         )
 
     def consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """Return the current settings of a consumer group; group configs come first."""
+        """Return the current settings of a consumer group; group configs take precedence."""
         return self._settings(group_id, group_settings.consumer)
 
     def streams_settings(self, group_id: str) -> StreamsGroupSettings:
-        """Return the current settings of a streams group; group configs come first."""
+        """Return the current settings of a streams group; group configs take precedence."""
         return self._settings(group_id, group_settings.streams)
 
     def share_settings(self, group_id: str) -> ShareGroupSettings:
-        """Return the current settings of a share group; group configs come first."""
+        """Return the current settings of a share group; group configs take precedence."""
         return self._settings(group_id, group_settings.share)
 
     def _settings(self, group_id: str, make: Callable[[BrokerConfig, Mapping[str, str]], S]) -> S:
@@ -132,9 +133,9 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         config, own = self._context.config, self._own_settings(group_id)
         if own:
             return make(config, own)
-        if self._common[0] is not config:
-            self._common = config, {}
-        common = self._common[1]
+        if self._shared_settings[0] is not config:
+            self._shared_settings = config, {}
+        common = self._shared_settings[1]
         if make not in common:
             common[make] = make(config, own)
         found: S = common[make]
@@ -145,7 +146,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
 
     def store(self, shard: GroupShard, result: Result[R]) -> Result[R]:
         result = super().store(shard, result)
-        if self.serves(shard):  # requests of a loading shard are taken after the load
+        if self.serves(shard):  # a loading shard schedules its states after the load
             for states in shard.coordinator.share_states.take():
                 self.share_state_initializer.schedule(shard, states)
         return result
@@ -159,12 +160,12 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
     def _expiry_interval_ms(self) -> int:
         return self._context.config.offsets_retention_check_interval_ms
 
-    def _note(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         past = self.history.of(event.group_id)
         begun = reason_of(past, event)
         if begun is not None:
             self.rebalances[begun] += 1
-        reason = rebalance_ended_by(past, event)
+        reason = cause_of_ended_rebalance(past, event)
         self.history.note(event.group_id, event)
         logger.log(
             logging.DEBUG if reason is None else logging.INFO,
@@ -183,9 +184,11 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         """
         shard = self._shards.get(index)
         if shard is not None:
-            self._begin([self._ended(shard, producer_id, commit=commit)])
+            self._begin([self._apply_transaction_end(shard, producer_id, commit=commit)])
 
-    def _ended(self, shard: GroupShard, producer_id: int, *, commit: bool) -> Iterator[int]:
+    def _apply_transaction_end(
+        self, shard: GroupShard, producer_id: int, *, commit: bool
+    ) -> Iterator[int]:
         """Apply the end of a transaction in pieces, while its groups are closed to requests."""
         groups = tuple(shard.coordinator.groups_in_transaction(producer_id))
         pieces = shard.coordinator.end_transaction(producer_id, commit=commit)

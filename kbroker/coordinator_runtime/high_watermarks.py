@@ -18,8 +18,8 @@ from .partition_writer import PartitionWriter
 
 # Default timeout for the responses of other leaders, in seconds.
 ANSWER_SECONDS = 10
+# Maximum number of partitions per request.
 ROWS_MAX = 500
-"""Maximum number of partitions per request."""
 LATEST = -1
 
 TopicPartition: TypeAlias = tuple[str, int]
@@ -43,7 +43,7 @@ async def high_watermarks(
         seconds: Timeout for the responses of other leaders, in seconds.
     """
     ends: Ends = {}
-    elsewhere: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+    by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for partition in requested:
         known = context.cluster.partition(*partition)
         if known is None:
@@ -51,20 +51,22 @@ async def high_watermarks(
         elif known.leader == NO_LEADER:
             ends[partition] = ErrorCode.LEADER_NOT_AVAILABLE
         elif known.leader == context.node_id:
-            ends[partition] = _end_here(partitions, partition)
+            ends[partition] = _local_high_watermark(partitions, partition)
         else:
-            elsewhere[known.leader].append(partition)
+            by_leader[known.leader].append(partition)
             ends[partition] = (
                 ErrorCode.LEADER_NOT_AVAILABLE
             )  # replaced by the response of the leader
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
-            for node_id, some in elsewhere.items():
+            for node_id, some in by_leader.items():
                 nursery.start_soon(_ask, peers, node_id, some, ends)
     return ends
 
 
-def _end_here(partitions: PartitionWriter, partition: TopicPartition) -> int | ErrorCode:
+def _local_high_watermark(
+    partitions: PartitionWriter, partition: TopicPartition
+) -> int | ErrorCode:
     try:
         replica = partitions.named_replica(*partition)
     except KafkaError as error:

@@ -32,9 +32,9 @@ RECORDS_PER_STEP = 10
 # Records to replay while clients wait (a few milliseconds).
 RECORDS_AT_ONCE = 100
 # Maximum number of `RECORDS_AT_ONCE` replays before a node starts serving.
-TURNS_AT_START = 100
+REPLAYS_AT_START = 100
 # Idle time after a slice of background work, as a multiple of the slice.
-REST = 1
+IDLE_FACTOR = 1
 
 Batches: TypeAlias = Iterator[tuple[BatchHeader, Iterator[Record | OversizedRecord | None]]]
 
@@ -58,7 +58,7 @@ class Load(Generic[C]):
 
     @property
     def bytes(self) -> int:
-        """Return the size of the log to replay."""
+        """Size of the log to replay, in bytes."""
         return self.shard.replica.log.segments.size
 
 
@@ -118,11 +118,11 @@ class CoordinatorLoader(Generic[C]):
         end_offset = replica.log.log_end_offset
         if replica.log.high_watermark < end_offset and is_replicated:
             load.waits_for_commit = True
-            replica.commits.add(end_offset, partial(self._may_go_on, load))
+            replica.commits.add(end_offset, partial(self._on_commit, load))
         self._more_loads.set()
         return load
 
-    def _may_go_on(self, load: Load[C], committed: bool) -> None:
+    def _on_commit(self, load: Load[C], committed: bool) -> None:
         """Continue a load whose log is committed, or drop it if leadership was lost."""
         load.waits_for_commit = False
         if not committed:
@@ -130,7 +130,7 @@ class CoordinatorLoader(Generic[C]):
         self._more_loads.set()
 
     def drop(self, shard: Shard[C]) -> None:
-        """Drop the load of a coordinator, if there is one. It has no pending requests yet."""
+        """Drop the load of a coordinator, if any. The coordinator has no pending requests yet."""
         load = self._loads.get(shard.replica.index)
         if load is not None and load.shard is shard:
             del self._loads[shard.replica.index]
@@ -141,8 +141,8 @@ class CoordinatorLoader(Generic[C]):
         for load in self:
             self.drop(load.shard)
 
-    def note_deleted_topics(self) -> None:
-        """Note that topics were deleted during the loads."""
+    def record_deleted_topics(self) -> None:
+        """Record in each load that topics were deleted during the load."""
         for load in self._loads.values():
             load.missed_topics = True
 
@@ -206,11 +206,11 @@ class CoordinatorLoader(Generic[C]):
 
         Coordinators of damaged partitions are skipped.
         """
-        turns = TURNS_AT_START
+        replays = REPLAYS_AT_START
         for load in sorted(self, key=lambda load: load.bytes):
-            while turns and self._is_ready(load):
-                await self._try_to_go_on(load, RECORDS_AT_ONCE)
-                turns -= 1
+            while replays and self._is_ready(load):
+                await self._try_to_replay(load, RECORDS_AT_ONCE)
+                replays -= 1
                 await trio.lowlevel.checkpoint()  # lets requests of other nodes run
 
     async def run(self) -> None:
@@ -222,17 +222,17 @@ class CoordinatorLoader(Generic[C]):
 
     async def _finish(self) -> None:
         """Load one coordinator after another in the background."""
-        duty_cycle = DutyCycle(rest=REST)
+        duty_cycle = DutyCycle(rest=IDLE_FACTOR)
         while load := next(filter(self._is_ready, self._loads.values()), None):
             while self._is_ready(load):
-                await self._try_to_go_on(load, RECORDS_PER_STEP)
+                await self._try_to_replay(load, RECORDS_PER_STEP)
                 await duty_cycle.pause()
 
     def _is_ready(self, load: Load[C]) -> bool:
         """Return True if a load is unfinished, its leadership holds and its log is committed."""
         return self._loads.get(load.shard.replica.index) is load and not load.waits_for_commit
 
-    async def _try_to_go_on(self, load: Load[C], records: int) -> None:
+    async def _try_to_replay(self, load: Load[C], records: int) -> None:
         if load.wanted is not None:
             await load.wanted()
             load.wanted = None

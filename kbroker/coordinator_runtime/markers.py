@@ -16,7 +16,7 @@ from kbroker.protocol.records import Marker
 
 # Maximum number of markers per request.
 MARKERS_MAX = 1000
-# Timeout of a request in seconds. After it, another node may lead the partitions.
+# Timeout of a request in seconds. After that time, another node may lead the partitions.
 ANSWER_SECONDS = 10
 # Transaction versions in WriteTxnMarkers.
 FIRST_PROTOCOL, SECOND_PROTOCOL = 1, 2

@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 # Number of partitions of an internal topic in an in-memory cluster.
 MEMORY_PARTITIONS = 1
 # Log level of errors that were logged before.
-NO_NEWS = logging.DEBUG
+REPEATED_ERROR_LEVEL = logging.DEBUG
 
 R = TypeVar("R")
 
@@ -112,7 +112,7 @@ class Shards(ABC, Generic[C]):
             replay=self._load_records,
             begin=self._begin_serving,
             serve=self._serve,
-            report=self._cannot_load,
+            report=self._log_load_failure,
         )
         self.deadlines = Deadlines(context.clock, self.shards, self.run_all)
 
@@ -129,7 +129,7 @@ class Shards(ABC, Generic[C]):
         """Return the interval between two expiration passes, in ms."""
 
     @abstractmethod
-    def _note(self, event: Any) -> None:
+    def _record_event(self, event: Any) -> None:
         """Store and log one event of a result."""
 
     def _run_in_background(self, shard: Shard[C], work: Pieces) -> None:
@@ -255,7 +255,7 @@ class Shards(ABC, Generic[C]):
         if topic is not None:
             index = hash_partition(key, len(topic.partitions))
             if index in self._shards:
-                self._lose(self._shards[index])
+                self._drop_lost(self._shards[index])
             with suppress(KafkaError):  # requests for this coordinator get the error
                 self._load_now(topic, index)
 
@@ -264,7 +264,7 @@ class Shards(ABC, Generic[C]):
     def topics_changed(self, event: TopicsChanged) -> None:
         """Process changes of the internal topic's leaders, after the replicas were updated."""
         if event.deleted:
-            self._loader.note_deleted_topics()
+            self._loader.record_deleted_topics()
         if any(topic.name == self.topic for topic in (*event.deleted, *event.changed)):
             self.settle()
 
@@ -273,7 +273,7 @@ class Shards(ABC, Generic[C]):
         topic = self._context.cluster.topics.get(self.topic)
         for shard in self.known_shards():
             if topic is None or shard.replica.topic.id != topic.id or not _is_led(shard):
-                self._lose(shard)
+                self._drop_lost(shard)
         if topic is None or self._retired:
             return
         for index in range(len(topic.partitions)):
@@ -287,9 +287,9 @@ class Shards(ABC, Generic[C]):
         try:
             self._begin_load(topic, index)
         except KafkaError as error:
-            self._cannot_load(index, error.__cause__ or error)
+            self._log_load_failure(index, error.__cause__ or error)
 
-    def _cannot_load(self, index: int, error: BaseException) -> None:
+    def _log_load_failure(self, index: int, error: BaseException) -> None:
         if isinstance(error, StorageError):
             return  # `Partitions` logged why the partition is offline
         text = f"cannot load the coordinator of {self.topic}-{index}: {error}"
@@ -323,11 +323,11 @@ class Shards(ABC, Generic[C]):
 
     def _begin_serving(self, shard: Shard[C]) -> Iterator[int]:
         """Start a coordinator whose log was replayed, and yield the cost of each piece."""
-        counts = 0  # the first piece is free, so that small coordinators serve at once
+        cost = 0  # the first piece is free, so that small coordinators serve at once
         for result in shard.coordinator.on_loaded(self.now()):
             self.run(shard, result)
-            yield counts
-            counts = RECORDS_AT_ONCE
+            yield cost
+            cost = RECORDS_AT_ONCE
 
     def _serve(self, load: Load[C]) -> None:
         """Add a loaded coordinator to those that serve."""
@@ -380,7 +380,8 @@ class Shards(ABC, Generic[C]):
 
     def store(self, shard: Shard[C], result: Result[R]) -> Result[R]:
         """Append and replay one result, and return the result to release."""
-        undo, result.on_failure = result.on_failure, None  # it may reference the result itself
+        # The callback may reference the result: drop it from the result (reference cycle).
+        undo, result.on_failure = result.on_failure, None
         if result.records:
             try:
                 self._append(shard, result)
@@ -389,7 +390,7 @@ class Shards(ABC, Generic[C]):
                 assert undo is not None
                 result = undo(error.code, self.now())
         for event in result.events:
-            self._note(event)
+            self._record_event(event)
         if result.work is not None:
             self._run_in_background(shard, result.work)
         self.deadlines.arm(shard)
@@ -404,13 +405,13 @@ class Shards(ABC, Generic[C]):
             level = (
                 logging.ERROR
                 if self._context.error_log.is_new(f"{self.topic}: {error}")
-                else NO_NEWS
+                else REPEATED_ERROR_LEVEL
             )
         elif error.code == ErrorCode.NOT_ENOUGH_REPLICAS:
             level = (
                 logging.WARNING
                 if self._context.error_log.is_new(f"{self.topic}: {error}")
-                else NO_NEWS
+                else REPEATED_ERROR_LEVEL
             )
         logger.log(level, "could not append records to %s: %s", self.topic, str(error))
 
@@ -473,7 +474,7 @@ class Shards(ABC, Generic[C]):
     ) -> R | ShardPending | None:
         """Release responses when the state that they are based on is committed.
 
-        If nothing is in flight, they are released immediately.
+        If all records are committed already, the responses are released immediately.
         """
         log = shard.replica.log
         slot = response if isinstance(response, PendingResponse) else None
@@ -487,7 +488,7 @@ class Shards(ABC, Generic[C]):
         def at_high_watermark(committed: bool) -> None:
             given, answer = answers, response
             if not committed:
-                self._lose(shard)
+                self._drop_lost(shard)
                 given = [each.refused(ErrorCode.NOT_COORDINATOR) for each in answers]
                 answer = refused(response, ErrorCode.NOT_COORDINATOR)
             send_answers(given)
@@ -498,7 +499,7 @@ class Shards(ABC, Generic[C]):
         return pending
 
     def _pending(self, shard: Shard[C], response: object) -> ShardPending:
-        """Return a pending response. If other replicas must commit it, it has a timeout."""
+        """Return a pending response, with a timeout if the commit depends on other replicas."""
         if isinstance(response, PendingResponse):
             return ShardPending(self, shard, response)
         if len(shard.replica.partition.replicas) == 1:
@@ -512,7 +513,7 @@ class Shards(ABC, Generic[C]):
             on_timeout=lambda: refused(response, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         )
 
-    def _lose(self, shard: Shard[C]) -> None:
+    def _drop_lost(self, shard: Shard[C]) -> None:
         """Drop a coordinator whose partition was lost; its state may be ahead of the log."""
         index = shard.replica.index
         self._loader.drop(shard)
@@ -524,7 +525,7 @@ class Shards(ABC, Generic[C]):
         """Drop all coordinators, and fail their pending requests."""
         self._loader.drop_all()
         for shard in self.shards():
-            self._lose(shard)
+            self._drop_lost(shard)
 
     def retire(self) -> None:
         """Drop all coordinators, and create no more from now on."""

@@ -70,7 +70,7 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
     def _expiry_interval_ms(self) -> int:
         return REWRITE_INTERVAL_MS
 
-    def _note(self, event: Any) -> None:
+    def _record_event(self, event: Any) -> None:
         raise AssertionError(f"share coordinators have no events: {event}")
 
     def perform(

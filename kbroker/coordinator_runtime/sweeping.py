@@ -11,7 +11,7 @@ from kbroker.cluster.node_context import NodeContext
 from kbroker.coordinator import Pieces
 from kbroker.runtime.time_slices import DutyCycle, TimeSlice
 
-from .loading import RECORDS_AT_ONCE, REST
+from .loading import IDLE_FACTOR, RECORDS_AT_ONCE
 from .partition_writer import PartitionWriter
 from .shard import C, Shard
 from .shards import Shards
@@ -54,7 +54,7 @@ class SweepingShards(Shards[C]):
         while True:
             await self._more_sweeps.wait()
             self._more_sweeps = trio.Event()
-            duty_cycle = DutyCycle(rest=REST)
+            duty_cycle = DutyCycle(rest=IDLE_FACTOR)
             while self._sweeps:
                 sweep = self._sweeps.popleft()
                 if next(sweep, None) is not None:

@@ -131,7 +131,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     def _expiry_interval_ms(self) -> int:
         return self._context.config.transaction_remove_expired_interval_ms
 
-    def _note(self, event: TransactionEvent) -> None:
+    def _record_event(self, event: TransactionEvent) -> None:
         self.history.note(event.transactional_id, event)
         logger.log(
             logging.INFO if event.by_coordinator else logging.DEBUG,
@@ -268,7 +268,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     ) -> None:
         """Write the markers of a transaction whose decision is durable."""
         if not committed:
-            self._lose(shard)
+            self._drop_lost(shard)
             return
         for pending_end in self._ends.get(transactional_id, ()):
             pending_end.is_decided = True
@@ -431,8 +431,8 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         for pending_end in self._ends.pop(transactional_id, ()):
             pending_end.pending.resolve(pending_end.response)
 
-    def _lose(self, shard: TransactionShard) -> None:
-        super()._lose(shard)
+    def _drop_lost(self, shard: TransactionShard) -> None:
+        super()._drop_lost(shard)
         for transactional_id, waiting in tuple(self._ends.items()):
             if waiting[0].shard is shard:
                 for pending_end in waiting:

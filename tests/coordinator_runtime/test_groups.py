@@ -272,7 +272,7 @@ async def test_delete_group_fails_if_coordinator_is_lost(
 
     def lose(count: int) -> None:
         if count == 3:
-            groups._lose(shard)
+            groups._drop_lost(shard)
 
     run_before_appends(monkeypatch, lose)
     assert await delete_group(wire) == ErrorCode.NOT_COORDINATOR
@@ -314,7 +314,7 @@ async def test_losing_coordinator_reopens_groups_of_ending_transaction(broker: B
     groups = broker.node.groups
     groups.end_transaction(0, PRODUCER_ID, commit=True)
     assert groups._closed == {"wide": 1}
-    groups._lose(groups._shards[0])
+    groups._drop_lost(groups._shards[0])
     await until(lambda: not groups._closed)
 
 

@@ -46,9 +46,9 @@ async def test_large_log_is_loaded_while_other_requests_are_served() -> None:
 @pytest.fixture
 def slow_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make loads progress mainly through requests, and hardly in the background."""
-    monkeypatch.setattr("kbroker.coordinator_runtime.loading.TURNS_AT_START", 1)
+    monkeypatch.setattr("kbroker.coordinator_runtime.loading.REPLAYS_AT_START", 1)
     monkeypatch.setattr("kbroker.coordinator_runtime.loading.RECORDS_AT_ONCE", 10)
-    monkeypatch.setattr("kbroker.coordinator_runtime.loading.REST", 1e9)
+    monkeypatch.setattr("kbroker.coordinator_runtime.loading.IDLE_FACTOR", 1e9)
 
 
 async def fill(directory: Path, commits: int = 20) -> None:
@@ -121,9 +121,9 @@ async def test_small_coordinators_are_loaded_before_node_serves(
             assert await commit(wire, 1, group=group) == 0
         for offset in range(20):
             assert await commit(wire, offset, partitions=200) == 0
-    monkeypatch.setattr("kbroker.coordinator_runtime.loading.TURNS_AT_START", 50)
+    monkeypatch.setattr("kbroker.coordinator_runtime.loading.REPLAYS_AT_START", 50)
     monkeypatch.setattr("kbroker.coordinator_runtime.loading.RECORDS_AT_ONCE", 20)
-    monkeypatch.setattr("kbroker.coordinator_runtime.loading.REST", 1e9)
+    monkeypatch.setattr("kbroker.coordinator_runtime.loading.IDLE_FACTOR", 1e9)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         service = broker.node.groups
         large = hash_partition("g", 50)

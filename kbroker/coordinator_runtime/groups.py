@@ -166,7 +166,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         if begun is not None:
             self.rebalances[begun] += 1
         reason = cause_of_ended_rebalance(past, event)
-        self.history.note(event.group_id, event)
+        self.history.add(event.group_id, event)
         logger.log(
             logging.DEBUG if reason is None else logging.INFO,
             "group %s: %s%s; now %s, generation %d",

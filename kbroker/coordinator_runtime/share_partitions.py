@@ -118,7 +118,7 @@ class SharePartition:
         delivery: Delivery state, None until the share coordinator has returned it.
         failure: Error of the share coordinator, if the state could not be loaded.
         waits: Pending fetches, longest wait first.
-        is_left: True if no member has a session on this node. The share partition is dropped when
+        is_unused: True if no member has a session on this node. The share partition is dropped when
             its pending writes are persisted.
     """
 
@@ -127,7 +127,7 @@ class SharePartition:
         "closed",
         "delivery",
         "failure",
-        "is_left",
+        "is_unused",
         "is_writing",
         "key",
         "leader_epoch",
@@ -151,7 +151,7 @@ class SharePartition:
         self.waits: dict[FetchWait, None] = {}
         self.writes: list[_Write] = []
         self.is_writing = False
-        self.is_left = False
+        self.is_unused = False
         self.closed = False
         self.armed_ms: float = math.inf
 
@@ -161,9 +161,9 @@ class SharePartition:
         """Count new readable bytes for all pending fetches, and wake one of them."""
         for wait in self.waits:
             wait.count(size)
-        self.pass_on()
+        self.wake_next()
 
-    def settled(self) -> None:
+    def on_transactions_ended(self) -> None:
         """Wake a pending fetch after transactions have ended."""
         self.offer()
 
@@ -178,7 +178,7 @@ class SharePartition:
         """Wake a pending fetch, because records of unknown size may be available."""
         self.grow(sys.maxsize)
 
-    def pass_on(self) -> None:
+    def wake_next(self) -> None:
         """Wake the longest-waiting fetch that is due, if there are records.
 
         The fetch takes records and calls this method again.
@@ -243,7 +243,7 @@ class SharePartitionManager:
         self._partitions = partitions
         self._persister = persister
         self._share_partitions: dict[SharePartitionKey, SharePartition] = {}
-        self._of_partition: dict[tuple[UUID, int], dict[SharePartition, None]] = {}
+        self._by_topic_partition: dict[tuple[UUID, int], dict[SharePartition, None]] = {}
         self._settings: dict[str, ShareSettings] = {}
         self._to_load: list[SharePartition] = []
         self._to_write: dict[SharePartition, None] = {}
@@ -299,12 +299,12 @@ class SharePartitionManager:
         share = SharePartitionKey(group_id, topic.id, index)
         known = self._share_partitions.get(share)
         if known is not None:
-            known.is_left = False
+            known.is_unused = False
             return known
         share_partition = SharePartition(share, replica, partial(self.settings, group_id))
         self._share_partitions[share] = share_partition
         replica.add_listener(share_partition)
-        self._of_partition.setdefault((topic.id, index), {})[share_partition] = None
+        self._by_topic_partition.setdefault((topic.id, index), {})[share_partition] = None
         self._to_load.append(share_partition)
         self._more_work.set()
         return share_partition
@@ -321,23 +321,23 @@ class SharePartitionManager:
         share_partition.replica.remove_listener(share_partition)
         del self._share_partitions[share_partition.key]
         key = share_partition.key.topic_id, share_partition.key.partition
-        others = self._of_partition[key]
+        others = self._by_topic_partition[key]
         del others[share_partition]
         if not others:
-            del self._of_partition[key]
+            del self._by_topic_partition[key]
         writes, share_partition.writes = share_partition.writes, []
         for write in writes:
             write.done.resolve(Outcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self._to_write.pop(share_partition, None)
         share_partition.wake()
 
-    def leave(self, group_id: str) -> None:
+    def drop_group(self, group_id: str) -> None:
         """Drop the share partitions of a group without sessions once their writes are persisted."""
         for share_partition in [
             each for each in self._share_partitions.values() if each.key.group_id == group_id
         ]:
             if share_partition.is_busy:
-                share_partition.is_left = True
+                share_partition.is_unused = True
             else:
                 self.drop(share_partition)
 
@@ -350,7 +350,7 @@ class SharePartitionManager:
             (topic.id, index) for topic in event.deleted for index in range(len(topic.partitions))
         ]
         for key in changed:
-            self._drop_lost(tuple(self._of_partition.get(key, ())))
+            self._drop_lost(tuple(self._by_topic_partition.get(key, ())))
 
     def settle(self) -> None:
         """Drop all share partitions that this node no longer leads."""
@@ -456,9 +456,11 @@ class SharePartitionManager:
         async with trio.open_nursery() as nursery:
             for share_partition in share_partitions:
                 if not share_partition.closed:
-                    nursery.start_soon(self._loaded, share_partition, rows[share_partition.key])
+                    nursery.start_soon(
+                        self._finish_load, share_partition, rows[share_partition.key]
+                    )
 
-    async def _loaded(
+    async def _finish_load(
         self, share_partition: SharePartition, row: ReadShareGroupStateResponse.Partition
     ) -> None:
         settings = share_partition.settings  # avoids a reference cycle through `share_partition`
@@ -481,9 +483,8 @@ class SharePartitionManager:
             )
             share_partition.state_epoch = row.state_epoch
         except KafkaError as error:
-            share_partition.failure = error.with_traceback(
-                None
-            )  # its frames reference `share_partition` (reference cycle)
+            # Drop the traceback: its frames reference `share_partition` (reference cycle).
+            share_partition.failure = error.with_traceback(None)
             self.drop(share_partition)
         share_partition.offer()
 
@@ -540,14 +541,14 @@ class SharePartitionManager:
             )
         answers = await self._persister.write(rows)
         for share_partition in share_partitions:
-            self._written(
+            self._finish_write(
                 share_partition,
                 share_partition.delivery,
                 taken[share_partition],
                 answers[share_partition.key],
             )
 
-    def _written(
+    def _finish_write(
         self,
         share_partition: SharePartition,
         delivery: ShareDelivery | None,
@@ -570,7 +571,7 @@ class SharePartitionManager:
             else:
                 delivery.stored(write.change)
             write.done.resolve(outcome)
-        if outcome.code in FENCING or (share_partition.is_left and not share_partition.writes):
+        if outcome.code in FENCING or (share_partition.is_unused and not share_partition.writes):
             self.drop(share_partition)
         elif share_partition.writes:
             self._to_write[share_partition] = None
@@ -586,7 +587,7 @@ class SharePartitionManager:
         return self._context.clock.coordinator_ms()
 
     def arm(self, share_partition: SharePartition) -> None:
-        """Schedule a timer if the next lock expiry is earlier than the known one."""
+        """Schedule a timer if the next lock expiry is earlier than the scheduled one."""
         wake_at = share_partition.delivery.wake_at if share_partition.delivery is not None else None
         if (
             wake_at is not None

@@ -83,7 +83,7 @@ class SharePersister:
 
     Args:
         states: Share coordinators of this node.
-        peers: Connections to other nodes. They are used for nothing else, because a response waits
+        peers: Connections to other nodes. No other requests use them, because a response waits
             until the records are committed.
         node_id: ID of this node.
     """
@@ -112,7 +112,7 @@ class SharePersister:
     async def write(
         self, rows: Mapping[SharePartitionKey, WriteShareGroupStateRequest.Partition]
     ) -> dict[SharePartitionKey, WriteShareGroupStateResponse.Partition]:
-        """Store what changed in share partitions."""
+        """Store changes of the states of share partitions."""
         return await self._ask(WRITE, rows)
 
     async def delete(
@@ -144,52 +144,52 @@ class SharePersister:
     async def _ask_some(
         self, api: _Api, left: dict[SharePartitionKey, Row], answers: dict[SharePartitionKey, Any]
     ) -> None:
-        """Send one request's rows, with retries, until all of them have a response."""
+        """Send the rows of one request, with retries, until each row has a response."""
         for share, row in left.items():
             row.partition = share.partition
         backoff = Backoff(RETRY_BACKOFF_SECONDS_MAX)
         with trio.move_on_after(ANSWER_SECONDS):
             while left:
-                await self._try(api, left, answers)
+                await self._send_once(api, left, answers)
                 left = {share: row for share, row in left.items() if share not in answers}
                 if left:
                     await trio.sleep(backoff.next())
-        refused = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        answers.update((share, _refused(api, share, refused)) for share in left)
+        error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answers.update((share, _error_row(api, share, error)) for share in left)
 
-    async def _try(
+    async def _send_once(
         self,
         api: _Api,
         rows: Mapping[SharePartitionKey, Row],
         answers: dict[SharePartitionKey, Any],
     ) -> None:
-        """Send rows once; rows that must be retried get no answer."""
+        """Send rows once. Rows that must be retried get no entry in `answers`."""
         try:
             await self._states.create_topic()
         except KafkaError as error:
             if error.code not in RETRIABLE_ERRORS:
-                answers.update((share, _refused(api, share, error)) for share in rows)
+                answers.update((share, _error_row(api, share, error)) for share in rows)
             return
         async with trio.open_nursery() as nursery:
-            for (node_id, group_id), shares in self._places(rows).items():
+            for (node_id, group_id), shares in self._group_by_coordinator(rows).items():
                 asked = {share: rows[share] for share in shares}
                 if node_id == self._node_id:
-                    nursery.start_soon(self._ask_here, api, asked, answers)
+                    nursery.start_soon(self._ask_local, api, asked, answers)
                 else:
                     nursery.start_soon(self._ask_node, api, node_id, group_id, asked, answers)
 
-    def _places(
+    def _group_by_coordinator(
         self, shares: Iterable[SharePartitionKey]
     ) -> dict[tuple[int, str], list[SharePartitionKey]]:
-        """Group share partitions by node and group ID, without those that have no coordinator."""
-        places: defaultdict[tuple[int, str], list[SharePartitionKey]] = defaultdict(list)
+        """Group share partitions by coordinator node and group ID. Omit those without a node."""
+        groups: defaultdict[tuple[int, str], list[SharePartitionKey]] = defaultdict(list)
         for share in shares:
             node_id = self.coordinator_id(share)
             if node_id != NO_LEADER:
-                places[node_id, share.group_id].append(share)
-        return places
+                groups[node_id, share.group_id].append(share)
+        return groups
 
-    async def _ask_here(
+    async def _ask_local(
         self,
         api: _Api,
         rows: Mapping[SharePartitionKey, Row],
@@ -202,7 +202,7 @@ class SharePersister:
                 outcomes[share] = states.perform(api.operation, share, row)
         for share, outcome in outcomes.items():
             for row in await outcome_of(outcome) or ():
-                _keep(answers, share, row)
+                _add_final(answers, share, row)
 
     async def _ask_node(
         self,
@@ -217,10 +217,10 @@ class SharePersister:
             for topic_id, row in _rows(answer):
                 share = SharePartitionKey(group_id, topic_id, row.partition)
                 if share in rows:
-                    _keep(answers, share, row)
+                    _add_final(answers, share, row)
 
 
-def _keep(answers: dict[SharePartitionKey, Any], share: SharePartitionKey, row: Row) -> None:
+def _add_final(answers: dict[SharePartitionKey, Any], share: SharePartitionKey, row: Row) -> None:
     if row.error_code not in RETRIABLE_ERRORS:
         answers[share] = row
 
@@ -244,7 +244,7 @@ def _rows(answer: Any) -> Iterator[tuple[UUID, Row]]:
             yield topic.topic_id, row
 
 
-def _refused(api: _Api, share: SharePartitionKey, error: KafkaError) -> Row:
+def _error_row(api: _Api, share: SharePartitionKey, error: KafkaError) -> Row:
     return api.response.Partition(
         partition=share.partition, error_code=error.code, error_message=error.message
     )

@@ -25,12 +25,12 @@ from .share_persister import SharePersister
 
 logger = logging.getLogger(__name__)
 
+# Maximum number of groups whose states are initialized at the same time.
 AT_ONCE = 20
-"""Maximum number of groups whose states are initialized at the same time."""
+# Maximum number of partitions of one group per request.
 PARTITIONS_AT_ONCE = 1_000
-"""Maximum number of partitions of one group per request."""
+# Start offset that the leader of the share partition has to determine.
 NO_OFFSET = -1
-"""Start offset that the leader of the share partition has to determine."""
 
 GroupShard: TypeAlias = Shard[GroupCoordinator]
 GroupShards: TypeAlias = Shards[GroupCoordinator]
@@ -85,12 +85,12 @@ class ShareStateInitializer:
         states: StatesToInitialize,
         start_of: Callable[[SharePartitionKey], int],
     ) -> Failures:
-        """Initialize states of a group, record which of them exist, and return the failures.
+        """Initialize states of a group, record the outcome of each, and return the failures.
 
         Args:
             shard: Shard of the group.
             states: States to initialize.
-            start_of: Return the start offset of a share partition.
+            start_of: Returns the start offset of a share partition.
         """
         failed: Failures = {}
         for shares in _pieces(states.group_id, states.partitions):
@@ -103,8 +103,8 @@ class ShareStateInitializer:
                 for share in shares
             }
             answers = await self._persister.initialize(rows)
-            made, not_made = _by_outcome(answers, failed)
-            for partitions, well in ((made, True), (not_made, False)):
+            initialized, not_initialized = _by_outcome(answers, failed)
+            for partitions, well in ((initialized, True), (not_initialized, False)):
                 if partitions and self._groups.serves(shard):
                     coordinator = shard.coordinator
                     result = coordinator.share_states.made(states.group_id, partitions, well=well)
@@ -140,7 +140,7 @@ def _pieces(group_id: str, partitions: Target) -> Iterator[list[SharePartitionKe
 def _by_outcome(
     answers: Mapping[SharePartitionKey, Any], failed: Failures
 ) -> tuple[dict[UUID, set[int]], dict[UUID, set[int]]]:
-    """Split partitions by outcome, by topic ID, and add the failed ones to `failed`."""
+    """Return the successful and the failed partitions, by topic ID. Add errors to `failed`."""
     done: dict[UUID, set[int]] = {}
     not_done: dict[UUID, set[int]] = {}
     for share, row in answers.items():

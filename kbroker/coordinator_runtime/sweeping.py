@@ -58,7 +58,6 @@ class SweepingShards(Shards[C]):
             while self._sweeps:
                 sweep = self._sweeps.popleft()
                 if next(sweep, None) is not None:
-                    self._sweeps.append(
-                        sweep
-                    )  # round-robin: no sweep waits for the others to finish
+                    # Round-robin: no sweep waits until the others are finished.
+                    self._sweeps.append(sweep)
                 await duty_cycle.pause()

@@ -1,7 +1,7 @@
 """Transaction coordinators of a node, whose state is stored in `__transaction_state`.
 
-EndTxn is answered when the markers are committed in all partitions, so readers then see the end of
-the transaction. (Kafka answers when the decision is stored.)
+The response to EndTxn is sent when the markers are committed in all partitions, so readers then see
+the end of the transaction. (Kafka responds when the decision is stored.)
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ R = TypeVar("R")
 
 
 class OffsetsEnded(Protocol):
-    """Called for each marker in `__consumer_offsets` with its partition, producer and outcome."""
+    """Callback for each marker in `__consumer_offsets`, with partition, producer and outcome."""
 
     def __call__(self, index: int, producer_id: int, *, commit: bool) -> None: ...
 
@@ -132,7 +132,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         return self._context.config.transaction_remove_expired_interval_ms
 
     def _record_event(self, event: TransactionEvent) -> None:
-        self.history.note(event.transactional_id, event)
+        self.history.add(event.transactional_id, event)
         logger.log(
             logging.INFO if event.by_coordinator else logging.DEBUG,
             "transactional ID %s: %s; now %s, producer ID %d, epoch %d",
@@ -211,7 +211,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
 
         Returns:
             NONE if the partitions were added durably and the transaction is still open. The caller
-            may then append records, if it does so before anything else happens.
+            may then append records, but must not yield to the event loop before the append.
         """
         try:
             shard = self.shard(transactional_id)
@@ -241,7 +241,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             return self.run(shard, result)
         pending_end = _PendingEnd(shard, result.response)
         pending = pending_end.pending
-        # Added first: if nothing has to be awaited, `store` already completes the response.
+        # Register the response first: if no marker has to be awaited, `store` completes it.
         self._ends.setdefault(transactional_id, []).append(pending_end)
         stored = self.store(shard, result)
         if stored is not result:
@@ -291,10 +291,10 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         if known is None:
             ending.unwritten.discard(partition)  # the topic was deleted
         elif known.leader == self._context.node_id:
-            self._write_own(ending, partition)
+            self._write_local_marker(ending, partition)
         elif known.leader != NO_LEADER:
             ending.waits += 1
-            done = partial(self._marker_done, ending, partition)
+            done = partial(self._on_marker_done, ending, partition)
             self._markers.send(known.leader, DueMarker(partition, ending.end, done))
 
     async def end_large_transactions(self) -> None:
@@ -304,9 +304,9 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             self._large_changed = trio.Event()
             large, self._large = self._large, []
             for ending in large:
-                await self._write_in_turns(ending)
+                await self._write_in_time_slices(ending)
 
-    async def _write_in_turns(self, ending: _EndingTransaction) -> None:
+    async def _write_in_time_slices(self, ending: _EndingTransaction) -> None:
         time_slice = TimeSlice(self._context.fair_queue)
         ending.waits += 1  # keeps the transaction open until all markers are sent
         async for partition in time_slice.each(sorted(ending.unwritten)):
@@ -315,7 +315,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         ending.waits -= 1
         self._complete_or_retry(ending)
 
-    def _write_own(self, ending: _EndingTransaction, partition: tuple[str, int]) -> None:
+    def _write_local_marker(self, ending: _EndingTransaction, partition: tuple[str, int]) -> None:
         end = ending.end
         try:
             replica = self.append_marker(
@@ -330,15 +330,17 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             ending.unwritten.discard(partition)
             return
         ending.waits += 1
-        replica.commits.add(log.log_end_offset, partial(self._own_marker_done, ending, partition))
+        replica.commits.add(
+            log.log_end_offset, partial(self._on_local_marker_done, ending, partition)
+        )
 
-    def _own_marker_done(
+    def _on_local_marker_done(
         self, ending: _EndingTransaction, partition: tuple[str, int], committed: bool
     ) -> None:
         code = ErrorCode.NONE if committed else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        self._marker_done(ending, partition, code)
+        self._on_marker_done(ending, partition, code)
 
-    def _marker_done(
+    def _on_marker_done(
         self, ending: _EndingTransaction, partition: tuple[str, int], code: ErrorCode
     ) -> None:
         ending.waits -= 1
@@ -398,12 +400,12 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
     def _retry_later(self, ending: _EndingTransaction) -> None:
         ending.tries += 1
         if ending.unwritten and ending.tries == TRIES_BEFORE_WARNING:
-            where = some_of([f"{topic}-{index}" for topic, index in sorted(ending.unwritten)])
+            places = some_of([f"{topic}-{index}" for topic, index in sorted(ending.unwritten)])
             logger.warning(
                 "transactional ID %s: cannot write markers to %s; retrying until "
                 "the leaders accept them",
                 ending.transactional_id,
-                where,
+                places,
             )
         self._stuck.append(ending)
         self._stuck_changed.set()
@@ -459,7 +461,7 @@ class _PendingEnd:
         self.pending = Pending(deadline=deadline, on_timeout=self._late_response)
 
     def _late_response(self) -> EndTxnResponse:
-        """Return an error unless the decision is replicated, since failover could lose it."""
+        """Return an error unless the decision is replicated: failover could lose the decision."""
         if self.is_decided:
             return self.response
         return EndTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -489,7 +489,7 @@ def _is_ready(share_partition: SharePartition) -> bool:
 def _wake_others(found: Iterable[_Found]) -> None:
     """Let other members acquire the remaining records."""
     for each in found:
-        each.share_partition.pass_on()
+        each.share_partition.wake_next()
 
 
 def _closed_partitions(found: Iterable[_Found]) -> Iterator[tuple[_Found, KafkaError]]:

@@ -33,7 +33,7 @@ class ShareGroups:
         self.persister = SharePersister(self.states, peers, context.node_id)
         self.partitions = SharePartitionManager(context, partitions, self.persister)
         self.sessions = ShareSessions(
-            context.config.share_sessions_max, self.release, self.partitions.leave
+            context.config.share_sessions_max, self.release, self.partitions.drop_group
         )
 
     def release(self, session: ShareSession) -> None:

@@ -62,7 +62,7 @@ class FetchingFollower(NamedTuple):
             limit=replica.log.log_end_offset,
             at_least_one=at_least_one,
         )
-        node.replication.leader_quota.took(replica, self.node_id, found.size, now)
+        node.replication.leader_quota.count(replica, self.node_id, found.size, now)
         return found
 
     def note_fetch(self, node: Node, target: Target, replica: Replica) -> None:

@@ -51,7 +51,7 @@ EXPECTED = frozenset(
 )
 
 # Errors after which a new fetch session is needed, because the leader dropped the old one.
-ENDS_OF_SESSIONS = frozenset(
+SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
@@ -60,7 +60,7 @@ ENDS_OF_SESSIONS = frozenset(
 )
 
 # Maximum delay between the session timeout of a node and the metadata change of the controller.
-TOLD_LATE_SECONDS = 0.5
+METADATA_DELAY_SECONDS_MAX = 0.5
 # Minimum time that a response may still take after the set of partitions changed.
 PATIENCE_SECONDS = 0.005
 
@@ -68,7 +68,7 @@ PATIENCE_SECONDS = 0.005
 # Maximum time that a throttled partition waits before the quota is checked again.
 QUOTA_SECONDS_MAX = 1.0
 
-_TO_BE_ALLOWED = "; add this node's principal to super.users there, or allow it CLUSTER_ACTION"
+_PERMISSION_HINT = "; add this node's principal to super.users there, or allow it CLUSTER_ACTION"
 
 
 class Fetcher:
@@ -97,18 +97,18 @@ class Fetcher:
         self._backoff = self._new_backoff()
         self._patience = Backoff(context.config.replica_fetch_wait_max_ms / 1000, PATIENCE_SECONDS)
         self._wake = trio.Event()
-        self._held_back: trio.CancelScope | None = None
+        self._request_scope: trio.CancelScope | None = None
         self._lost_at: float | None = None
         # True once the lost connection was logged.
-        self._has_told = False
+        self._loss_is_logged = False
         # Time when the leader closed the connection, until it accepts another one.
-        self._gone_since: float | None = None
+        self._closed_since: float | None = None
         self._log_reconciler = LogReconciler(context, partitions)
 
     def _new_backoff(self) -> Backoff:
         return Backoff(self._context.config.replica_fetch_backoff_ms / 1000)
 
-    # -- what to copy
+    # -- followed partitions
 
     def follow(self, replica: Replica, leader_epoch: int) -> None:
         """Fetch a partition that the leader of this fetcher leads in `leader_epoch`."""
@@ -131,8 +131,8 @@ class Fetcher:
     def wake(self) -> None:
         """Continue the fetch loop: the followed partitions or the leader's address changed."""
         self._wake.set()
-        if self._held_back is not None and self._held_back.deadline == math.inf:
-            self._held_back.deadline = trio.current_time() + self._patience.next()
+        if self._request_scope is not None and self._request_scope.deadline == math.inf:
+            self._request_scope.deadline = trio.current_time() + self._patience.next()
 
     def pause_read_only(self) -> None:
         """Stop fetching partitions whose logs cannot be appended to."""
@@ -149,15 +149,15 @@ class Fetcher:
         property asks the operating system, because clients on the same machine may see the end of
         the leader before the fetch loop does.
         """
-        if self._gone_since is None:
+        if self._closed_since is None:
             return self._peer is not None and self._peer.is_closed_by_peer
-        return trio.current_time() < self._missed_at
+        return trio.current_time() < self._session_end
 
     @property
-    def _missed_at(self) -> float:
-        """Time when the session of a leader process that is gone has expired, at the latest."""
-        assert self._gone_since is not None
-        return self._gone_since + self._context.config.broker_session_timeout_ms / 1000
+    def _session_end(self) -> float:
+        """Latest time at which the session of an ended leader process expires."""
+        assert self._closed_since is not None
+        return self._closed_since + self._context.config.broker_session_timeout_ms / 1000
 
     # -- the loop
 
@@ -167,7 +167,7 @@ class Fetcher:
             while True:
                 self._wake = trio.Event()
                 try:
-                    await self._round()
+                    await self._run_once()
                 except Exception:  # a bug here must not stop the node or stay unnoticed
                     self._context.error_log.unhandled_errors += 1
                     logger.exception("fetching from node %d failed", self._leader_id)
@@ -176,7 +176,7 @@ class Fetcher:
         finally:
             await self._disconnect()
 
-    async def _round(self) -> None:
+    async def _run_once(self) -> None:
         """Send one request and process its response, or wait for something to fetch."""
         now = trio.current_time()
         self._end_pauses(now)
@@ -189,25 +189,25 @@ class Fetcher:
             if answer is None:
                 await self._disconnect()
             else:
-                self._note_reached()
-                await self._take(answer)
+                self._handle_response_after_loss()
+                await self._process_response(answer)
         except Unreachable as error:
             await self._disconnect()
-            await self._note_lost(error)
+            await self._handle_lost_connection(error)
 
     async def _ask_leader(self) -> FetchResponse | None:
         """Return the leader's response, or None if the wait was aborted after a change."""
         if self._peer is None:
             self._peer = await self._peers.connect(self._leader_id)
-            self._gone_since = None
+            self._closed_since = None
         request = await self._next_request()
         try:
-            with trio.CancelScope() as self._held_back:
+            with trio.CancelScope() as self._request_scope:
                 answer: FetchResponse = await self._peer.ask(request)
                 self._patience.reset()
                 return answer
         finally:
-            self._held_back = None
+            self._request_scope = None
         return None
 
     async def _next_request(self) -> FetchRequest:
@@ -231,7 +231,7 @@ class Fetcher:
         )
 
     def _positions(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Position]:
-        """Return the fetch positions of the partitions to fetch; pause those that cannot append."""
+        """Return the positions to fetch from. Pause partitions whose logs cannot be appended to."""
         positions, now = {}, trio.current_time()
         for key in keys:
             followed = self._followed.get(key)
@@ -243,7 +243,7 @@ class Fetcher:
             try:
                 followed.apply_leader_offsets()
             except StorageError as error:
-                self._failed(followed, error)
+                self._report_log_error(followed, error)
                 continue
             wait = self._quota.wait_seconds(followed.replica, self._context.node_id, now)
             if wait:
@@ -268,11 +268,11 @@ class Fetcher:
 
     # -- responses
 
-    async def _take(self, answer: FetchResponse) -> None:
+    async def _process_response(self, answer: FetchResponse) -> None:
         if answer.error_code:
-            if answer.error_code not in ENDS_OF_SESSIONS:
+            if answer.error_code not in SESSION_ERRORS:
                 code = error_code(answer.error_code).name
-                self._say_once(f"cannot fetch from node {self._leader_id}: {code}")
+                self._log_once(f"cannot fetch from node {self._leader_id}: {code}")
             self._session.reset()
             await self._sleep_until(trio.current_time() + self._backoff.next())
             return
@@ -280,36 +280,36 @@ class Fetcher:
         self._session.opened(answer.session_id)
         for topic in answer.responses:
             for row in topic.partitions:
-                await self._take_row((topic.topic_id, row.partition_index), row)
+                await self._process_row((topic.topic_id, row.partition_index), row)
 
-    async def _take_row(self, key: PartitionKey, row: FetchResponse.Partition) -> None:
+    async def _process_row(self, key: PartitionKey, row: FetchResponse.Partition) -> None:
         self._changed.add(key)
-        followed = self._asked(key)
+        followed = self._find_requested(key)
         if followed is None:
             return
         try:
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                if not await self._log_reconciler.align_with_leader(followed, self._ask_again):
+                if not await self._log_reconciler.align_with_leader(followed, self._send_request):
                     self._pause(followed)
                     return
             elif row.error_code:
-                self._refused(followed, row.error_code)
+                self._handle_error_code(followed, row.error_code)
                 return
             elif row.diverging_epoch is not None:
-                await self._log_reconciler.cut(followed, row.diverging_epoch)
+                await self._log_reconciler.truncate_diverging(followed, row.diverging_epoch)
             else:
                 await self._copy(followed, row)
         except StorageError as error:
-            self._failed(followed, error)
+            self._report_log_error(followed, error)
         except KafkaError as error:
-            self._say_why(followed, str(error))
+            self._log_partition_error(followed, str(error))
             self._pause(followed)
         else:
             followed.backoff.reset()
 
-    def _asked(self, key: PartitionKey) -> FollowedPartition | None:
+    def _find_requested(self, key: PartitionKey) -> FollowedPartition | None:
         """Return the partition of a response row, or None if its position has changed."""
-        followed, asked = self._followed.get(key), self._session.told(key)
+        followed, asked = self._followed.get(key), self._session.sent_position(key)
         if followed is None or asked is None or not followed.is_current:
             return None
         is_answered = (
@@ -323,7 +323,7 @@ class Fetcher:
         followed.log_start = row.log_start_offset
         if row.records:
             now = trio.current_time()
-            self._quota.took(followed.replica, self._context.node_id, len(row.records), now)
+            self._quota.count(followed.replica, self._context.node_id, len(row.records), now)
             await self._append(followed, row.records)
             await trio.lowlevel.checkpoint()  # let clients run during a large response
 
@@ -344,27 +344,27 @@ class Fetcher:
                 f"no batch at offset {before} or later in {len(records)} bytes",
             )
 
-    def _failed(self, followed: FollowedPartition, error: StorageError) -> None:
+    def _report_log_error(self, followed: FollowedPartition, error: StorageError) -> None:
         """Report an error of this node's log, and pause the partition."""
         replica = followed.replica
         self._partitions.report_storage_error(replica.topic, replica.index, error)
         self._pause(followed)
 
-    def _refused(self, followed: FollowedPartition, code: int) -> None:
+    def _handle_error_code(self, followed: FollowedPartition, code: int) -> None:
         if code not in EXPECTED:
             name = error_code(code).name
             denied = code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            self._say_why(followed, name + (_TO_BE_ALLOWED if denied else ""))
+            self._log_partition_error(followed, name + (_PERMISSION_HINT if denied else ""))
         self._pause(followed)
 
-    def _say_why(self, followed: FollowedPartition, reason: str) -> None:
-        self._say_once(f"{followed}: cannot fetch from node {self._leader_id}: {reason}")
+    def _log_partition_error(self, followed: FollowedPartition, reason: str) -> None:
+        self._log_once(f"{followed}: cannot fetch from node {self._leader_id}: {reason}")
 
-    def _say_once(self, text: str) -> None:
+    def _log_once(self, text: str) -> None:
         if self._context.error_log.is_new(text):
             logger.error("%s", text)
 
-    async def _ask_again(self, message: Any) -> Any:
+    async def _send_request(self, message: Any) -> Any:
         """Send another request to the leader. Raises Unreachable."""
         if self._peer is None:
             raise Unreachable(f"node {self._leader_id}: not connected")
@@ -401,24 +401,26 @@ class Fetcher:
 
     async def _disconnect_when_idle(self) -> None:
         if not self._followed:
-            self._lost_at, self._gone_since, self._has_told = None, None, False
+            self._lost_at, self._closed_since, self._loss_is_logged = None, None, False
             await self._disconnect()
 
-    async def _note_lost(self, error: Unreachable) -> None:
+    async def _handle_lost_connection(self, error: Unreachable) -> None:
         """Log a lost connection once; back off, except after the first failure."""
         now = trio.current_time()
         if not isinstance(error, ConnectionLost):
-            self._gone_since = None
-        elif self._gone_since is None:
-            self._gone_since = now
+            self._closed_since = None
+        elif self._closed_since is None:
+            self._closed_since = now
         is_registered = self._context.cluster.registration(self._leader_id) is not None
         is_first = self._lost_at is None and is_registered
         if is_first:
             self._lost_at = now
-        # For a process that is gone, the controller reports the lost session.
-        is_missed = self._gone_since is None or now > self._missed_at + TOLD_LATE_SECONDS
-        if is_registered and not self._has_told and is_missed:
-            self._has_told = True
+        # If the leader process has ended, the controller logs the lost session.
+        is_missed = (
+            self._closed_since is None or now > self._session_end + METADATA_DELAY_SECONDS_MAX
+        )
+        if is_registered and not self._loss_is_logged and is_missed:
+            self._loss_is_logged = True
             logger.warning(
                 "%s; its partitions that are replicated here (%d) are not fetched until it responds",
                 error,
@@ -427,8 +429,8 @@ class Fetcher:
         if not is_first:
             await self._sleep_until(now + self._backoff.next())
 
-    def _note_reached(self) -> None:
-        if self._lost_at is not None and self._has_told:
+    def _handle_response_after_loss(self) -> None:
+        if self._lost_at is not None and self._loss_is_logged:
             seconds = trio.current_time() - self._lost_at
             logger.info("node %d responds again after %.1f s", self._leader_id, seconds)
-        self._lost_at, self._has_told = None, False
+        self._lost_at, self._loss_is_logged = None, False

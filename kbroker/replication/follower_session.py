@@ -36,7 +36,7 @@ class FollowerSession:
     def __init__(self) -> None:
         self.id = NO_SESSION
         self.epoch = FIRST_EPOCH
-        self._told: dict[PartitionKey, Position] = {}
+        self._sent_positions: dict[PartitionKey, Position] = {}
 
     @property
     def is_new(self) -> bool:
@@ -53,11 +53,13 @@ class FollowerSession:
             left_out: Partitions that are no longer fetched.
         """
         if self.is_new:
-            self._told = dict(positions)
+            self._sent_positions = dict(positions)
             return list(positions), []
-        named = [key for key, position in positions.items() if self._told.get(key) != position]
-        dropped = [key for key in left_out if self._told.pop(key, None) is not None]
-        self._told.update((key, positions[key]) for key in named)
+        named = [
+            key for key, position in positions.items() if self._sent_positions.get(key) != position
+        ]
+        dropped = [key for key in left_out if self._sent_positions.pop(key, None) is not None]
+        self._sent_positions.update((key, positions[key]) for key in named)
         return named, dropped
 
     def opened(self, session_id: int) -> None:
@@ -68,14 +70,14 @@ class FollowerSession:
         else:
             self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
 
-    def told(self, key: PartitionKey) -> Position | None:
+    def sent_position(self, key: PartitionKey) -> Position | None:
         """Return the position that was last sent for a partition, or None."""
-        return self._told.get(key)
+        return self._sent_positions.get(key)
 
     def reset(self) -> None:
         """Start a new session with the next request, which also closes the old one."""
         self.epoch = FIRST_EPOCH
-        self._told = {}
+        self._sent_positions = {}
 
 
 def topic_rows(

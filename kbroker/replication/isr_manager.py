@@ -28,11 +28,11 @@ from kbroker.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
-# Partitions per transaction; every metadata store supports that many.
+# Maximum number of partitions per transaction. Every metadata store accepts this size.
 BATCH_MAX = 100
 TRANSACTIONS_AT_ONCE = 4
 # Partitions to check per event-loop iteration.
-LOOKED_AT_ONCE = 200
+CHECKED_AT_ONCE = 200
 # Pause after an ISR change that was rejected, or whose outcome is unknown.
 RETRY_BACKOFF_SECONDS = 0.1
 
@@ -63,10 +63,10 @@ class IsrManager:
         self._waiting: dict[Replica, None] = {}
         self._changing: dict[Replica, None] = {}
         # Partitions that this node cannot append to, and whether it is still eligible to lead them.
-        self._leaving: dict[tuple[UUID, int], bool] = {}
+        self._resignations: dict[tuple[UUID, int], bool] = {}
         # Number of stored ISR changes that removed or added a member.
         self.shrinks = self.expands = 0
-        self._leaves = trio.Event()
+        self._more_resignations = trio.Event()
         self._more = trio.Event()
         self._all = trio.Event()
 
@@ -88,8 +88,8 @@ class IsrManager:
         """
         partition = topic.partitions[index]
         if self._context.node_id in partition.isr and len(partition.isr) > 1:
-            self._leaving[topic.id, index] = eligible
-            self._leaves.set()
+            self._resignations[topic.id, index] = eligible
+            self._more_resignations.set()
 
     def check_all_isrs(self) -> None:
         """Check all led partitions, because nodes changed or time passed."""
@@ -101,30 +101,30 @@ class IsrManager:
             await self._all.wait()
             self._all = trio.Event()
             for count, replica in enumerate(self._partitions.opened(), 1):
-                self._look(replica)
-                if not count % LOOKED_AT_ONCE:
+                self._check_replica(replica)
+                if not count % CHECKED_AT_ONCE:
                     await trio.lowlevel.checkpoint()
 
-    def _look(self, replica: Replica) -> None:
+    def _check_replica(self, replica: Replica) -> None:
         if replica.closed:  # a node in a controlled shutdown stays in the ISR
             return
         if replica.log.offline is not None:
             self.resign_leadership(replica.topic, replica.index, eligible=False)
         if replica.leader_state is not None and not replica.leader_state.alone:
-            replica.commit()  # the high watermark may have waited for a node that is gone
+            replica.commit()  # the high watermark may have waited for a node that has stopped
             if replica.isr_proposal() is not None:
                 self.check_isr(replica)
 
     async def run(self) -> None:
         """Change ISRs until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look_regularly)
+            nursery.start_soon(self._check_regularly)
             nursery.start_soon(self._check_all_isrs)
-            nursery.start_soon(self._leave)
+            nursery.start_soon(self._resign_queued)
             for _ in range(TRANSACTIONS_AT_ONCE):
-                nursery.start_soon(self._settle_waiting)
+                nursery.start_soon(self._store_waiting)
 
-    async def _settle_waiting(self) -> None:
+    async def _store_waiting(self) -> None:
         """Store the changes of waiting partitions in batches.
 
         Partitions that arrive during a transaction share the next one: a returning node joins
@@ -141,7 +141,7 @@ class IsrManager:
             if not self._waiting:
                 self._more = trio.Event()
             try:
-                await self._settle(batch)
+                await self._store_batch(batch)
             finally:
                 for replica in batch:
                     del self._changing[replica]
@@ -149,12 +149,12 @@ class IsrManager:
                 if replica.isr_proposal() is not None:
                     self.check_isr(replica)  # at the end of the queue
 
-    async def _look_regularly(self) -> None:
+    async def _check_regularly(self) -> None:
         while True:
             await trio.sleep(self._context.config.replica_lag_time_max_ms / 1000 / 2)
             self.check_all_isrs()
 
-    async def _settle(self, batch: Sequence[Replica]) -> None:
+    async def _store_batch(self, batch: Sequence[Replica]) -> None:
         """Store ISRs once; after a failure, pause."""
         stored = [await self._store(cause, group) for cause, group in _by_cause(batch)]
         if not all(stored):
@@ -190,45 +190,45 @@ class IsrManager:
             self.expands += sum(not set(known.isr).issuperset(isr) for _, known, isr, _ in changes)
             return True
         for replica, leader_state, isr, _ in proposals:
-            leader_state.refused(isr)
+            leader_state.withdraw(isr)
             replica.commit()
         if len(proposals) == 1:
             return False
         return all([await self._store(cause, [each.replica]) for each in proposals])
 
-    async def _leave(self) -> None:
+    async def _resign_queued(self) -> None:
         """Resign the queued partitions until cancelled."""
         while True:
-            await self._leaves.wait()
-            self._leaves = trio.Event()
+            await self._more_resignations.wait()
+            self._more_resignations = trio.Event()
             topics = self._context.cluster.topics_by_id
-            leavings = [
+            resignations = [
                 Resignation(topics[topic_id], index, eligible)
-                for (topic_id, index), eligible in self._leaving.items()
+                for (topic_id, index), eligible in self._resignations.items()
                 if topic_id in topics
             ]
-            self._leaving.clear()
-            for first in range(0, len(leavings), BATCH_MAX):
-                await self._resign(leavings[first : first + BATCH_MAX])
-            if self._leaving:
+            self._resignations.clear()
+            for first in range(0, len(resignations), BATCH_MAX):
+                await self._resign(resignations[first : first + BATCH_MAX])
+            if self._resignations:
                 await trio.sleep(RETRY_BACKOFF_SECONDS)
 
-    async def _resign(self, leavings: Sequence[Resignation]) -> None:
-        """Resign partitions; requeue those that could not be resigned."""
+    async def _resign(self, resignations: Sequence[Resignation]) -> None:
+        """Resign partitions, and queue them again if they could not be resigned."""
         node_id, cluster = self._context.node_id, self._context.cluster
         epoch = self._partitions.epoch
         cause = f"node {node_id} cannot append to its log"
         try:
-            left = await cluster.resign(leavings, node_id, epoch=epoch, cause=cause)
+            not_resigned = await cluster.resign(resignations, node_id, epoch=epoch, cause=cause)
         except (OutcomeUnknown, StorageError):
-            left = leavings
-        for topic, index, eligible in left:
+            not_resigned = resignations
+        for topic, index, eligible in not_resigned:
             if topic.id in cluster.topics_by_id:
                 self.resign_leadership(topic, index, eligible=eligible)
 
 
 def _proposal(replica: Replica) -> _Proposal | None:
-    """Return the ISR to store, or None if it is stored already."""
+    """Return the ISR to store, or None if the stored ISR is up to date."""
     isr, leader_state = replica.isr_proposal(), replica.leader_state
     if isr is None or leader_state is None:
         return None
@@ -238,26 +238,26 @@ def _proposal(replica: Replica) -> _Proposal | None:
 def _by_cause(batch: Iterable[Replica]) -> list[tuple[str, list[Replica]]]:
     """Group the partitions with changes by cause, in groups that fit into one transaction."""
     groups: dict[str, list[Replica]] = {}
-    rooms: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for proposal in filter(None, map(_proposal, batch)):
         groups.setdefault(proposal.cause, []).append(proposal.replica)
         # The transaction compares the registrations of this node and of each added node.
         added = len(proposal.isr.difference(proposal.leader_state.partition.isr))
-        rooms[proposal.cause] = max(OPERATIONS_MAX - 1 - 2 * added, 1)
+        sizes[proposal.cause] = max(OPERATIONS_MAX - 1 - 2 * added, 1)
     return [
-        (cause, group[first : first + rooms[cause]])
+        (cause, group[first : first + sizes[cause]])
         for cause, group in groups.items()
-        for first in range(0, len(group), rooms[cause])
+        for first in range(0, len(group), sizes[cause])
     ]
 
 
 def _cause(before: frozenset[int], after: frozenset[int]) -> str:
-    said = []
+    reasons = []
     if after - before:
-        said.append(f"node {_listed(after - before)} caught up")
+        reasons.append(f"node {_listed(after - before)} caught up")
     if before - after:
-        said.append(f"node {_listed(before - after)} fell behind")
-    return " and ".join(said) or "stored again, because a response was lost"
+        reasons.append(f"node {_listed(before - after)} fell behind")
+    return " and ".join(reasons) or "stored again, because a response was lost"
 
 
 def _listed(nodes: frozenset[int]) -> str:

@@ -41,7 +41,9 @@ class LogReconciler:
         self._context = context
         self._partitions = partitions
 
-    async def cut(self, followed: FollowedPartition, diverging: FetchResponse.EpochEnd) -> None:
+    async def truncate_diverging(
+        self, followed: FollowedPartition, diverging: FetchResponse.EpochEnd
+    ) -> None:
         """Truncate records that the leader does not have.
 
         Raises StorageError, or KafkaError if there is nothing to truncate.
@@ -57,7 +59,7 @@ class LogReconciler:
                 f"the local epochs ({log.epochs.entries[-3:]} up to {log.log_end_offset})",
             )
         reason = f"its leader's epoch {diverging.epoch} ends at {diverging.end_offset}"
-        await self._cut_to(followed, offset, reason)
+        await self._truncate_to(followed, offset, reason)
 
     async def align_with_leader(self, followed: FollowedPartition, ask: Ask) -> bool:
         """Restart or truncate a log whose end is out of the leader's range.
@@ -78,9 +80,9 @@ class LogReconciler:
         end = await self._leader_end(followed, ask)
         own_end = followed.replica.log.log_end_offset
         if own_end < start:
-            await self._begin_at(followed, start)
+            await self._restart_at(followed, start)
         elif own_end > end:
-            await self._cut_to(followed, end, f"its leader's log ends at {end}")
+            await self._truncate_to(followed, end, f"its leader's log ends at {end}")
         else:
             return False
         return True
@@ -89,26 +91,28 @@ class LogReconciler:
         self, followed: FollowedPartition, records: memoryview, first_offset: int
     ) -> None:
         """Restart an empty log at the base offset of a batch that contains its start offset."""
-        async with self._alone(followed) as replica:
+        async with self._syncs_prevented(followed) as replica:
             if replica is not None:
                 self._restart(replica, first_offset)
                 replica.append_replicated(records, self._context.clock.log_ms())
 
-    async def _begin_at(self, followed: FollowedPartition, start: int) -> None:
-        async with self._alone(followed) as replica:
+    async def _restart_at(self, followed: FollowedPartition, start: int) -> None:
+        async with self._syncs_prevented(followed) as replica:
             if replica is not None:
                 self._restart(replica, start)
-                self._tell(replica, f"restarted at {start} because the leader's log starts there")
+                self._record_event(
+                    replica, f"restarted at {start} because the leader's log starts there"
+                )
 
-    async def _cut_to(self, followed: FollowedPartition, offset: int, reason: str) -> None:
-        async with self._alone(followed) as replica:
+    async def _truncate_to(self, followed: FollowedPartition, offset: int, reason: str) -> None:
+        async with self._syncs_prevented(followed) as replica:
             if replica is None:
                 return
             end, committed = replica.log.log_end_offset, replica.log.high_watermark
             replica.truncate_to(offset, self._context.clock.log_ms())
             self._restart_move(replica)
             now = replica.log.log_end_offset
-        self._tell(followed.replica, f"truncated from {end} to {now} because {reason}")
+        self._record_event(followed.replica, f"truncated from {end} to {now} because {reason}")
         if now < committed:
             logger.error(
                 "%s: records %d to %d were committed and are lost on this node: compare with the other "
@@ -118,9 +122,9 @@ class LogReconciler:
                 committed - 1,
             )
 
-    def _tell(self, replica: Replica, what: str) -> None:
-        self._partitions.note(replica.topic.name, replica.index, what)
-        logger.debug("%s-%d: %s", replica.topic.name, replica.index, what)
+    def _record_event(self, replica: Replica, text: str) -> None:
+        self._partitions.record_event(replica.topic.name, replica.index, text)
+        logger.debug("%s-%d: %s", replica.topic.name, replica.index, text)
 
     def _restart(self, replica: Replica, offset: int) -> None:
         replica.restart_at(offset, self._context.clock.log_ms())
@@ -133,7 +137,7 @@ class LogReconciler:
             future.restart_copy()
 
     @asynccontextmanager
-    async def _alone(self, followed: FollowedPartition) -> AsyncIterator[Replica | None]:
+    async def _syncs_prevented(self, followed: FollowedPartition) -> AsyncIterator[Replica | None]:
         """Prevent syncs and checkpoints; yields None if this leader is no longer followed."""
         async with self._partitions.flusher.sync_lock, self._partitions.checkpoint_lock:
             yield followed.replica if followed.is_current else None

@@ -34,14 +34,14 @@ class Quota:
 
     def wait_seconds(self, replica: Replica, follower_id: int, now: float) -> float:
         """Return how long the next records of a replica must wait in seconds; 0 if not at all."""
-        return self._throttle.wait_seconds(now) if self._holds(replica, follower_id) else 0.0
+        return self._throttle.wait_seconds(now) if self._is_throttled(replica, follower_id) else 0.0
 
-    def took(self, replica: Replica, follower_id: int, size: int, now: float) -> None:
+    def count(self, replica: Replica, follower_id: int, size: int, now: float) -> None:
         """Count transferred bytes."""
-        if self._holds(replica, follower_id):
-            self._throttle.took(size, now)
+        if self._is_throttled(replica, follower_id):
+            self._throttle.count(size, now)
 
-    def _holds(self, replica: Replica, follower_id: int) -> bool:
+    def _is_throttled(self, replica: Replica, follower_id: int) -> bool:
         rate = self._context.config.integer(self._rate_name)
         self._throttle.set_rate(math.inf if rate == UNLIMITED else rate)
         if rate == UNLIMITED or follower_id in replica.partition.isr:

@@ -30,8 +30,8 @@ class LeaderAndEpoch(NamedTuple):
 class ReplicaFetcherManager:
     """The follower side of one node.
 
-    It copies each hosted partition from the leader in the metadata. It stops when this node leads
-    the partition or no longer hosts it. The metadata cache calls `topics_changed` and
+    It copies each hosted partition from the leader in the metadata, until this node leads the
+    partition or no longer hosts it. The metadata cache calls `topics_changed` and
     `nodes_changed`. The owner starts `run`, and calls `stop` before it closes the logs.
     """
 
@@ -45,7 +45,7 @@ class ReplicaFetcherManager:
         # Partitions with a new leader or leader epoch that is not processed yet.
         self._to_begin: dict[PartitionKey, Topic] = {}
         # Partitions whose logs could not be opened.
-        self._refused: dict[PartitionKey, Topic] = {}
+        self._unopened: dict[PartitionKey, Topic] = {}
         self._more = trio.Event()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
@@ -69,7 +69,7 @@ class ReplicaFetcherManager:
     async def _run(self) -> None:
         for topic in self._context.cluster.topics.values():
             for partition in topic.partitions:
-                self._consider(topic, partition)
+                self._update_leader(topic, partition)
         async with trio.open_nursery() as nursery:
             while True:
                 self._more = trio.Event()
@@ -77,12 +77,12 @@ class ReplicaFetcherManager:
                 await self._more.wait()
 
     def is_leader_unreachable(self, node_id: int) -> bool:
-        """Return True if this node has just lost its connection to a leader it fetches from."""
+        """Return True if this node has just lost its fetch connection to a leader."""
         fetcher = self._fetchers.get(node_id)
         return fetcher is not None and fetcher.is_leader_unreachable
 
     def pause_read_only(self) -> None:
-        """Stop fetching partitions whose logs cannot be appended to; tell the leaders at once."""
+        """Stop fetching partitions whose logs cannot be appended to, and notify their leaders."""
         for fetcher in self._fetchers.values():
             fetcher.pause_read_only()
 
@@ -90,11 +90,11 @@ class ReplicaFetcherManager:
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Fetch from the current leaders."""
-        refused, self._refused = self._refused, {}
-        for (_, index), topic in refused.items():
-            self._consider(topic, topic.partitions[index])
+        unopened, self._unopened = self._unopened, {}
+        for (_, index), topic in unopened.items():
+            self._update_leader(topic, topic.partitions[index])
         for change in event.partitions:
-            self._consider(change.topic, change.after)
+            self._update_leader(change.topic, change.after)
         for topic in event.deleted:
             for partition in topic.partitions:
                 self._stop((topic.id, partition.index))
@@ -104,7 +104,7 @@ class ReplicaFetcherManager:
         for node_id in event.node_ids & self._fetchers.keys():
             self._fetchers[node_id].wake()
 
-    def _consider(self, topic: Topic, partition: Partition) -> None:
+    def _update_leader(self, topic: Topic, partition: Partition) -> None:
         key = (topic.id, partition.index)
         leader_and_epoch = LeaderAndEpoch(self._leader_to_copy(partition), partition.leader_epoch)
         known = self._leaders_and_epochs.get(key)
@@ -124,7 +124,7 @@ class ReplicaFetcherManager:
 
     def _stop(self, key: PartitionKey) -> None:
         self._to_begin.pop(key, None)
-        self._refused.pop(key, None)
+        self._unopened.pop(key, None)
         leader_and_epoch = self._leaders_and_epochs.pop(key, None)
         if leader_and_epoch is not None:
             self._fetchers[leader_and_epoch.leader].stop(key)
@@ -145,7 +145,7 @@ class ReplicaFetcherManager:
         try:
             replica = self._partitions.hosted(topic, partition.index)
         except KafkaError:  # `Partitions` logs the reason
-            self._refused[key] = topic
+            self._unopened[key] = topic
             return
         leader = partition.leader
         self._leaders_and_epochs[key] = LeaderAndEpoch(leader, partition.leader_epoch)

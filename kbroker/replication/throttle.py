@@ -40,7 +40,7 @@ class Throttle:
             return 0.0
         return (1 - self._left) / self.rate if self.rate > 0 else math.inf
 
-    def took(self, size: int, now: float) -> None:
+    def count(self, size: int, now: float) -> None:
         """Count transferred bytes."""
         self._refill(now)
         self._left -= size
@@ -54,5 +54,5 @@ class Throttle:
 
 
 def names_replica(throttled: tuple[str, ...], index: int, node_id: int) -> bool:
-    """Return True if a list of throttled replicas contains that of a partition on a node."""
+    """Return True if a list of throttled replicas names the replica of a partition on a node."""
     return "*" in throttled or f"{index}:{node_id}" in throttled

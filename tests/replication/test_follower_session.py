@@ -29,12 +29,12 @@ def test_later_requests_contain_only_changes() -> None:
     session = opened()
     assert (session.id, session.epoch, session.is_new) == (7, 1, False)
     assert session.update({A: position_at(0), B: position_at(4)}, ()) == ([B], [])
-    assert session.told(A) == position_at(0)
-    assert session.told(B) == position_at(4)
+    assert session.sent_position(A) == position_at(0)
+    assert session.sent_position(B) == position_at(4)
     session.opened(7)
     assert session.epoch == 2
     assert session.update({C: position_at(0)}, [A]) == ([C], [A])
-    assert session.told(A) is None
+    assert session.sent_position(A) is None
 
 
 def test_partition_unknown_to_the_leader_is_not_forgotten() -> None:
@@ -45,14 +45,14 @@ def test_reset_sends_all_partitions_and_closes_the_session() -> None:
     session = opened()
     session.reset()
     assert (session.id, session.epoch) == (7, 0)
-    assert session.told(A) is None
+    assert session.sent_position(A) is None
     assert session.update({A: position_at(0), B: position_at(0)}, ()) == ([A, B], [])
 
 
 def test_requests_without_a_session_contain_all_partitions() -> None:
     session = opened(0)
     assert session.is_new
-    assert session.told(A) == position_at(0), "the response to this request is pending"
+    assert session.sent_position(A) == position_at(0), "the response to this request is pending"
     assert session.update({A: position_at(0), B: position_at(0)}, ()) == ([A, B], [])
 
 

@@ -24,7 +24,9 @@ async def test_new_leader_does_not_truncate_its_log() -> None:
         nothing_of_it = FetchResponse.EpochEnd(epoch=0, end_offset=0)
         async with trio.open_nursery() as nursery, node.partitions.flusher.sync_lock:
             nursery.start_soon(
-                LogReconciler(node.context, node.partitions).cut, followed, nothing_of_it
+                LogReconciler(node.context, node.partitions).truncate_diverging,
+                followed,
+                nothing_of_it,
             )
             await trio.testing.wait_all_tasks_blocked(0.01)
             await broker.local_node(1).crash()
@@ -41,7 +43,7 @@ async def test_follower_truncates_its_log() -> None:
         node, replica = broker.local_node(2).node, replica_on(broker, 2, "t")
         await node.replication.fetcher_manager.stop()
         followed = FollowedPartition(replica, replica.leader_epoch, Backoff(1))
-        await LogReconciler(node.context, node.partitions).cut(
+        await LogReconciler(node.context, node.partitions).truncate_diverging(
             followed, FetchResponse.EpochEnd(epoch=0, end_offset=0)
         )
         assert values_in(log_on(broker, 2, "t")) == []

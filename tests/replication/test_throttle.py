@@ -9,14 +9,14 @@ from kbroker.replication.throttle import Throttle, names_replica
 
 def test_unlimited_rate_does_not_throttle() -> None:
     throttle = Throttle()
-    throttle.took(10**12, 0)
+    throttle.count(10**12, 0)
     assert throttle.wait_seconds(0) == 0
 
 
 def test_excess_is_paid_back_by_waiting() -> None:
     throttle = Throttle(100)
     assert throttle.wait_seconds(0) == 0
-    throttle.took(300, 0)  # bursts of one second are allowed
+    throttle.count(300, 0)  # bursts of one second are allowed
     assert throttle.wait_seconds(0) == pytest.approx(2.01)
     assert throttle.wait_seconds(1) == pytest.approx(1.01)
     assert throttle.wait_seconds(2.5) == 0
@@ -24,8 +24,8 @@ def test_excess_is_paid_back_by_waiting() -> None:
 
 def test_burst_is_limited_to_one_second() -> None:
     throttle = Throttle(100)
-    throttle.took(0, 0)
-    throttle.took(150, 1000)
+    throttle.count(0, 0)
+    throttle.count(150, 1000)
     assert throttle.wait_seconds(1000) > 0
 
 
@@ -43,7 +43,7 @@ def test_long_transfer_keeps_the_rate() -> None:
         if wait:
             now += wait
         else:
-            throttle.took(700, now)
+            throttle.count(700, now)
             total += 700
     assert total == pytest.approx(61_000, rel=0.02)
 

@@ -150,7 +150,7 @@ class Node:
         """Connect the components: callbacks and metadata subscriptions, in the order of calls."""
         partitions, isr_manager = self.partitions, self.replication.isr_manager
         partitions.on_unusable = partial(isr_manager.resign_leadership, eligible=False)
-        partitions.on_write_rejected = self.maintenance.log_dir_monitor.refused
+        partitions.on_write_rejected = self.maintenance.log_dir_monitor.on_append_rejected
         isr_manager.resign_read_only = self.maintenance.log_dir_monitor.resign_leaderships
         self.maintenance.log_dir_monitor.resign_leadership = partial(
             isr_manager.resign_leadership, eligible=True

@@ -35,6 +35,7 @@ from .replica import Replica
 
 logger = logging.getLogger(__name__)
 
+# Minimum pause between two passes.
 BACKOFF_SECONDS_MIN = 0.1
 
 
@@ -47,7 +48,7 @@ class Cleaner:
         self._context = context
         self._partitions = partitions
         self._log_manager_tasks = log_manager_tasks
-        self._again = trio.Event()
+        self._work_requested = trio.Event()
         self._backoff_seconds = math.inf  # infinite while `run` is not running
         self._one_at_a_time = trio.Lock()
         files = partitions.logs.files
@@ -62,19 +63,19 @@ class Cleaner:
         """Compact logs periodically until cancelled."""
         try:
             while True:
-                self._again = trio.Event()
+                self._work_requested = trio.Event()
                 backoff_seconds = self._context.config.log_cleaner_backoff_ms / 1000
                 self._backoff_seconds = max(backoff_seconds, BACKOFF_SECONDS_MIN)
                 with trio.move_on_after(self._backoff_seconds):
-                    await self._again.wait()
+                    await self._work_requested.wait()
                 await self.clean_all()
         finally:
             self._backoff_seconds = math.inf
-            await self._compactor.rest(self._backoff_seconds)
+            await self._compactor.release_if_idle(self._backoff_seconds)
 
     def wake(self) -> None:
-        """Look for work now, because settings changed."""
-        self._again.set()
+        """Check for logs to compact now, because settings changed."""
+        self._work_requested.set()
 
     async def clean_all(self) -> int:
         """Compact until no log is dirty enough; return the number of successful runs."""
@@ -84,7 +85,7 @@ class Cleaner:
                 while cleaned := await self._clean_due():
                     runs += cleaned
             finally:
-                await self._compactor.rest(self._backoff_seconds)
+                await self._compactor.release_if_idle(self._backoff_seconds)
         return runs
 
     async def _clean_due(self) -> int:
@@ -117,13 +118,13 @@ class Cleaner:
             files = self._partitions.logs.files
             await self._context.in_thread(partial(remove_leftovers, files, log.directory))
             result = await self._compactor.compact(task)
-            if not await self._put_in_place(log, task, result):
+            if not await self._install(log, task, result):
                 return False
         except CompactionFailed as failure:
-            self._failed(replica, failure)
+            self._handle_failure(replica, failure)
             return False
         except LostBytesError as error:
-            if log.offline is None:  # a new segment is unreadable, not the log
+            if log.offline is None:  # a new segment is unreadable, but the log itself is not
                 self._report(replica, error.cause)
             return False
         except StorageError as error:
@@ -144,7 +145,7 @@ class Cleaner:
             decompressed_max=config.decompressed_batch_max_bytes,
         )
 
-    async def _put_in_place(self, log: Log, task: CompactionTask, result: CompactionResult) -> bool:
+    async def _install(self, log: Log, task: CompactionTask, result: CompactionResult) -> bool:
         """Install the new segments of a run in order; return True if all are installed.
 
         Raises StorageError.
@@ -168,7 +169,7 @@ class Cleaner:
         finish(log, result)
         return True
 
-    def _failed(self, replica: Replica, failure: CompactionFailed) -> None:
+    def _handle_failure(self, replica: Replica, failure: CompactionFailed) -> None:
         if not failure.has_lost_bytes:
             self._report(replica, str(failure))
         elif not replica.closed:

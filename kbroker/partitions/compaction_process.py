@@ -1,9 +1,9 @@
 """The compaction process, which `compactor` starts.
 
 It reads tasks from its standard input and writes their results to its standard output, both as
-pickles with a length prefix. It exits when its parent does. Broker and clients use the same cores
-and disk, so it sleeps as long as it works and has a lower priority. The priority is not the lowest,
-because the process could then be descheduled during a write while it holds file system locks.
+pickles with a length prefix. It exits when its parent exits. Broker and clients use the same cores
+and disk, so the process sleeps as long as it works and has a lower priority. The priority is not
+the lowest, because the process could then be descheduled while it holds file system locks.
 
 It imports as few modules as possible, because its start is not throttled.
 """
@@ -23,9 +23,10 @@ from kbroker.storage.compaction import Compaction, CompactionResult, CompactionT
 from kbroker.storage.errors import LostBytesError, StorageError
 from kbroker.storage.files import OsFiles
 
+# Time to work between two sleeps.
 TIME_SLICE_SECONDS = 0.0005
 # Time to sleep after each time slice, as a multiple of the slice.
-REST = 1
+SLEEP_FACTOR = 1
 # Increase of the nice value compared with the broker (POSIX); on Linux a tenth of the CPU weight.
 NICENESS = 10
 
@@ -52,15 +53,15 @@ def main() -> None:
     parent = os.getppid()
     gc.disable()  # no reference cycles are created here
 
-    def look() -> None:
+    def exit_if_orphaned() -> None:
         if os.getppid() != parent:
             os._exit(1)  # the parent is dead: the result has no receiver
 
     for task in read_tasks():
-        write_result(pickle.dumps(_run(cast(CompactionTask, task), look)))
+        write_result(pickle.dumps(_run(cast(CompactionTask, task), exit_if_orphaned)))
 
 
-def _run(task: CompactionTask, look: Callable[[], None]) -> CompactionResult | Failure:
+def _run(task: CompactionTask, exit_if_orphaned: Callable[[], None]) -> CompactionResult | Failure:
     run = Compaction(OsFiles(), task)
     try:
         began = time.perf_counter()
@@ -69,8 +70,8 @@ def _run(task: CompactionTask, look: Callable[[], None]) -> CompactionResult | F
                 work()
             worked = time.perf_counter() - began
             if worked > TIME_SLICE_SECONDS:
-                look()
-                time.sleep(worked * REST)
+                exit_if_orphaned()
+                time.sleep(worked * SLEEP_FACTOR)
                 began = time.perf_counter()
         return run.result
     except (StorageError, FileNotFoundError) as error:

@@ -22,7 +22,7 @@ from kbroker.storage.files import Files
 
 from .compaction_process import Failure, program
 
-# Time that the process stays alive without work.
+# Time that the child process stays alive without work.
 KEPT_SECONDS = 60
 
 
@@ -44,8 +44,8 @@ class Compactor(Protocol):
         """Write the new segments of a task. Raises CompactionFailed and then removes them."""
         ...
 
-    async def rest(self, seconds: float) -> None:
-        """Release resources if no task comes in the next `seconds`."""
+    async def release_if_idle(self, seconds: float) -> None:
+        """Release resources that are no longer worth keeping if no task comes for `seconds`."""
         ...
 
 
@@ -72,14 +72,14 @@ class InlineCompactor:
             raise CompactionFailed(str(error)) from None
         return run.result
 
-    async def rest(self, seconds: float) -> None:
+    async def release_if_idle(self, seconds: float) -> None:
         pass
 
 
 class ProcessCompactor:
     """Runs compactions in a child process, which is kept alive for a while between tasks.
 
-    Starting it takes 0.1 s of CPU time.
+    Starting the process takes 0.1 s of CPU time.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class ProcessCompactor:
             self._process = await ChildProcess.start(program())
         return cast(CompactionResult | Failure, await self._process.ask(task))
 
-    async def rest(self, seconds: float) -> None:
+    async def release_if_idle(self, seconds: float) -> None:
         if trio.current_time() + seconds - self._worked > KEPT_SECONDS:
             await self._end()
 

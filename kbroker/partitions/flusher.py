@@ -38,8 +38,9 @@ DIRECTORY_IS_OFFLINE = (
     "the server"
 )
 
+# Times of the next sync pass on trio's clock.
 AT_ONCE, NEVER = -math.inf, math.inf
-# A longer delay is treated as infinite.
+# Maximum finite delay of a sync. A longer delay is treated as infinite.
 SECONDS_MAX = 10 * 365 * 86_400
 # Logs per pass: some tens of ms on a slow disk. Releasing their acks takes less than an iteration
 # of the event loop.
@@ -86,6 +87,7 @@ class Flusher:
         self.on_sync_failed: Callable[[Replica], None] = lambda _: None
         # Held during a sync pass; other tasks hold it to prevent passes.
         self.sync_lock = trio.Lock()
+        # Number of other components that are syncing the same disk.
         self._others = 0
 
     def appended(self, replica: Replica) -> None:
@@ -135,7 +137,7 @@ class Flusher:
     async def run(self) -> None:
         """Run sync passes until cancelled."""
         while True:
-            await self._pass_is_due()
+            await self._wait_until_due()
             if self._appends == 1 and not self.sync_lock.locked():
                 self.sync_lock.acquire_nowait()  # no other append can share this pass
             else:
@@ -146,11 +148,11 @@ class Flusher:
                 some = [*self._take(LOGS_AT_ONCE)]
                 self._appends = 0
                 self._pass_at = AT_ONCE if self._dirty else NEVER
-                await self._pass(some)
+                await self._run_pass(some)
             finally:
                 self.sync_lock.release()
 
-    async def _pass_is_due(self) -> None:
+    async def _wait_until_due(self) -> None:
         while self._pass_at == NEVER or self._pass_at > trio.current_time():
             self._sooner = trio.Event()
             with trio.move_on_at(self._pass_at):
@@ -159,7 +161,7 @@ class Flusher:
     async def sync_now(self) -> None:
         """Sync all waiting replicas, after a running pass."""
         async with self.sync_lock:
-            await self._pass([*self._take(math.inf)])
+            await self._run_pass([*self._take(math.inf)])
 
     def _take(self, count: float) -> Iterator[Replica]:
         """Yield up to `count` waiting replicas, round-robin over topics."""
@@ -184,7 +186,7 @@ class Flusher:
         finally:
             self._others -= 1
 
-    async def _pass(self, some: Collection[Replica]) -> None:
+    async def _run_pass(self, some: Collection[Replica]) -> None:
         """Sync some waiting replicas. A failed sync takes their logs offline.
 
         A sync is never retried: after a failed fsync the kernel may have dropped the pages and

@@ -27,7 +27,7 @@ class History(Generic[K, C]):
     def __init__(self) -> None:
         self._changes: dict[K, deque[C]] = {}
 
-    def note(self, key: K, change: C) -> None:
+    def add(self, key: K, change: C) -> None:
         """Add a change of the object `key`."""
         changes = self._changes.pop(key, None)
         if changes is None:

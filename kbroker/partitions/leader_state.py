@@ -21,7 +21,7 @@ from kbroker.cluster import Partition
 from kbroker.cluster.registrations import NO_EPOCH
 from kbroker.protocol.schema import BrokerEpoch
 
-# An unknown offset; as a high watermark, one that must not advance.
+# An unknown offset. As a result of `high_watermark`: the high watermark must not advance.
 UNKNOWN = -1
 
 
@@ -30,12 +30,12 @@ class Follower:
     """Progress of one follower, from its fetches.
 
     Attributes:
-        broker_epoch: Registration under which it fetches (KIP-903).
-        end: Its log end offset.
-        log_start: Its log start offset.
-        caught_up_at: Time in seconds when it last had all records of the leader.
-        fetched_at: Time of its last fetch in seconds.
-        leader_end: Log end offset of the leader at its last fetch.
+        broker_epoch: Registration under which the follower fetches (KIP-903).
+        end: Log end offset of the follower.
+        log_start: Log start offset of the follower.
+        caught_up_at: Last time in seconds when the follower had all records of the leader.
+        fetched_at: Time of the last fetch in seconds.
+        leader_end: Log end offset of the leader at the last fetch.
     """
 
     broker_epoch: BrokerEpoch = NO_EPOCH
@@ -45,7 +45,9 @@ class Follower:
     fetched_at: float = -math.inf
     leader_end: int = UNKNOWN
 
-    def fetched(self, broker_epoch: BrokerEpoch, offset: int, log_end: int, now: float) -> None:
+    def record_fetch(
+        self, broker_epoch: BrokerEpoch, offset: int, log_end: int, now: float
+    ) -> None:
         """Record a fetch from `offset` that arrived when the leader's log end was `log_end`.
 
         A follower that now has what the leader had at the previous fetch was caught up at that
@@ -59,7 +61,7 @@ class Follower:
             self.caught_up_at = max(self.caught_up_at, self.fetched_at)
         self.end, self.leader_end, self.fetched_at = offset, log_end, now
 
-    def left(self) -> None:
+    def reset_progress(self) -> None:
         """Reset the progress after the follower left the ISR; only its next fetches count."""
         self.caught_up_at = -math.inf
         self.end = self.leader_end = UNKNOWN
@@ -68,7 +70,7 @@ class Follower:
         return self.end >= log_end or now - self.caught_up_at <= lag_max
 
 
-def _everyone(node_id: int, broker_epoch: BrokerEpoch) -> bool:
+def _allow_every_node(node_id: int, broker_epoch: BrokerEpoch) -> bool:
     return True
 
 
@@ -110,17 +112,17 @@ class LeaderState:
         lag_max: float,
         *,
         in_sync_min: int = 1,
-        eligible: Callable[[int, BrokerEpoch], bool] = _everyone,
+        eligible: Callable[[int, BrokerEpoch], bool] = _allow_every_node,
     ) -> None:
         self.me = me
-        self.epoch_start = log_end
         # Records that were committed under earlier leaders are before this offset.
+        self.epoch_start = log_end
         self.lag_max = lag_max
         self.in_sync_min = in_sync_min
         self._eligible = eligible
         self._proposed: list[frozenset[int]] = []
         self.followers: dict[int, Follower] = {}
-        self._take_over(partition)
+        self._apply_metadata(partition)
         for node_id in partition.isr:
             if node_id != me:
                 self.followers[node_id].caught_up_at = now
@@ -136,25 +138,25 @@ class LeaderState:
             return
         for node_id in self._isr.difference(partition.isr):
             if node_id in self.followers:
-                self.followers[node_id].left()
+                self.followers[node_id].reset_progress()
         self._proposed.clear()
-        self._take_over(partition)
+        self._apply_metadata(partition)
 
-    def _take_over(self, partition: Partition) -> None:
+    def _apply_metadata(self, partition: Partition) -> None:
         self.partition = partition
         self._isr = frozenset(partition.isr)
         others = {*partition.replicas, *partition.isr} - {self.me}
         self.followers = {each: self.followers.get(each) or Follower() for each in sorted(others)}
-        self._count()
+        self._update_maximal_isr()
 
-    def _count(self) -> None:
+    def _update_maximal_isr(self) -> None:
         self.maximal_isr = self._isr.union(self.partition.elr, *self._proposed)
-        self.alone = not self.followers
         # True if there are no followers to wait for.
+        self.alone = not self.followers
 
     # -- progress of the followers
 
-    def fetched(
+    def record_fetch(
         self,
         node_id: int,
         broker_epoch: BrokerEpoch,
@@ -169,7 +171,7 @@ class LeaderState:
         Args:
             node_id: ID of the follower.
             broker_epoch: Registration of the follower.
-            offset: Its fetch offset.
+            offset: Fetch offset of the follower.
             log_end: Log end offset of the leader.
             now: Current time in seconds.
             log_start: Log start offset of the follower.
@@ -180,7 +182,7 @@ class LeaderState:
         follower = self.followers.get(node_id)
         if follower is None:
             return False
-        follower.fetched(broker_epoch, offset, log_end, now)
+        follower.record_fetch(broker_epoch, offset, log_end, now)
         before, follower.log_start = follower.log_start, log_start
         return before != log_start
 
@@ -260,11 +262,12 @@ class LeaderState:
         )
 
     def proposal(self, high_watermark: int, log_end: int, now: float) -> frozenset[int] | None:
-        """Return the ISR to store, or None if the stored one is right for sure.
+        """Return the ISR to store, or None if the stored ISR is certainly up to date.
 
         While the outcome of an earlier proposal is unknown, even an unchanged ISR is stored again,
-        because only that settles it. The same applies if eligible leader replicas are recorded
-        although the ISR is large enough, because the required size was lowered.
+        because only another transaction settles that outcome. It is also stored again if the
+        metadata has eligible leader replicas although the ISR is large enough, because the required
+        size was lowered.
         """
         joining = self.joining(high_watermark, log_end, now)
         wanted = (self._isr - self.lagging(log_end, now)) | joining
@@ -278,10 +281,10 @@ class LeaderState:
     def propose(self, isr: frozenset[int]) -> None:
         """Record that `isr` is about to be sent to the store, based on the current revision."""
         self._proposed.append(isr)
-        self._count()
+        self._update_maximal_isr()
 
-    def refused(self, isr: frozenset[int]) -> None:
+    def withdraw(self, isr: frozenset[int]) -> None:
         """Record that the store rejected this proposal, so that it will never be stored."""
         if isr in self._proposed:
             self._proposed.remove(isr)
-            self._count()
+            self._update_maximal_isr()

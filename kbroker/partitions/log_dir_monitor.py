@@ -28,11 +28,11 @@ PROBE_SECONDS, PROBE_SECONDS_MAX = 0.5, 60.0
 # Time after which a writable directory gets the minimum probe interval again.
 STEADY_SECONDS = 60.0
 # Interval of disk usage checks.
-LOOK_SECONDS = 10.0
+USAGE_CHECK_SECONDS = 10.0
 # Used part of a disk: a warning is logged above the first value, and again only after the usage was
-# below the second one.
-NEARLY_FULL, NOT_SO_FULL = 0.90, 0.88
-TO_MAKE_ROOM = (
+# below the second value.
+USAGE_WARNING, USAGE_WARNING_RESET = 0.90, 0.88
+FREE_SPACE_HINT = (
     "free space: delete records or topics (`kbroker topic trim`, `kbroker topic delete`), lower "
     "retention.bytes, or use a larger disk"
 )
@@ -52,7 +52,7 @@ class _Directory:
         return self.manager.read_only_reason is not None
 
     def became_read_only(self, now: float) -> None:
-        """Start the probe interval, longer if the last failure was recent: avoid leader changes."""
+        """Start the probe interval, doubled after a recent failure to avoid leader changes."""
         steady = now - self.accepted_at >= STEADY_SECONDS
         longer = min(2 * self._wait_seconds, PROBE_SECONDS_MAX)
         self._wait_seconds = PROBE_SECONDS if steady else longer
@@ -79,37 +79,37 @@ class LogDirMonitor:
         """Probe read-only directories and check disk usage until cancelled."""
         for directory in self._directories.values():
             if directory.is_read_only:  # read-only since it was opened
-                self._begin(directory)
+                self._handle_read_only(directory)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe_regularly)
-            nursery.start_soon(self._look_regularly)
+            nursery.start_soon(self._check_usage_regularly)
 
     # -- read-only directories
 
-    def refused(self, replica: Replica, error: StorageError) -> None:
+    def on_append_rejected(self, replica: Replica, error: StorageError) -> None:
         """Make the directory of a failed append read-only until a probe succeeds."""
         manager = self._partitions.logs.where(replica.topic.name, replica.index)
         if manager.read_only_reason is None and manager.failed is None:
             manager.make_read_only(error.message or str(error))
-            self._begin(self._directories[manager.data_dir])
+            self._handle_read_only(self._directories[manager.data_dir])
 
-    def _begin(self, directory: _Directory) -> None:
+    def _handle_read_only(self, directory: _Directory) -> None:
         directory.became_read_only(trio.current_time())
         logger.error(
             "the log directory %s is read-only: %s; other nodes take over its partitions if they can, the "
             "other partitions can only be read until a probe succeeds; make the disk writable, or %s",
             directory.manager.data_dir,
             directory.manager.read_only_reason,
-            TO_MAKE_ROOM,
+            FREE_SPACE_HINT,
         )
-        self._note(directory, f"read-only because {directory.manager.read_only_reason}")
+        self._record_event(directory, f"read-only because {directory.manager.read_only_reason}")
         self.resign_leaderships()
         self.on_read_only()
         self._refused.set()
 
-    def _note(self, directory: _Directory, text: str) -> None:
+    def _record_event(self, directory: _Directory, text: str) -> None:
         for topic, index in directory.manager.directories():
-            self._partitions.note(topic, index, text)
+            self._partitions.record_event(topic, index, text)
 
     def resign_leaderships(self) -> None:
         """Resign the leadership of all partitions in read-only log directories."""
@@ -148,14 +148,14 @@ class LogDirMonitor:
                 await self._context.in_thread(directory.manager.probe)
         except SyncFailedError as error:
             self._partitions.sync_failed(error)
-            directory.manager.make_writable()  # it is offline now, so no more probes are needed
+            directory.manager.make_writable()  # the directory is offline now: stop the probes
             return
         except StorageError as error:
             logger.debug("%s: the probe failed: %s", directory.manager.data_dir, error.message)
             return
         directory.manager.make_writable()
         directory.accepted_at = trio.current_time()
-        self._note(directory, "writable again")
+        self._record_event(directory, "writable again")
         logger.warning(
             "the log directory %s is writable again, after %.1f s",
             directory.manager.data_dir,
@@ -164,26 +164,26 @@ class LogDirMonitor:
 
     # -- disk usage
 
-    async def _look_regularly(self) -> None:
+    async def _check_usage_regularly(self) -> None:
         while True:
             for directory in self._directories.values():
-                self._look(directory)
-            await trio.sleep(LOOK_SECONDS)
+                self._check_usage(directory)
+            await trio.sleep(USAGE_CHECK_SECONDS)
 
-    def _look(self, directory: _Directory) -> None:
+    def _check_usage(self, directory: _Directory) -> None:
         try:
             total, free = directory.manager.usage()
         except StorageError:
             return
         used = 1 - free / max(total, 1)
-        if used < NOT_SO_FULL:
+        if used < USAGE_WARNING_RESET:
             directory.is_nearly_full = False
-        elif used >= NEARLY_FULL and not directory.is_nearly_full:
+        elif used >= USAGE_WARNING and not directory.is_nearly_full:
             directory.is_nearly_full = True
             logger.warning(
                 "the disk of the log directory %s is nearly full: %.0f %% are used, %.0f MB are free; %s",
                 directory.manager.data_dir,
                 100 * used,
                 free / 1e6,
-                TO_MAKE_ROOM,
+                FREE_SPACE_HINT,
             )

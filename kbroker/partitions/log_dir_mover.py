@@ -38,7 +38,7 @@ class LogDirMover:
         self._more = trio.Event()
 
     def begin(self, name: str, index: int, path: str) -> None:
-        """Move a replica to the log directory at `path`; if it is there, cancel a running move.
+        """Move a replica to the log directory at `path`. If it is there already, cancel its move.
 
         Args:
             name: Topic name.
@@ -47,7 +47,7 @@ class LogDirMover:
 
         Raises:
             KafkaError: LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR for an offline directory,
-                INVALID_REPLICA_ASSIGNMENT for a cordoned one, and errors of
+                INVALID_REPLICA_ASSIGNMENT for a cordoned directory, and errors of
                 `Partitions.named_hosted`.
         """
         logs = self._partitions.logs

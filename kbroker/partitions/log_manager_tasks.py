@@ -94,7 +94,7 @@ class LogManagerTasks:
         """Remove the files of deleted partitions, off the event loop."""
         partitions = self._partitions
         while True:
-            partitions.trash = trio.Event()  # first, so that later deletions are not missed
+            partitions.trash = trio.Event()  # reset first, so that no deletion is missed
             await self._context.in_thread(partitions.logs.empty_trash)
             await partitions.trash.wait()
 
@@ -107,7 +107,7 @@ class LogManagerTasks:
         """Apply retention to all partitions on disk, including unopened ones."""
         await self._partitions.open_all()
         if await self.apply_retention():
-            # Without it, a crash could restore records that clients saw deleted.
+            # Without a checkpoint, a crash could restore records that clients saw deleted.
             await self.checkpoint()
 
     async def apply_retention(self) -> bool:

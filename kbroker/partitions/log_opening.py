@@ -24,7 +24,7 @@ class LogOpening:
         cluster: The metadata.
         logs: The log directories of the node.
         node_id: ID of the node.
-        note: Records an event of a partition: topic name, partition number, text.
+        record_event: Records an event of a partition: topic name, partition number, text.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class LogOpening:
         cluster: Cluster,
         logs: LogDirectories,
         node_id: int,
-        note: Callable[[str, int | None, str], None],
+        record_event: Callable[[str, int | None, str], None],
     ) -> None:
         self._cluster = cluster
         self._logs = logs
         self._node_id = node_id
-        self._note = note
+        self._record_event = record_event
         # Partitions whose directories this process moved aside, by topic ID and number.
         self._began_empty: set[tuple[UUID, int]] = set()
 
@@ -122,7 +122,7 @@ class LogOpening:
             error.message,
             " and ".join(directories),
         )
-        self._note(topic.name, index, f"starts empty: {error.message}")
+        self._record_event(topic.name, index, f"starts empty: {error.message}")
 
     def _check_misplaced(self, error: ForeignLogError) -> None:
         """Raise StorageError if the directory belongs to another partition of this cluster."""

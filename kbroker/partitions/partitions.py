@@ -95,7 +95,7 @@ class Partitions:
         # Settings of the topics that have partitions here, by integer value of the topic ID.
         self._settings: dict[int, tuple[TopicConfig, LogConfig]] = {}
         self.epoch_renewal = EpochRenewal(context.cluster)
-        self._opening = LogOpening(context.cluster, logs, context.node_id, self.note)
+        self._opening = LogOpening(context.cluster, logs, context.node_id, self.record_event)
         # By integer value of the topic ID, whose hash is faster than that of the ID, and index.
         self._replicas: dict[tuple[int, int], Replica] = {}
         flusher.on_sync_failed = lambda replica: self.on_unusable(replica.topic, replica.index)
@@ -134,12 +134,12 @@ class Partitions:
         if not self.leads(topic.partitions[index]):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         replica = self.hosted(topic, index)
-        if replica.leader_state is None:  # its leader epoch has to be raised first
+        if replica.leader_state is None:  # the leader epoch has to be raised first
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return replica
 
     def hosted(self, topic: Topic, index: int) -> Replica:
-        """Return the replica of a partition that this node leads or follows, as `replica`."""
+        """Return the replica of a partition that this node leads or follows; see `replica`."""
         replica = self._replicas.get((topic.id.int, index))
         if replica is not None:
             if replica.log.offline is not None:
@@ -164,11 +164,11 @@ class Partitions:
         return list(self._replicas.values())
 
     def named_replica(self, name: str, index: int) -> Replica:
-        """Return the leader replica of a partition by topic name (`replica`)."""
+        """Return the leader replica of a partition by topic name; see `replica`."""
         return self.replica(self._named_topic(name), index)
 
     def named_hosted(self, name: str, index: int) -> Replica:
-        """Return the replica of a partition by topic name (`hosted`)."""
+        """Return the replica of a partition by topic name; see `hosted`."""
         return self.hosted(self._named_topic(name), index)
 
     def _named_topic(self, name: str) -> Topic:
@@ -178,15 +178,15 @@ class Partitions:
         return topic
 
     def nearer_replica(self, replica: Replica, rack: str, offset: int) -> int:
-        """Return the node in `rack` that a consumer should read `offset` from; -1 for this one."""
+        """Return the node in `rack` from which consumers should read `offset`; -1 for this node."""
         if replica.leader_state is None or self._context.config.rack == rack:
             return NO_NODE
-        there = [
+        candidates = [
             (end, node_id)
             for node_id, end in replica.leader_state.readable_at(offset).items()
             if self._context.cluster.nodes[node_id].rack == rack
         ]
-        return max(there)[1] if there else NO_NODE
+        return max(candidates)[1] if candidates else NO_NODE
 
     def offline_reason(self, topic: str, index: int) -> str | None:
         """Return the reason why a hosted partition cannot be served, or None."""
@@ -232,7 +232,7 @@ class Partitions:
             raise
         self.record_offline_events(log)
         replica = Replica(
-            topic, topic.partitions[index], log, config, self.flusher, self._append_refused
+            topic, topic.partitions[index], log, config, self.flusher, self._on_append_rejected
         )
         self._replicas[topic.id.int, index] = replica
         if self.leads(replica.partition):
@@ -247,7 +247,7 @@ class Partitions:
         """
         self._opening.move_strays_aside()
 
-    def _append_refused(self, replica: Replica, error: StorageError) -> None:
+    def _on_append_rejected(self, replica: Replica, error: StorageError) -> None:
         if isinstance(error, WriteRefusedError):
             self.on_write_rejected(replica, error)
         else:
@@ -275,7 +275,7 @@ class Partitions:
             self._lead(replica, partition)
         else:
             replica.become_follower(partition)
-        self._tell_if_unusable(replica)
+        self._report_if_unusable(replica)
 
     def _still_leads(self, replica: Replica, partition: Partition) -> bool:
         """Return True if this node lost its registration and the partition has no new leader yet.
@@ -320,7 +320,7 @@ class Partitions:
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Apply changed roles and settings, and drop replicas that are no longer hosted."""
-        self._note_topics(event)
+        self._record_topic_events(event)
         for topic in event.deleted:
             self._settings.pop(topic.id.int, None)
             self._drop(topic, range(len(topic.partitions)), deleted=True)
@@ -380,38 +380,38 @@ class Partitions:
     def empty_trash_soon(self) -> None:
         """Delete unused files in the background; at once if the storage is in memory."""
         if self._context.in_memory:
-            self.logs.empty_trash()  # at once: the memory may be full
+            self.logs.empty_trash()  # the memory may be full
         else:
             self.trash.set()
 
     # -- events of partitions
 
-    def _note_topics(self, event: TopicsChanged) -> None:
+    def _record_topic_events(self, event: TopicsChanged) -> None:
         named = {"created": event.created, "deleted": event.deleted, "changed": event.changed}
         for what, topics in named.items():
             for topic in topics:
-                self.note(topic.name, None, f"topic {topic.name} {what}: {event.cause}")
+                self.record_event(topic.name, None, f"topic {topic.name} {what}: {event.cause}")
         for change in event.moved:
             text = f"{describe_change(change)}: {event.cause}"
-            self.note(change.topic.name, change.after.index, text)
+            self.record_event(change.topic.name, change.after.index, text)
 
-    def note(self, topic: str, index: int | None, text: str) -> None:
+    def record_event(self, topic: str, index: int | None, text: str) -> None:
         """Add an event to the history of a partition, or with None of a topic."""
-        self.history.note((topic, index), Line(self._context.clock.log_ms(), text))
+        self.history.add((topic, index), Line(self._context.clock.log_ms(), text))
 
     def record_offline_events(self, log: Log) -> None:
         """Add an event to the history when a log goes offline."""
-        log.on_offline = self._note_offline
+        log.on_offline = self._record_offline
 
-    def _note_offline(self, log: Log) -> None:
-        self.note(log.topic, log.partition, f"offline because {log.offline}")
+    def _record_offline(self, log: Log) -> None:
+        self.record_event(log.topic, log.partition, f"offline because {log.offline}")
         topic = self._context.cluster.topics.get(log.topic)
         replica = None if topic is None else self._replicas.get((topic.id.int, log.partition))
         # A failure in a thread is reported by the task that waits for the thread.
         if replica is not None and trio.lowlevel.in_trio_task():
-            self._tell_if_unusable(replica)
+            self._report_if_unusable(replica)
 
-    def _tell_if_unusable(self, replica: Replica) -> None:
+    def _report_if_unusable(self, replica: Replica) -> None:
         # A node in a controlled shutdown stays in the ISR.
         if replica.log.offline is not None and not replica.closed:
             self.on_unusable(replica.topic, replica.index)
@@ -452,7 +452,7 @@ class Partitions:
             logger.error("partition %s-%d: %s", topic.name, index, error.message)
             known = self.history.of((topic.name, index))
             if not known or str(error.message) not in known[-1].text:
-                self.note(topic.name, index, f"rejected because {error.message}")
+                self.record_event(topic.name, index, f"rejected because {error.message}")
         if is_offline:
             replica = self.opened_replica(topic, index)
             if replica is not None:
@@ -472,7 +472,7 @@ class Partitions:
             if replica.log.offline is not None and not replica.closed:
                 replica.commits.fail()
                 replica.writes.fail()
-                self._tell_if_unusable(replica)
+                self._report_if_unusable(replica)
         if self._context.error_log.is_new(str(error)):
             logger.error(DIRECTORY_IS_OFFLINE, error.message)
 

@@ -51,7 +51,7 @@ class Replica:
     durable end of its own log. Acks, pending fetches and reads wait for it, so no consumer ever
     reads a record that a power failure could remove.
 
-    Durable means synced; with a flush policy that does not wait for the disk, appended.
+    Durable means synced, or only appended if the flush policy does not wait for the disk.
 
     Attributes:
         partition: State of the partition in the metadata.
@@ -117,21 +117,21 @@ class Replica:
         self._fetches: dict[FetchListener, None] = {}  # in the order of their arrival
         self._follower_fetches: dict[FetchWait, None] = {}
         self._unread_bytes = 0
-        self._take_over(config)
+        self._apply_config(config)
 
     def configure(self, config: TopicConfig) -> None:
         """Apply changed settings of the topic."""
         self.log.configure(log_config(config))
-        self._take_over(config)
+        self._apply_config(config)
         self.commit()  # the high watermark may advance if fewer replicas are required
 
-    def _take_over(self, config: TopicConfig) -> None:
+    def _apply_config(self, config: TopicConfig) -> None:
         self.config = config
         self.flush_messages = config.flush_messages
         self.flush_seconds = self._flusher.max_sync_delay(config.flush_ms)
-        self._count_required()
+        self._update_in_sync_min()
 
-    def _count_required(self) -> None:
+    def _update_in_sync_min(self) -> None:
         """Cache the number of in-sync replicas that acks=all requires, for each append."""
         self._in_sync_min = min(self.config.min_insync_replicas, len(self.partition.replicas))
         if self.leader_state is not None:
@@ -175,7 +175,7 @@ class Replica:
     def _take_state(self, partition: Partition) -> None:
         self.partition = partition
         self.leader_epoch = max(self.leader_epoch, partition.leader_epoch)
-        self._count_required()
+        self._update_in_sync_min()
 
     def update_partition(self, partition: Partition) -> None:
         """Apply a newer state of the partition under the same leader and leader epoch."""
@@ -245,7 +245,7 @@ class Replica:
 
         Args:
             batch: The batch.
-            header: Its header.
+            header: Header of the batch.
             now_ms: Current time of the log clock in ms.
             all_in_sync: True for acks=all.
 
@@ -387,7 +387,7 @@ class Replica:
                     fetch.hurry()
             if ends_transactions:
                 for fetch in (*self._fetches, *self._follower_fetches):
-                    fetch.settled()
+                    fetch.on_transactions_ended()
             self._flusher.changes.happened()
 
     def follower_fetched(
@@ -404,13 +404,13 @@ class Replica:
         if leader_state is None:
             return False
         now, end = trio.current_time(), self.log.log_end_offset
-        if leader_state.fetched(node_id, broker_epoch, offset, end, now, log_start=log_start):
+        if leader_state.record_fetch(node_id, broker_epoch, offset, end, now, log_start=log_start):
             self._flusher.changes.happened()  # the low watermark may have advanced
         self._commit(leader_state.high_watermark(self.durable_end, end, now))
         return bool(leader_state.joining(self.log.high_watermark, end, now))
 
     def isr_proposal(self) -> frozenset[int] | None:
-        """Return the ISR to store; None if the stored one is right, and on followers."""
+        """Return the ISR to store; None on a follower, or if the stored ISR is up to date."""
         leader_state = self.leader_state
         if leader_state is None or leader_state.alone or self.log.offline is not None:
             return None
@@ -454,12 +454,12 @@ class Replica:
         self._fetches.pop(fetch, None)
         self._follower_fetches.pop(fetch, None)
 
-    def add_listener(self, parked: FetchListener) -> None:
+    def add_listener(self, listener: FetchListener) -> None:
         """Notify a listener with its own readers of each change, until `remove_listener`."""
-        self._fetches[parked] = None
+        self._fetches[listener] = None
 
-    def remove_listener(self, parked: FetchListener) -> None:
-        self._fetches.pop(parked, None)
+    def remove_listener(self, listener: FetchListener) -> None:
+        self._fetches.pop(listener, None)
 
     def wake(self) -> None:
         """Wake all pending fetches, because their response changed without new records."""

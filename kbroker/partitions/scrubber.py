@@ -1,4 +1,4 @@
-"""Background scrubbing: slowly re-reads stored records to find bit rot before they are needed."""
+"""Background scrubbing: slowly re-reads stored records to find bit rot before clients do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_ROUND_SECONDS = 60
 
 
 class Scrubber:
-    """Checks the CRCs of the records in sealed segments of one node, in rounds."""
+    """Checks the CRCs of the records in closed segments of one node, in rounds."""
 
     def __init__(self, context: NodeContext, partitions: Partitions) -> None:
         self._context = context
@@ -54,7 +54,7 @@ class Scrubber:
                 return
 
     def wake(self) -> None:
-        """Apply changed settings now; a running round continues with them."""
+        """Apply changed settings now, also to a running round."""
         self._changed.set()
 
     async def scrub_all(self) -> int:
@@ -88,7 +88,7 @@ class Scrubber:
 def _read(files: Files, path: str, position: int) -> None:
     try:
         file = files.open(path)
-    except FileNotFoundError:  # retention, compaction
+    except FileNotFoundError:  # retention or compaction deleted the file
         return
     try:
         file.read(position, SLICE_BYTES)

@@ -46,7 +46,7 @@ class TimeLookup(NamedTuple):
             limit: Offset after the last record that may be found.
 
         Returns:
-            The record, None if there is none below `limit`.
+            The record, or None if no record below `limit` matches.
 
         Raises:
             StorageError: See `Log.read`.

@@ -1,4 +1,4 @@
-"""Counts of what clients read from a replica and what was appended to it as the leader."""
+"""Counters of client reads from a replica, and of appends while this node leads it."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ or returns a coroutine. The result is one of these:
 
 * the response, or None if there is none; `Encoded` if many clients get the same response;
 * a `Pending`: the response is set by the component that has the awaited result;
-* a `Waiting`: the response is computed when it is its turn; skipping it changes no state.
+* a `Waiting`: the response is computed after the earlier responses of the connection, or never.
 
-The connection's writer resolves the last two in order. So a pending fetch delays later responses on
-its connection, but no later append (KIP-74 order of replies). Everything runs in one event loop. No
-lock is needed, because nothing here awaits between reading and changing state.
+The connection's writer resolves `Pending` and `Waiting` results in order. So a pending fetch delays
+later responses on its connection, but no later append (KIP-74 order of replies). Everything runs in
+one event loop. No lock is needed, because nothing here awaits between reading and changing state.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Pending(Generic[Response]):
             return
         self.ready = True
         self.response = response
-        self._on_timeout = None  # it may reference this object and the whole request
+        self._on_timeout = None  # the callback may reference this object and the whole request
         if self._event is not None:
             self._event.set()
         if self.on_ready is not None:
@@ -133,9 +133,10 @@ class CommitWaiters:
             queue.popleft()[1](False)
 
 
-# Maximum delay of a high watermark update for a follower, in the hope of records to send with it.
+# Maximum delay of a high watermark update for a follower. The next records may then be sent in the
+# same response.
 # With a shorter delay each record with acks=all costs two responses per follower.
-NEWS_SECONDS = 0.01
+HIGH_WATERMARK_DELAY_SECONDS = 0.01
 
 
 class FetchListener(Protocol):
@@ -144,7 +145,7 @@ class FetchListener(Protocol):
     def grow(self, size: int) -> None:
         """Notify of `size` more readable bytes."""
 
-    def settled(self) -> None:
+    def on_transactions_ended(self) -> None:
         """Notify of ended transactions: more records than the marker became readable."""
 
     def wake(self) -> None:
@@ -157,8 +158,8 @@ class FetchWait:
     __slots__ = ("_event", "_missing_bytes", "_scope", "deadline")
 
     def __init__(self, missing_bytes: int, deadline: float) -> None:
+        # End of the wait, in seconds of trio's clock.
         self.deadline = deadline
-        # Maximum wait, in seconds of trio's clock.
         self._missing_bytes = missing_bytes
         self._event = trio.Event()
         self._scope: trio.CancelScope | None = None
@@ -182,7 +183,7 @@ class FetchWait:
     def is_woken(self) -> bool:
         return self._event.is_set()
 
-    def settled(self) -> None:
+    def on_transactions_ended(self) -> None:
         """Wake the fetch, because transactions of a partition ended."""
         self._event.set()
 
@@ -192,7 +193,7 @@ class FetchWait:
 
     def hurry(self) -> None:
         """Shorten the wait, because there is an update without records."""
-        self.deadline = min(self.deadline, trio.current_time() + NEWS_SECONDS)
+        self.deadline = min(self.deadline, trio.current_time() + HIGH_WATERMARK_DELAY_SECONDS)
         if self._scope is not None:
             self._scope.deadline = self.deadline
 

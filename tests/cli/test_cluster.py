@@ -132,7 +132,7 @@ async def test_nearly_full_disk_is_reported_by_health_and_log(
     cli: Cli, read_json: ReadJson, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warning appears when usage exceeds 90 %, and again after usage was lower for a while."""
-    monkeypatch.setattr(log_dir_monitor, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(log_dir_monitor, "USAGE_CHECK_SECONDS", 0.001)
     files = FillingFiles()
     async with started_on(files, DATA) as broker:
         address = ("-b", broker.bootstrap_servers)

@@ -131,7 +131,7 @@ def test_rejected_batches_are_bounded_and_expire() -> None:
     rejected, states = RejectedBatches(), ProducerStates()
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     for index in range(KEPT_MAX + 1):
-        rejected.note("t", index, memoryview(sequenced(PRODUCER, 0)), code, 0.0)
+        rejected.remember("t", index, memoryview(sequenced(PRODUCER, 0)), code, 0.0)
     header = read_header(sequenced(PRODUCER, 1))
     rejected.check("t", 0, header, states, 1.0)  # the oldest one was evicted
     with pytest.raises(KafkaError):
@@ -142,7 +142,7 @@ def test_rejected_batches_are_bounded_and_expire() -> None:
 def test_rejected_batches_without_producer_are_not_recorded() -> None:
     rejected, code = RejectedBatches(), ErrorCode.NOT_LEADER_OR_FOLLOWER
     for records in (None, b"", b"x" * 100, sequenced(-1, -1), sequenced(PRODUCER, -1)):
-        rejected.note("t", 0, records and memoryview(records), code, 0.0)  # type: ignore[arg-type]
+        rejected.remember("t", 0, records and memoryview(records), code, 0.0)  # type: ignore[arg-type]
     assert not rejected
 
 

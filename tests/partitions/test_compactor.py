@@ -53,7 +53,7 @@ class TestTheProcess:
         for _ in range(2):
             with pytest.raises(CompactionFailed, match="No such file"):
                 await compactor.compact(make_task(tmp_path))
-        await compactor.rest(math.inf)
+        await compactor.release_if_idle(math.inf)
         assert leftovers(tmp_path) == []
 
     async def test_killed_process_fails_the_run_and_is_replaced(self, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ class TestTheProcess:
             await compactor.compact(make_task(tmp_path))
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(make_task(tmp_path))
-        await compactor.rest(math.inf)
+        await compactor.release_if_idle(math.inf)
 
     async def test_cancelled_run_ends_the_process(self, tmp_path: Path) -> None:
         compactor = ProcessCompactor()
@@ -125,7 +125,7 @@ class TestTheProcess:
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + NICENESS, NICENESS_MAX)
         assert os.getsid(pid) == os.getsid(0)
         assert os.getpgid(pid) == pid
-        await compactor.rest(math.inf)
+        await compactor.release_if_idle(math.inf)
 
     async def test_process_exits_if_the_next_run_is_far_away(self, tmp_path: Path) -> None:
         async with (
@@ -143,7 +143,7 @@ class TestTheProcess:
         compactor = ProcessCompactor()
         with pytest.raises(CompactionFailed, match="No such file"):
             await compactor.compact(make_task(tmp_path))
-        await compactor.rest(KEPT_SECONDS / 2)
+        await compactor.release_if_idle(KEPT_SECONDS / 2)
         assert compactor._process is not None
-        await compactor.rest(KEPT_SECONDS + 1)
+        await compactor.release_if_idle(KEPT_SECONDS + 1)
         assert compactor._process is None

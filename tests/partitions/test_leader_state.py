@@ -43,7 +43,7 @@ def fetched(state: LeaderState, log_end: int, now: float, **offsets: int) -> Non
     """Simulate fetches: `_2=100` is node 2 at offset 100, with its ID as broker epoch."""
     for name, offset in offsets.items():
         node_id = int(name[1:])
-        state.fetched(node_id, BrokerEpoch(node_id), offset, log_end, now)
+        state.record_fetch(node_id, BrokerEpoch(node_id), offset, log_end, now)
 
 
 # -- the high watermark
@@ -94,11 +94,11 @@ def test_leader_without_followers_commits_at_once() -> None:
 def test_proposed_isr_member_counts_at_once() -> None:
     state = leader_state([1, 3])
     fetched(state, 100, 1, _2=60, _3=100)
-    state.fetched(2, BrokerEpoch(2), 60, 100, 50)  # lagging for a long time
+    state.record_fetch(2, BrokerEpoch(2), 60, 100, 50)  # lagging for a long time
     assert state.high_watermark(100, 100, 50) == 100
     state.propose(frozenset({1, 2, 3}))
     assert state.high_watermark(100, 100, 50) == 60
-    state.refused(frozenset({1, 2, 3}))
+    state.withdraw(frozenset({1, 2, 3}))
     assert state.high_watermark(100, 100, 50) == 100
 
 
@@ -129,7 +129,7 @@ def test_proposal_with_unknown_outcome_counts_until_another_revision_is_seen() -
     joined, other = frozenset({1, 3}), frozenset({1, 2})
     state.propose(joined)  # the response is lost
     state.propose(other)
-    state.refused(other)
+    state.withdraw(other)
     state.follow(partition([1], revision=1))  # a read of the same revision
     assert state.maximal_isr == {1, 3}
     assert state.high_watermark(100, 100, 50) == 40
@@ -167,7 +167,7 @@ def test_follower_lag_is_measured_in_time(
     log_end = 100
     for at, offset, end in fetches:
         log_end = end
-        state.fetched(2, BrokerEpoch(2), offset, end, at)
+        state.record_fetch(2, BrokerEpoch(2), offset, end, at)
     assert state.lagging(log_end, now) == expected
 
 
@@ -184,7 +184,7 @@ def test_follower_joins_the_isr_once_it_is_caught_up(
     offset: int, high_watermark: int, expected: set[int]
 ) -> None:
     state = leader_state([1, 3])
-    state.fetched(2, BrokerEpoch(2), offset, offset, 1)
+    state.record_fetch(2, BrokerEpoch(2), offset, offset, 1)
     assert state.joining(high_watermark, 112, 2) == expected
     assert not state.joining(high_watermark, 112, 2 + LAG_MAX), (
         "it has not fetched within the lag limit"
@@ -208,9 +208,9 @@ def test_stopped_member_leaves_the_isr_once() -> None:
 
 def test_joining_followers_are_compared_with_their_last_registration() -> None:
     state = leader_state([1])
-    state.fetched(2, BrokerEpoch(7), 100, 100, 1)
-    state.fetched(3, BrokerEpoch(8), 100, 100, 1)
-    state.fetched(2, BrokerEpoch(9), 100, 100, 1)
+    state.record_fetch(2, BrokerEpoch(7), 100, 100, 1)
+    state.record_fetch(3, BrokerEpoch(8), 100, 100, 1)
+    state.record_fetch(2, BrokerEpoch(9), 100, 100, 1)
     assert state.registrations(frozenset({1, 2, 3})) == {2: 9, 3: 8}
     assert state.registrations(frozenset({1})) == {}
 
@@ -229,8 +229,8 @@ def test_reassignment_keeps_the_progress_of_other_replicas() -> None:
 def test_low_watermark_is_that_of_eligible_replicas() -> None:
     state = leader_state([1, 2, 3], fenced=frozenset({3}))
     assert state.low_watermark(50) == UNKNOWN
-    state.fetched(2, BrokerEpoch(2), 100, 100, 1, log_start=20)
-    state.fetched(3, BrokerEpoch(3), 100, 100, 1, log_start=0)
+    state.record_fetch(2, BrokerEpoch(2), 100, 100, 1, log_start=20)
+    state.record_fetch(3, BrokerEpoch(3), 100, 100, 1, log_start=0)
     assert state.low_watermark(50) == 20
     assert leader_state([1], replicas=[1]).low_watermark(50) == 50
 
@@ -288,7 +288,7 @@ def test_committed_records_are_on_all_isr_members(
             end += 1 + number
         elif step == "fetch":
             has[node_id] = min(has[node_id] + number, end)
-            state.fetched(node_id, BrokerEpoch(node_id), has[node_id], end, now)
+            state.record_fetch(node_id, BrokerEpoch(node_id), has[node_id], end, now)
         elif step == "wait":
             now += number
         elif step == "propose":
@@ -299,7 +299,7 @@ def test_committed_records_are_on_all_isr_members(
         elif step in ("land", "lose") and store.in_flight:
             proposed, stored = store.apply_proposal(number % len(store.in_flight))
             if step == "land" and not stored:
-                state.refused(proposed)
+                state.withdraw(proposed)
         elif step == "tell":
             state.follow(store.report())
         elif step == "controller" and node_id in store.isr:

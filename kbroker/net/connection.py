@@ -1,15 +1,15 @@
 """One client connection: its socket and its two tasks.
 
-`Requests` turns the bytes into calls of handlers, and `Replies` holds what is owed to the client.
+`Requests` turns the bytes into calls of handlers, and `Replies` holds the unsent replies.
 This module decides when to read, when to send and when to wait.
 
 The reader task does the ordered work of each request as it arrives. The writer task resolves and
-sends the replies in order; it starts when there is something for it to do. While it is idle, the
-reader sends replies that are ready, and so does the code that resolves the first `Pending` reply.
+sends the replies in order. It starts when a reply has to wait. While it is idle, the reader sends
+replies that are ready, and so does the code that resolves the first `Pending` reply.
 No lock is needed: a task is alone between two awaits.
 
-An idle connection has no tasks. `Transport.watch` calls `_take` when bytes arrive, and the tasks
-start when something has to be awaited. They end after `IDLE_SECONDS` without work.
+An idle connection has no tasks. `Transport.watch` calls `_receive_and_handle` when bytes arrive, and
+the tasks start when something has to be awaited. They end after `IDLE_SECONDS` without work.
 
 Requests that were read are completed even if the client disconnects; their replies are dropped.
 The reader yields to other connections after some milliseconds, and it stops reading while the
@@ -45,7 +45,7 @@ RECEIVE_BYTES = 256 * 1024
 # Seconds without work after which the tasks of a connection end.
 IDLE_SECONDS = 2.0
 # Follows the message about a request with too many array elements.
-TOO_MANY = " that one request may have (request.max.elements)"
+_ELEMENT_LIMIT_HINT = " that one request may have (request.max.elements)"
 
 # Creates the interceptor of a connection, for fault injection.
 Intercept: TypeAlias = Callable[[Node, Requests, Replies], Interceptor]
@@ -104,7 +104,7 @@ class Connection:
         self.peer = peer
         peer.transport = transport
         self.opened_at = trio.current_time()
-        # Time in seconds at which bytes were last waited for, or replies last taken.
+        # Last time in seconds at which the reader waited for bytes, or the client took replies.
         self.active_at = self.opened_at
         time_slice = TimeSlice(node.context.fair_queue)
         self.replies = Replies(node, peer, time_slice, trio.current_time)
@@ -120,25 +120,25 @@ class Connection:
         )
         if intercept is not None:
             self.requests.interceptor = intercept(node, self.requests, self.replies)
-        # Bytes are received without a task.
+        # True while bytes are received without a task.
         self.is_idle = False
         self._node = node
         self._transport = transport
-        # Reason why kbroker closes the connection; empty if it does not.
+        # Reason why kbroker closes the connection; empty if the client closes it.
         self._close_reason = ""
-        # Exception of a reply that was sent by the code that resolved it.
+        # Exception from sending a reply in the code that resolved the reply. The writer raises it.
         self._failure: Exception | None = None
-        # More bytes may arrive.
+        # False once no more requests are read.
         self._reading = True
-        # The writer waits for the response of the first reply.
+        # True while the writer waits for the response of the first reply.
         self._awaits_response = False
-        # Requests that were read are being handled.
+        # True while requests that were read are being handled.
         self._working = False
         # The work that the reader has to await next.
         self._unfinished: Awaitable[None] | None = None
         # Called when the connection is no longer idle.
         self._wake: Callable[[Connection], None] | None = None
-        # The connection closes; if it is idle, as soon as it is served.
+        # True after `close`. An idle connection then closes when `serve` is called.
         self._is_closing = False
         # The event or error that ended the last idle time.
         self._idle_outcome: outcome.Outcome[None] | None = None
@@ -147,13 +147,13 @@ class Connection:
     def _reset_tasks(self) -> None:
         """Set the state that holds before the tasks begin and after they have ended."""
         self._tasks: trio.Nursery | None = None
-        # The tasks end, the connection stays open.
+        # True while the tasks end although the connection stays open.
         self._becomes_idle = False
         # Scope of the reader; shielded while a request has to be completed.
         self._work = trio.CancelScope()
         # Wakes the reader, which waits until the client takes replies.
         self._fewer_replies: trio.Event | None = None
-        # The writer task exists; most short connections never need it.
+        # True if the writer task exists. Most short connections never need the writer.
         self._has_writer = False
         self._writer_idle = True
         # Wakes the idle writer.
@@ -167,10 +167,10 @@ class Connection:
         """Receive and handle requests without tasks until one is needed.
 
         Args:
-            wake: Called once when a task is needed; it must arrange a call of `serve`.
+            wake: Called once when a task is needed. The callback must arrange a call of `serve`.
 
         Returns:
-            False if the transport cannot do that; the caller must call `serve` now.
+            False if the transport needs a task to receive: the caller must call `serve` now.
         """
         self._wake = wake
         return self._enter_idle()
@@ -218,7 +218,9 @@ class Connection:
             self._becomes_idle = self._transport.wake()
 
     def _enter_idle(self) -> bool:
-        self.is_idle = self._transport.watch(self._take, self._send_all, self._leave_idle)
+        self.is_idle = self._transport.watch(
+            self._receive_and_handle, self._send_all, self._leave_idle
+        )
         return self.is_idle
 
     def _leave_idle(self, idle_outcome: outcome.Outcome[None]) -> None:
@@ -358,15 +360,15 @@ class Connection:
             self.opened_at = trio.current_time()
         self.active_at = trio.current_time()
         try:
-            await self._transport.until(self._take, self._send_all)
+            await self._transport.until(self._receive_and_handle, self._send_all)
         except trio.ClosedResourceError:  # a send found the client gone, and closed the socket
             self.replies.is_closed = True
         except trio.Cancelled:
-            if self._unfinished is not None:  # `_take` has begun it already
+            if self._unfinished is not None:  # `_receive_and_handle` has begun it already
                 await self._shielded(self._handle_all())
             raise
 
-    def _take(self) -> bool:
+    def _receive_and_handle(self) -> bool:
         """Receive once and handle the complete requests, without a task if nothing has to wait.
 
         Returns:
@@ -471,7 +473,7 @@ class Connection:
             await self._yield_to_others()
 
     async def _shielded(self, work: Awaitable[None]) -> None:
-        # A cancel scope for each request would cost three times as much.
+        # A new cancel scope for each request would cost three times as much as this flag.
         self._work.shield = True
         try:
             await work
@@ -507,7 +509,11 @@ class Connection:
             if self._node.context.error_log.is_new(self._close_reason)
             else logging.DEBUG
         )
-        hint = TOO_MANY if isinstance(error, TooManyElementsError) else self.requests.frames.hint()
+        hint = (
+            _ELEMENT_LIMIT_HINT
+            if isinstance(error, TooManyElementsError)
+            else self.requests.frames.hint()
+        )
         # Log the text: some log handlers keep records, and an exception references its frames.
         logger.log(level, "closing the connection from %s: %s%s", self.peer.host, str(error), hint)
 
@@ -523,10 +529,10 @@ class Connection:
                 self._client_disconnected(error)
             except StorageError as error:
                 self._close_unreadable(error)
-            if replies.unsent or replies.is_closed or not self._arrange_first():
+            if replies.unsent or replies.is_closed or not self._arrange_first_send():
                 self._wake_writer()
 
-    def _arrange_first(self) -> bool:
+    def _arrange_first_send(self) -> bool:
         """Arrange that the first reply is sent when resolved. Return False if the writer must act."""
         deadline = self.replies.notify_first_ready(self._send_first)
         if deadline is None:
@@ -535,7 +541,7 @@ class Connection:
         if self._pause is not None and self._pause.deadline != deadline:
             self._pause.deadline = deadline
         if self.replies.queue:
-            self._ensure_writer()  # to watch the deadline
+            self._ensure_writer()  # the writer watches the deadline
         return True
 
     def _send_first(self) -> None:
@@ -545,7 +551,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001  # the writer raises it
             self._failure = error
             self._wake_writer()
-        self._note_sent()
+        self._record_progress()
 
     def _wake_writer(self) -> None:
         self._writer_idle = False
@@ -572,12 +578,12 @@ class Connection:
                 if replies.unsent:
                     await self._transport.writable()
                     replies.unsent = self._transport.send_now(replies.unsent)
-                elif not (self._reading and self._arrange_first()):
+                elif not (self._reading and self._arrange_first_send()):
                     await self._resolve_first()
                     replies.unsent = self._transport.send_now(replies.take_ready())
                 else:
                     await self._pause_writer()
-                self._note_sent()
+                self._record_progress()
         except OSError as error:
             self._client_disconnected(error)
         except StorageError as error:
@@ -593,14 +599,14 @@ class Connection:
         self._more_replies = trio.Event()
         if self._failure is None:
             with trio.CancelScope() as self._pause:
-                self._arrange_first()
+                self._arrange_first_send()
                 await self._more_replies.wait()
         self._writer_idle = False
         if self._failure is not None:
             raise self._failure
         self.replies.expire_first(trio.current_time())
 
-    def _note_sent(self) -> None:
+    def _record_progress(self) -> None:
         self.active_at = trio.current_time()
         if self._fewer_replies is not None:
             self._fewer_replies.set()

@@ -6,8 +6,8 @@ the broker's work. So one task waits for a separate epoll, to which all sockets 
 permanently. A plain call serves a client whose requests need no waiting. The task of the client
 runs only if it has to wait.
 
-A response wakes the client's process, which costs as much again if that has gone to sleep. So
-clients whose requests arrive together get their responses together.
+A response wakes the client's process, which costs as much again if the process sleeps. So clients
+whose requests arrive together get their responses together.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import NamedTuple, TypeAlias
 import outcome
 import trio
 
-# Does something without waiting. Returns True to resume the waiter, which also raises its exceptions.
+# A function that never waits. It returns True to resume the waiter, which raises its exceptions.
 Step: TypeAlias = Callable[[], bool]
 
-# Called with the outcome when one of the steps returned True or raised.
+# Called with the outcome when a step returned True or raised an exception.
 OnDone: TypeAlias = Callable[[outcome.Outcome[None]], None]
 
 # Seconds for which clients are served in a row before responses are sent and other tasks run.
@@ -74,7 +74,8 @@ class ReadinessPoller:
     def _on_readable(self, descriptor: int) -> None:
         waiter = self._waiters.get(descriptor)
         if waiter is None:
-            # The connection is busy and will check for itself. Epoll would report it repeatedly.
+            # The connection is busy and will check its socket later. Until then, epoll would report
+            # the socket repeatedly.
             self._forget(descriptor)
         else:
             self._call(waiter, waiter.take)
@@ -108,7 +109,7 @@ class ReadinessPoller:
     async def until(self, connected: socket.socket, take: Step, respond: Step) -> None:
         """Call `take` each time that the socket is readable, and then `respond`.
 
-        Returns when one of them returns True, or when `wake` is called.
+        Returns when `take` or `respond` returns True, or when `wake` is called.
 
         Args:
             connected: The socket.
@@ -116,17 +117,17 @@ class ReadinessPoller:
             respond: Sends responses, together with those of other clients.
 
         Raises:
-            ClosedResourceError: `leave` was called.
+            ClosedResourceError: `unwatch` was called.
         """
         descriptor = connected.fileno()
         task = trio.lowlevel.current_task()
         self.watch(connected, take, respond, partial(trio.lowlevel.reschedule, task))
 
-        def give_up(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
+        def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
             del self._waiters[descriptor]
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(give_up)
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
     def watch(self, connected: socket.socket, take: Step, respond: Step, on_done: OnDone) -> None:
         """Do the same as `until` without a task; `on_done` gets the result or the exception."""
@@ -140,7 +141,7 @@ class ReadinessPoller:
         """Resume the waiter of a socket now. Return False if there was none."""
         return self._end_wait(connected.fileno(), outcome.Value(None))
 
-    def leave(self, connected: socket.socket) -> None:
+    def unwatch(self, connected: socket.socket) -> None:
         """Stop watching a socket. Call this before it is closed."""
         descriptor = connected.fileno()
         self._forget(descriptor)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 wire_logger = logging.getLogger("kbroker.protocol")
 
-# Unanswered requests of one connection above which no more requests are read.
+# Maximum number of unanswered requests of one connection. Above it, no more requests are read.
 REPLIES_MAX = 1024
 # Ready replies are sent together up to about this many bytes.
 SEND_BYTES = 1 << 20
@@ -81,9 +81,9 @@ class Replies:
         self.queue: deque[Reply] = deque()
         # Parts that were taken from the queue and that the socket did not accept yet.
         self.unsent: Parts = []
-        # The client has disconnected: replies are dropped.
+        # True if the client has disconnected, so that replies are dropped.
         self.is_closed = False
-        # Requests and responses are logged.
+        # True if requests and responses are logged.
         self.is_traced = wire_logger.isEnabledFor(logging.DEBUG)
         # No request is handled before this time, in seconds (KIP-219).
         self.throttled_until: float | None = None
@@ -240,7 +240,7 @@ class Replies:
 
         Args:
             first: The first reply of the queue.
-            response: The response that its `Pending` or `Waiting` gave.
+            response: The response of its `Pending` or `Waiting`.
         """
         header, reply, size, charge, read_at = first
         if charge is not None:
@@ -260,7 +260,7 @@ class Replies:
         """Remove the replies that are ready from the front of the queue.
 
         Returns:
-            Their parts in order, about `SEND_BYTES` at most.
+            The parts of the removed replies in order, about `SEND_BYTES` at most.
 
         Raises:
             OSError: The first reply will never have a response; close the connection.
@@ -288,10 +288,10 @@ class Replies:
                 count += 1
             else:
                 if count:
-                    self._request_metrics.times[key].took(time.perf_counter() - since, count)
+                    self._request_metrics.times[key].record(time.perf_counter() - since, count)
                 count, key, since = 1, header.api_key, read_at
         if count:
-            self._request_metrics.times[key].took(time.perf_counter() - since, count)
+            self._request_metrics.times[key].record(time.perf_counter() - since, count)
         return ready
 
     def end_after_first(self, error: OSError) -> None:

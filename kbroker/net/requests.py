@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 # A request of at most this size is decoded in less than a time slice.
 SMALL_BYTES = 32 * 1024
-# So is a larger one with at most this many array elements: the rest of it is record batches, which
-# are not decoded, and strings of at most 32 KiB.
+# A larger request with at most this many array elements also takes less than a time slice: the rest
+# is record batches, which are not decoded, and strings of at most 32 KiB.
 SMALL_ELEMENTS = 64
 # Produce requests of at most this size are handled in a row, up to LIGHT_MAX, before the end of the
 # time slice is checked.
@@ -80,7 +80,7 @@ class Interceptor(Protocol):
         ...
 
     def finished(self) -> None:
-        """Note that all complete requests have been handled."""
+        """Notify the interceptor that all complete requests have been handled."""
         ...
 
 
@@ -137,9 +137,9 @@ class Requests:
         self.frames = FrameReader(frame_bytes_max)
         # Number of received requests.
         self.count = 0
-        # The time slice is over, and complete requests may be left.
+        # True if the time slice is over and complete requests may be left.
         self.must_yield = False
-        # No more requests are handled.
+        # True if no more requests are handled.
         self.is_aborted = False
         self.interceptor: Interceptor | None = None
         self._node = node
@@ -157,7 +157,7 @@ class Requests:
         self._charge: QuotaCharge | None = None
         # Time at which the current request was read, in seconds of `time.perf_counter`.
         self._read_at = 0.0
-        # A queued reply may wait for an append.
+        # True if a queued reply may wait for an append.
         self._has_appends = False
         # The client's authentication; None after an authentication without expiry.
         self._login = peer.login
@@ -201,7 +201,7 @@ class Requests:
 
         Returns:
             The rest of a request's ordered work, after which the caller calls `finish_one`. None if
-            no request has to be awaited; `must_yield` then says whether complete ones may be left.
+            no request has to be awaited. Then `must_yield` is True if complete requests may be left.
 
         Raises:
             DisconnectError: The connection has to be closed.
@@ -283,7 +283,7 @@ class Requests:
             )
         except TooManyElementsError:
             return self._decode_in_slices(api, header, frame, offset)
-        return self._decoded(api, header, body, rows)
+        return self._dispatch_decoded(api, header, body, rows)
 
     async def _decode_in_slices(
         self, api: Api, header: RequestHeader, frame: memoryview, offset: int
@@ -296,11 +296,11 @@ class Requests:
         )
         charge = self._charge
         body, _, rows = await (decoding if charge is None else charge.timed(decoding))
-        unfinished = self._decoded(api, header, body, rows)
+        unfinished = self._dispatch_decoded(api, header, body, rows)
         if unfinished is not None:
             await unfinished
 
-    def _decoded(
+    def _dispatch_decoded(
         self, api: Api, header: RequestHeader, body: Message, rows: int
     ) -> Awaitable[None] | None:
         if self._replies.is_traced:
@@ -318,10 +318,10 @@ class Requests:
             api: The request's API.
             header: The request's header.
             body: The decoded request.
-            rows: The number of its array elements.
+            rows: The number of array elements in the request.
 
         Returns:
-            The rest of its ordered work, or None if that is done.
+            The rest of the request's ordered work, or None if that work is done.
         """
         charge = self._charge
         self._request_metrics.requests[header.api_key] += 1

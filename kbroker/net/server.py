@@ -54,14 +54,14 @@ _SOCKET_HOSTS = {
     "localhost": LOOPBACK,
 }
 BIND_TRIES = 20
-# Range of randomly chosen free ports. The default range of ephemeral ports begins at the second one.
+# Range of randomly chosen free ports. The default range of ephemeral ports begins at `LAST_PORT`.
 FIRST_PORT, LAST_PORT = 14_000, 32_768
 # Seconds between two checks for idle connections.
 REAP_SECONDS = 0.5
 # Seconds between two checks while a shutdown waits for pending responses.
 DRAIN_SECONDS = 0.005
 # Seconds without accepting connections after the process ran out of file descriptors.
-ACCEPT_SECONDS = 0.1
+ACCEPT_PAUSE_SECONDS = 0.1
 CREATION_RATE = "max.connection.creation.rate"
 ALL_LISTENERS = ""
 # Lets a restarted broker bind an address whose old connections are in TIME_WAIT. Windows allows
@@ -269,9 +269,8 @@ async def _open(host: str, port: int, opened: list[socket.socket], *, named: boo
             each.setsockopt(socket.SOL_SOCKET, _REUSE_ADDRESS, 1)
         each.bind(address)
         if not named and _REUSE_ADDRESS == socket.SO_REUSEADDR:
-            each.setsockopt(
-                socket.SOL_SOCKET, _REUSE_ADDRESS, 1
-            )  # for a later restart on this port
+            # Let a restarted broker bind this port again.
+            each.setsockopt(socket.SOL_SOCKET, _REUSE_ADDRESS, 1)
 
 
 def _cannot_listen(listener: Listener, port: int, error: OSError) -> CannotListen:
@@ -459,7 +458,7 @@ class Server:
                 message = f"cannot accept connections: {error}"
                 if self._node.context.error_log.is_new(message):
                     logger.error("%s", message)
-                await trio.sleep(ACCEPT_SECONDS)
+                await trio.sleep(ACCEPT_PAUSE_SECONDS)
             else:
                 serving.start_soon(self._serve, listener, connected, *address[:2])
 
@@ -642,10 +641,10 @@ class Server:
             accept_at = max(accept_at, self._reserve_accept_time(listener, own))
         return accept_at
 
-    def _reserve_accept_time(self, place: str, rate: int) -> float:
+    def _reserve_accept_time(self, listener: str, rate: int) -> float:
         now = trio.current_time()
-        next_accept = max(self._next_accept.get(place, 0.0) + 1 / max(rate, 1), now - 1)
-        self._next_accept[place] = next_accept
+        next_accept = max(self._next_accept.get(listener, 0.0) + 1 / max(rate, 1), now - 1)
+        self._next_accept[listener] = next_accept
         return max(next_accept, now)
 
     async def _is_throttled_host(self, host: str) -> bool:

@@ -81,12 +81,12 @@ class TlsTransport:
         side = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         assert isinstance(side, ServerSide)
         self._tls = side
-        # Received bytes are not decrypted yet; possibly a part of a TLS record.
+        # True if received bytes are not decrypted yet. They may be a part of a TLS record.
         self._has_input = False
         self._handshake_done = False
-        # The client may still read from the connection.
+        # True while the client may still read from the connection.
         self._peer_may_read = True
-        # The socket has accepted all ciphertext.
+        # True if the socket has accepted all ciphertext.
         self._is_flushed = True
 
     async def handshake(self, throttle: StepThrottle) -> None:
@@ -101,9 +101,9 @@ class TlsTransport:
                 certificate has expired.
         """
         while not self._handshake_done:
-            await self._plain.until(self._fill)
+            await self._plain.until(self._receive_ciphertext)
             try:
-                self._handshake_done = await throttle.run(self._step)
+                self._handshake_done = await throttle.run(self._continue_handshake)
             except ssl.SSLError:
                 await self._flush()  # send the TLS alert
                 raise
@@ -114,7 +114,7 @@ class TlsTransport:
         if self._outgoing.pending and not self._has_input and not self._plain.acknowledge():
             await self._flush()
 
-    def _step(self) -> bool:
+    def _continue_handshake(self) -> bool:
         """Continue the handshake, and return True if it is complete."""
         try:
             self._tls.do_handshake()
@@ -143,7 +143,7 @@ class TlsTransport:
         while left := self._plain.send_now(left):
             await self._plain.writable()
 
-    def _fill(self) -> bool:
+    def _receive_ciphertext(self) -> bool:
         """Receive ciphertext for OpenSSL, and return False if none was available."""
         data = self._plain.receive_now(CIPHERTEXT_BYTES)
         if data is None:
@@ -156,7 +156,7 @@ class TlsTransport:
         return True
 
     def peer_has_closed(self) -> bool:
-        """Return True if the peer has closed the connection. Receives nothing."""
+        """Return True if the peer has closed the connection, without receiving data."""
         return self._plain.peer_has_closed()
 
     @property
@@ -182,10 +182,10 @@ class TlsTransport:
 
     def receive_now(self, size: int) -> bytes | None:
         """Receive up to `size` bytes of whole TLS records without waiting; see `Transport`."""
-        if not self._has_input and not self._fill():
+        if not self._has_input and not self._receive_ciphertext():
             return None
         parts: list[bytes] = []
-        while size > 0 and (data := self._decrypted(size)) is not None:
+        while size > 0 and (data := self._decrypt(size)) is not None:
             parts.append(data)
             if not data:
                 break
@@ -196,11 +196,11 @@ class TlsTransport:
 
     def receive_into_now(self, buffer: memoryview) -> int | None:
         """Receive into a buffer without waiting; see `Transport`."""
-        if not self._has_input and not self._fill():
+        if not self._has_input and not self._receive_ciphertext():
             return None
         filled = 0
         while filled < len(buffer):
-            size = self._decrypted_into(buffer[filled:])
+            size = self._decrypt_into(buffer[filled:])
             if size == 0:
                 return filled
             if size is None:
@@ -208,7 +208,7 @@ class TlsTransport:
             filled += size
         return filled
 
-    def _decrypted(self, size: int) -> bytes | None:
+    def _decrypt(self, size: int) -> bytes | None:
         """Decrypt up to one TLS record. Return empty bytes at the end, None if bytes are missing."""
         if not self._has_input:
             return None  # saves the exception of OpenSSL, which takes as long as a read
@@ -220,7 +220,7 @@ class TlsTransport:
         self._update_has_input(is_full=len(data) == wanted)
         return data
 
-    def _decrypted_into(self, buffer: memoryview) -> int | None:
+    def _decrypt_into(self, buffer: memoryview) -> int | None:
         """Decrypt up to one TLS record into a buffer. Return 0 at the end, None if bytes are missing."""
         if not self._has_input:
             return None
@@ -248,7 +248,7 @@ class TlsTransport:
             return False
         if isinstance(error, ssl.SSLZeroReturnError):
             return True
-        # Before Python 3.11.3 it has no exception of its own (python/cpython#95494).
+        # Before Python 3.11.3, an unexpected end has no exception class (python/cpython#95494).
         if isinstance(error, ssl.SSLEOFError) or error.reason == "UNEXPECTED_EOF_WHILE_READING":
             # Some clients close without close_notify. Requests have a length, so truncation is
             # detected anyway. Such a client does not wait for a close_notify either.

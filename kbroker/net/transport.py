@@ -45,7 +45,7 @@ class Transport(Protocol):
     async def until(self, take: Step, respond: Step = send_nothing) -> None:
         """Call `take` each time that bytes may be available, and then `respond`.
 
-        Returns when one of them returns True. Yields to other tasks before each call of `take`.
+        Returns when `take` or `respond` returns True. Yields to other tasks before each `take`.
 
         Args:
             take: Receives and handles requests.
@@ -65,7 +65,7 @@ class Transport(Protocol):
             on_done: Gets the result or the exception that `until` would have.
 
         Returns:
-            False if the transport cannot do that and a task must call `until`.
+            False if the transport needs a task that calls `until`.
         """
         ...
 
@@ -93,7 +93,7 @@ class Transport(Protocol):
         ...
 
     def peer_has_closed(self) -> bool:
-        """Return True if the peer has closed the connection. Receives nothing."""
+        """Return True if the peer has closed the connection, without receiving data."""
         ...
 
     @property
@@ -125,7 +125,7 @@ class Transport(Protocol):
 class PlainTransport:
     """A TCP connection without TLS. Stored bytes are sent from the page cache with sendfile.
 
-    It uses a plain socket: each call of a trio socket yields to the scheduler, which costs more
+    The transport uses a plain socket: each call of a trio socket yields, which costs more
     than the call. Here only waiting yields. `until` always yields, so that a busy client does not
     starve other clients.
 
@@ -191,7 +191,7 @@ class PlainTransport:
             return None
 
     def peer_has_closed(self) -> bool:
-        """Return True if the peer has closed the connection. Receives nothing.
+        """Return True if the peer has closed the connection, without receiving data.
 
         Without POLLRDHUP (Linux only), the end is not visible behind bytes that are not received.
         """
@@ -272,7 +272,7 @@ class PlainTransport:
     def close(self) -> None:
         if self._socket.fileno() >= 0:
             if self._poller is not None:
-                self._poller.leave(self._socket)
+                self._poller.unwatch(self._socket)
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 

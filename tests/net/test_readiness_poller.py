@@ -50,7 +50,7 @@ class Client:
         await self._poller.until(self.theirs, self.take, send_nothing)
 
     def close(self) -> None:
-        self._poller.leave(self.theirs)
+        self._poller.unwatch(self.theirs)
         self.ours.close()
         self.theirs.close()
 
@@ -132,7 +132,7 @@ async def test_waiting_task_fails_when_its_socket_is_closed_locally(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await wait_all_tasks_blocked()
-            poller.leave(client.theirs)
+            poller.unwatch(client.theirs)
         assert failed
 
 

@@ -146,7 +146,7 @@ async def test_failed_accept_is_retried(
             raise failures.pop()
         return accept(listening)
 
-    monkeypatch.setattr("kbroker.net.server.ACCEPT_SECONDS", 0.001)
+    monkeypatch.setattr("kbroker.net.server.ACCEPT_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(socket.socket, "accept", accept_later)
     async with started() as broker, connected(broker.endpoint) as wire:
         assert await wire.works()

@@ -266,9 +266,9 @@ class Shards(ABC, Generic[C]):
         if event.deleted:
             self._loader.record_deleted_topics()
         if any(topic.name == self.topic for topic in (*event.deleted, *event.changed)):
-            self.settle()
+            self.apply_leadership()
 
-    def settle(self) -> None:
+    def apply_leadership(self) -> None:
         """Load coordinators for the partitions that this node leads, and drop all others."""
         topic = self._context.cluster.topics.get(self.topic)
         for shard in self.known_shards():
@@ -337,7 +337,7 @@ class Shards(ABC, Generic[C]):
 
     async def load(self) -> None:
         """Load the coordinators for a limited time, the smallest first; `work` loads the rest."""
-        self.settle()
+        self.apply_leadership()
         await self._loader.run_some()
 
     def _on_loaded(self, load: Load[C]) -> None:

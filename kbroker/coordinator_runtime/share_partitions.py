@@ -352,7 +352,7 @@ class SharePartitionManager:
         for key in changed:
             self._drop_lost(tuple(self._by_topic_partition.get(key, ())))
 
-    def settle(self) -> None:
+    def drop_not_led(self) -> None:
         """Drop all share partitions that this node no longer leads."""
         self._drop_lost(tuple(self._share_partitions.values()))
 

@@ -358,7 +358,7 @@ class FetchOperation:
         key, index = target.key
         name = key if isinstance(key, str) else ""
         replica = None
-        target.was_read(None)
+        target.record_read(None)
         try:
             replica = self._replica(self._topic(target), index)
             return self._read_replica(target, name, replica, max_bytes, at_least_one, reading)
@@ -436,7 +436,7 @@ class FetchOperation:
             response = self._row_without_records(replica)
             response.diverging_epoch = FetchResponse.EpochEnd(epoch=epoch, end_offset=end_offset)
             return _Row(target, name, response, NOTHING, replica)
-        target.was_read(replica)
+        target.record_read(replica)
         preferred = self._preferred_replica(target, replica)
         if preferred != NO_REPLICA:
             response = self._row_without_records(replica)

@@ -56,7 +56,7 @@ class ClientEvent:
         client_id: Client ID.
         host: Address of the client.
         text: Description.
-        is_trouble: The event is a problem.
+        is_problem: True if the event is a problem.
         times: Number of occurrences.
     """
 
@@ -94,7 +94,7 @@ class Activity:
         if peer.client_id != name:
             peer.client_id = name
             client.host, client.principal = peer.host, str(peer.client.principal)
-            self._note(name, peer.host, "came", is_problem=False)
+            self._record_event(name, peer.host, "came", is_problem=False)
 
     def count_response(self, peer: Any, client_id: str | None, key: int, response: Any) -> None:
         """Count the errors of a response, in its first rows."""
@@ -109,7 +109,7 @@ class Activity:
         for code, count in codes.items():
             client.errors[key, code] += count
             text = f"{ApiKey(key).api_name} was answered {error_name(code)}"
-            self._note(name, peer.host, text, is_problem=True)
+            self._record_event(name, peer.host, text, is_problem=True)
 
     def count_disconnect(self, peer: Any, kind: str, reason: str = "") -> None:
         """Count a closed connection.
@@ -123,7 +123,7 @@ class Activity:
         if name in self.clients:
             self.clients[name].disconnects[kind] += 1
         text = f"{kind}: {reason[:NAME_MAX]}" if reason else kind
-        self._note(name, peer.host, text, is_problem=bool(reason))
+        self._record_event(name, peer.host, text, is_problem=bool(reason))
 
     def _client(self, name: str) -> ClientActivity:
         client = self.clients.pop(name, None)
@@ -134,7 +134,7 @@ class Activity:
         self.clients[name] = client
         return client
 
-    def _note(self, client_id: str, host: str, text: str, *, is_problem: bool) -> None:
+    def _record_event(self, client_id: str, host: str, text: str, *, is_problem: bool) -> None:
         self._number += 1
         last = self.events[-1] if self.events else None
         now = self._now_ms()

@@ -16,25 +16,25 @@ class ApiVersionsCache:
     """
 
     def __init__(self) -> None:
-        self._shown: tuple[int, Mapping[str, int], object, bool] | None = None
+        self._state: tuple[int, Mapping[str, int], object, bool] | None = None
         self._encoded: dict[int, Encoded] = {}
 
     def get(
         self,
         version: int,
-        shown: tuple[int, Mapping[str, int], object, bool],
+        state: tuple[int, Mapping[str, int], object, bool],
         make: Callable[[], object],
     ) -> Encoded:
         """Return the response in a version.
 
         Args:
             version: Version of the request.
-            shown: State that the response depends on: revision, finalized features, served APIs,
+            state: State that the response depends on: revision, finalized features, served APIs,
                 and True if a client metrics subscription exists. None of them is changed in place.
             make: Creates the response if there is no valid one.
         """
-        if shown != self._shown:
-            self._shown = shown
+        if state != self._state:
+            self._state = state
             self._encoded.clear()
         encoded = self._encoded.get(version)
         if encoded is None:

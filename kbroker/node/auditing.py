@@ -13,10 +13,10 @@ class NodeAudit(Audit):
     """Audit log with a clock. `run` is its background work."""
 
     def __init__(self) -> None:
-        super().__init__(time.monotonic, self._counts)
+        super().__init__(time.monotonic, self._on_counted)
         self._has_counted = trio.Event()
 
-    def _counts(self) -> None:
+    def _on_counted(self) -> None:
         self._has_counted.set()
 
     async def run(self) -> None:

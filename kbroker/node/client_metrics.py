@@ -1,8 +1,8 @@
 """Client metrics (KIP-714): subscriptions, and the last push of each client.
 
 Subscriptions are config resources of the cluster (``client-metrics``). Each node serves its own
-clients. A push is stored as received and parsed only when it is read, so a large push costs only its
-bytes.
+clients. A push is stored as received and parsed only when it is read, so a large push costs memory
+only.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Subscription(NamedTuple):
 
     interval_ms: int
     metrics: tuple[str, ...]
-    tests: tuple[tuple[str, Callable[[str], object]], ...]
+    matchers: tuple[tuple[str, Callable[[str], object]], ...]
 
     def matches(self, labels: Labels) -> bool:
         """Return True if each pattern matches the whole label of the client."""
-        return all(test(labels.get(name, "")) for name, test in self.tests)
+        return all(matches_label(labels.get(name, "")) for name, matches_label in self.matchers)
 
 
 class EffectiveSubscription(NamedTuple):
@@ -109,10 +109,10 @@ class Instance:
         # Revision of the subscriptions from which `subscription` was computed.
         self.revision = revision
         self.requested_at_ms = self.pushed_at_ms = -subscription.interval_ms
-        # The client has requested its subscription, and pushed nothing since.
+        # True if the client has requested its subscription, and pushed nothing since.
         self.has_requested = False
         self.error = ErrorCode.NONE
-        # The client sent its terminating push.
+        # True if the client sent its terminating push.
         self.is_terminated = False
         self.pushed: Pushed | None = None
 
@@ -175,7 +175,7 @@ class ClientMetrics:
             now_ms - seen_ms < instance.subscription.interval_ms
             and instance.error not in RESUBSCRIBE_ERRORS
         ):
-            raise self._failed(
+            raise self._record_error(
                 instance,
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"Request from the client [{instance_id}] arrived before the next push interval time",
@@ -235,7 +235,7 @@ class ClientMetrics:
         self, instance: Instance, subscription_id: int, codec: int, size: int, *, is_last: bool
     ) -> None:
         if instance.is_terminated:
-            raise self._failed(
+            raise self._record_error(
                 instance,
                 ErrorCode.INVALID_REQUEST,
                 f"Client [{instance.subscription.instance_id}] sent the previous request with state "
@@ -248,26 +248,26 @@ class ClientMetrics:
             instance.has_requested = False
             instance.pushed_at_ms = now_ms
         elif not is_last:
-            raise self._failed(
+            raise self._record_error(
                 instance,
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"Request from the client [{instance.subscription.instance_id}] arrived before the next push "
                 "interval time",
             )
         if subscription_id != instance.subscription.subscription_id:
-            raise self._failed(
+            raise self._record_error(
                 instance,
                 ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
                 f"Unknown client subscription id: {subscription_id}",
             )
         if codec not in (Codec.NONE, *ACCEPTED):
-            raise self._failed(
+            raise self._record_error(
                 instance,
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"Unknown compression type: {codec}",
             )
         if size > self.bytes_max:
-            raise self._failed(
+            raise self._record_error(
                 instance,
                 ErrorCode.TELEMETRY_TOO_LARGE,
                 f"Telemetry request from [{instance.subscription.instance_id}] is larger than the maximum "
@@ -275,7 +275,7 @@ class ClientMetrics:
             )
 
     @staticmethod
-    def _failed(instance: Instance, code: ErrorCode, message: str) -> KafkaError:
+    def _record_error(instance: Instance, code: ErrorCode, message: str) -> KafkaError:
         instance.error = code
         return KafkaError(code, message)
 
@@ -322,7 +322,7 @@ class ClientMetrics:
 
     def _subscription_of(self, instance_id: UUID, labels: Labels) -> EffectiveSubscription:
         """Merge the subscriptions that match a client: all metrics, shortest interval."""
-        matching = [each for each in self._known() if each.matches(labels)]
+        matching = [each for each in self._known_subscriptions() if each.matches(labels)]
         default = ClientMetricsConfig({}, self._config).interval_ms
         interval_ms = min((each.interval_ms for each in matching), default=default)
         names = sorted({name for each in matching for name in each.metrics})
@@ -333,7 +333,7 @@ class ClientMetrics:
             instance_id, number - (number >> 31 << 32), interval_ms, metrics
         )
 
-    def _known(self) -> list[Subscription]:
+    def _known_subscriptions(self) -> list[Subscription]:
         if self._subscriptions is None:
             self._subscriptions = [
                 _subscription(ClientMetricsConfig.stored(stored.values, self._config))
@@ -344,12 +344,12 @@ class ClientMetrics:
 
 
 def _subscription(config: ClientMetricsConfig) -> Subscription:
-    tests = []
+    matchers = []
     for item in filter(None, config.match):
         name, _, pattern = item.partition("=")
         try:
-            tests.append((name.strip(), compile_pattern(pattern.strip())))
+            matchers.append((name.strip(), compile_pattern(pattern.strip())))
         except KafkaError:  # stored by an older version that accepted this pattern: match nothing
-            tests.append((name, lambda _: False))
+            matchers.append((name, lambda _: False))
     metrics = tuple(filter(None, config.metrics))
-    return Subscription(config.interval_ms, metrics, tuple(tests))
+    return Subscription(config.interval_ms, metrics, tuple(matchers))

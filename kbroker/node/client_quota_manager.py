@@ -101,7 +101,7 @@ class QuotaCharge:
 
     __slots__ = (
         "_client_id",
-        "_is_settled",
+        "_is_charged",
         "_limits",
         "_manager",
         "_resumed_at",
@@ -130,7 +130,7 @@ class QuotaCharge:
         self._user = user
         self._client_id = client_id[:NAME_MAX]
         self._seconds = 0.0
-        self._is_settled = False
+        self._is_charged = False
         self._resumed_at = 0.0
 
     def exempt(self) -> None:
@@ -202,12 +202,12 @@ class QuotaCharge:
 
     async def timed(self, work: Awaitable[Result]) -> Result:
         """Await work, and count the time that the event loop is busy with it."""
-        return await in_timed_steps(work, self._resumed, self._paused)
+        return await in_timed_steps(work, self._on_resumed, self._on_paused)
 
-    def _resumed(self, now: float) -> None:
+    def _on_resumed(self, now: float) -> None:
         self._resumed_at = now
 
-    def _paused(self, now: float) -> None:
+    def _on_paused(self, now: float) -> None:
         self._count_seconds(now - self._resumed_at)
 
     def add_time_since(self, began: float) -> None:
@@ -215,8 +215,9 @@ class QuotaCharge:
         self._count_seconds(trio.current_time() - began)
 
     def _count_seconds(self, seconds: float) -> None:
-        if self._is_settled:
-            self._count(REQUESTS, seconds * PERCENT)  # too late for this response's throttle time
+        if self._is_charged:
+            # Too late for the throttle time of this response.
+            self._count(REQUESTS, seconds * PERCENT)
         else:
             self._seconds += seconds
 
@@ -226,8 +227,8 @@ class QuotaCharge:
 
     def charge_time(self) -> int:
         """Charge the time of the request, and return the throttle time in milliseconds."""
-        if not self._is_settled:
-            self._is_settled = True
+        if not self._is_charged:
+            self._is_charged = True
             measured = self._count(REQUESTS, self._seconds * PERCENT)
             self._throttle(min(measured.wait_ms, self._manager.request_wait_ms_max))
         return self.throttle_ms

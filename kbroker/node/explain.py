@@ -38,7 +38,7 @@ MayDescribe: TypeAlias = Callable[[Resource], bool]
 HIDDEN = "(hidden)"
 
 
-def everything(_: Resource) -> bool:
+def allow_every_resource(_: Resource) -> bool:
     """Return True: the reader may describe every resource."""
     return True
 
@@ -146,7 +146,7 @@ def metric_lines(pushed: Pushed) -> list[Line]:
 
 
 def explain_transaction(
-    node: Node, transactional_id: str, may_describe: MayDescribe = everything
+    node: Node, transactional_id: str, may_describe: MayDescribe = allow_every_resource
 ) -> Explanation:
     """Explain the state of a transaction.
 
@@ -176,23 +176,23 @@ def _transaction_now(
     known = coordinator.transactions.get(transactional_id)
     if known is None:
         return f"transactional id {transactional_id} does not exist"
-    who = f"producer {known.producer_id}, epoch {known.epoch},"
+    producer = f"producer {known.producer_id}, epoch {known.epoch},"
     named = [
         f"{topic}-{index}" if may_describe(Resource(AclResourceType.TOPIC, topic)) else HIDDEN
         for topic, index in sorted(known.partitions)
     ]
-    where = some_of(named)
+    partitions = some_of(named)
     if known.state is TransactionState.ONGOING:
-        does = f"has a transaction {_open_since(node, known)} in {where}"
+        activity = f"has a transaction {_open_since(node, known)} in {partitions}"
         deadline_ms = coordinator.deadline(transactional_id)
         if deadline_ms is not None:
             left_ms = max(deadline_ms - node.clock.coordinator_ms(), 0)
-            does += f"; it is aborted in {left_ms / 1000:.1f} s"
+            activity += f"; it is aborted in {left_ms / 1000:.1f} s"
     elif known.state.is_prepared:
-        does = f"has markers to be written to {where}"
+        activity = f"has markers to be written to {partitions}"
     else:
-        does = "has no transaction open"
-    return f"transactional id {transactional_id} is {known.state.label}: {who} {does}"
+        activity = "has no transaction open"
+    return f"transactional id {transactional_id} is {known.state.label}: {producer} {activity}"
 
 
 def _open_since(node: Node, transaction: TransactionMetadata) -> str:
@@ -207,7 +207,7 @@ def _transaction_lines(events: Iterable[TransactionEvent]) -> Iterator[Line]:
 
 
 def explain_partition(
-    node: Node, topic: str, index: int, may_describe: MayDescribe = everything
+    node: Node, topic: str, index: int, may_describe: MayDescribe = allow_every_resource
 ) -> Explanation:
     """Explain why a partition is online or offline, and what holds back read_committed consumers.
 
@@ -266,8 +266,8 @@ def _unstable_reason(
         resource = Resource(AclResourceType.TRANSACTIONAL_ID, transactional_id)
         name = transactional_id if may_describe(resource) else HIDDEN
         if known.producer_id == producer_id and known.state is TransactionState.ONGOING:
-            who = f"producer {producer_id} (transactional id {name})"
-            return f"{first}: {who} has a transaction {_open_since(node, known)} there"
+            producer = f"producer {producer_id} (transactional id {name})"
+            return f"{first}: {producer} has a transaction {_open_since(node, known)} there"
         if known.producer_id == producer_id and known.state.is_prepared:
             return f"{first}: the transaction of {name} is {known.state.label}, a marker is pending"
     return (

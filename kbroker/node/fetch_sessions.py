@@ -50,8 +50,8 @@ class Target:
         last_fetched_epoch: Epoch of the last fetched record, or -1.
         log_start_offset: Log start offset of a follower.
         high_watermark: High watermark of a follower.
-        told_high_watermark: High watermark of the last response.
-        told_log_start_offset: Log start offset of the last response.
+        sent_high_watermark: High watermark of the last response.
+        sent_log_start_offset: Log start offset of the last response.
         topic_name: Topic name of a topic ID that was found before; the topic may be recreated.
     """
 
@@ -103,7 +103,7 @@ class Target:
         self.high_watermark = newer.high_watermark
         self._replica = None
 
-    def was_read(self, replica: Replica | None) -> None:
+    def record_read(self, replica: Replica | None) -> None:
         """Record the replica that was read, or None after an error."""
         self._replica = replica
         self._read_term = replica.term if replica is not None else -1
@@ -218,7 +218,7 @@ class FetchSessions:
 
     Args:
         sessions_max: Maximum number of sessions.
-        partitions_there: Returns the number of partitions of the cluster.
+        count_partitions: Returns the number of partitions of the cluster.
         random_: Source of session IDs.
     """
 
@@ -266,8 +266,8 @@ class FetchSessions:
 
         Raises:
             KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
-                FETCH_SESSION_TOPIC_ID_ERROR, for the whole response. The first one also if the
-                session exceeds the bounds: the client then continues without a session.
+                FETCH_SESSION_TOPIC_ID_ERROR, for the whole response. FETCH_SESSION_ID_NOT_FOUND also if
+                the session exceeds the bounds: the client then continues without a session.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._remove(session_id)

@@ -1,4 +1,4 @@
-"""Security of a listener, by the current settings: certificates and users (KIP-226)."""
+"""Certificates and users of a listener, as the current settings require (KIP-226)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLAIN_OVER_PLAINTEXT = "sasl.plain.over.plaintext.enable"
 NODES_MECHANISM = "sasl.mechanism.inter.broker.protocol"
 
 
-class _Asked(NamedTuple):
+class _Authentication(NamedTuple):
     """Authentication that the settings require from clients."""
 
     certificates: Certificates | None
@@ -38,8 +38,8 @@ class _Asked(NamedTuple):
 class ListenerSecurity:
     """The certificates and the users of one listener.
 
-    Users can log in once `prepare` returns. Users that later settings add can log in once `wait_until_applied`
-    returns: `run` prepares them in a thread, because each takes milliseconds.
+    Users can log in once `prepare` returns. Users that later settings add can log in once
+    `wait_until_applied` returns: `run` prepares them in a thread, because each takes milliseconds.
 
     Args:
         name: Name of the listener.
@@ -48,7 +48,7 @@ class ListenerSecurity:
         is_exposed: True if other machines can reach the listener.
 
     Raises:
-        ConfigError: The certificates or users cannot be used, or the listener would send passwords in
+        ConfigError: The certificates or users cannot be used, or clients would send passwords in
             plain text to other machines.
     """
 
@@ -122,7 +122,8 @@ class ListenerSecurity:
         """
         if self.users is None or self._credentials is not None:
             return self._credentials
-        from kbroker.client.security import JAAS, MECHANISM, credentials_of  # as above
+        # Imported here: most nodes never need these modules.
+        from kbroker.client.security import JAAS, MECHANISM, credentials_of
         from kbroker.client.tokens import SETTINGS
         from kbroker.security.users import only_module
 
@@ -137,11 +138,11 @@ class ListenerSecurity:
         """Return the authentication state of a new connection, or None without SASL."""
         if self.users is None:
             return None
-        from kbroker.security.login import Login  # as above
+        from kbroker.security.login import Login  # most nodes never need it
 
-        return Login(self._known)
+        return Login(self._current_users)
 
-    def _known(self) -> Users:
+    def _current_users(self) -> Users:
         """Return the current users: a reauthentication uses new passwords."""
         assert self.users is not None  # a listener cannot lose SASL
         return self.users
@@ -185,7 +186,7 @@ class ListenerSecurity:
         while True:
             async with trio.open_nursery() as nursery:
                 if self.users is not None and self.users.tokens is not None:
-                    from .token_keys import TokenKeys  # as above
+                    from .token_keys import TokenKeys  # most nodes never need it
 
                     nursery.start_soon(TokenKeys(self.users.tokens, self.name).run, in_thread)
                 await self._has_pending_users.wait()
@@ -207,7 +208,7 @@ class ListenerSecurity:
     def _newest_users(self) -> Users | None:
         return self._pending_users or self.users
 
-    def _build(self, config: BrokerConfig) -> _Asked:
+    def _build(self, config: BrokerConfig) -> _Authentication:
         """Return the authentication for settings. Reuse unchanged certificates and users."""
         setting = config.lookup_for_listener(self.name)
         if self._protocol.has_login and not config.has_listener_override(self.name, CLIENT_AUTH):
@@ -219,7 +220,7 @@ class ListenerSecurity:
             rules = _mapping_rules(setting) if names_by_certificate else None
         except BadSettings as error:
             raise ConfigError(f"listener {self.name}: {error}") from None
-        return _Asked(certificates, users, rules)
+        return _Authentication(certificates, users, rules)
 
     def _certificates(self, setting: Callable[..., str]) -> Certificates:
         from kbroker.security.tls import Certificates, settings_snapshot  # most nodes never need it
@@ -230,7 +231,7 @@ class ListenerSecurity:
         return Certificates(setting, time.monotonic)
 
     def _users(self, setting: Callable[..., str]) -> Users:
-        from kbroker.security.users import OAUTHBEARER, PLAIN, Users, settings_snapshot  # as above
+        from kbroker.security.users import OAUTHBEARER, PLAIN, Users, settings_snapshot
 
         known = self._newest_users
         if known is not None and known.settings == settings_snapshot(setting):

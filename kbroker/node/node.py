@@ -165,7 +165,7 @@ class Node:
         cluster.subscribe_nodes(self.controller.nodes_changed)
         cluster.subscribe_nodes(lambda _: isr_manager.check_all_isrs())
         cluster.subscribe_nodes(self.replication.fetcher_manager.nodes_changed)
-        cluster.subscribe(partitions.topics_changed)  # first: the others query its leaders
+        cluster.subscribe(partitions.topics_changed)  # first: other subscribers query its leaders
         cluster.subscribe(self._log_topics)
         for coordinators in self.coordinators:
             cluster.subscribe(coordinators.topics_changed)
@@ -269,14 +269,14 @@ class Node:
             nursery.start_soon(self.audit.run)
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """Lead with a new broker epoch from now on; with NO_EPOCH, lead nothing."""
+        """Lead with a new broker epoch from now on; with NO_EPOCH, take no new leadership."""
         self.partitions.registered(epoch)
-        self.share.partitions.settle()
+        self.share.partitions.drop_not_led()
         for coordinators in self.coordinators:
-            coordinators.settle()
+            coordinators.apply_leadership()
 
     async def release_waits(self) -> None:
-        """Begin the shutdown: complete pending fetches, group members and acknowledgements."""
+        """Begin the shutdown: drop the coordinators, wake pending fetches, and sync appends."""
         self.stopping = True
         self.share.partitions.retire()
         for coordinators in self.coordinators:
@@ -306,11 +306,11 @@ class Node:
     # -- changes
 
     def _log_topics(self, event: TopicsChanged) -> None:
-        if self.controller.in_charge:  # only the controller logs it
-            for what, topics in (("created", event.created), ("deleted", event.deleted)):
+        if self.controller.in_charge:  # only the controller logs the change
+            for change, topics in (("created", event.created), ("deleted", event.deleted)):
                 if topics:
                     names = some_of([topic.name for topic in topics])
-                    logger.info("topic %s %s: %s", names, what, event.cause)
+                    logger.info("topic %s %s: %s", names, change, event.cause)
 
     def _on_configs_changed(self, resource: ConfigResource) -> None:
         if not self.context.live_config.changed(resource):

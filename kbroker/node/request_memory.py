@@ -23,7 +23,7 @@ class RequestMemory:
     Only received bytes count, not announced sizes. Above the limit, requests wait, but never
     forever. Two kinds of requests continue anyway: one request at a time, from the host that holds
     the least memory, and almost complete requests, bounded by `SHARE_BEYOND`. So the limit can be
-    exceeded by one request, by that fraction, and by one read of each connection. A request that
+    exceeded by one request, by `SHARE_BEYOND`, and by one read of each connection. A request that
     arrives too slowly is cancelled while other requests wait, after one or two checks.
 
     Args:
@@ -134,7 +134,7 @@ class Claim:
     Args:
         memory: Memory of all requests.
         host: Address of the client.
-        give_up: Closes the connection, because it is too slow while other requests wait.
+        cancel: Closes the connection, because it is too slow while other requests wait.
 
     Attributes:
         held: Received bytes.

@@ -1,6 +1,6 @@
 """Request metrics of a node: numbers of requests, errors and response times.
 
-They are plain numbers in lists that exist before the first request. Counting costs a fraction of a
+The metrics are numbers in lists that exist before the first request. Counting costs a fraction of a
 percent of the time of a request.
 """
 
@@ -29,7 +29,12 @@ COUNTED_BY_HANDLER = (int(ApiKey.PRODUCE), int(ApiKey.FETCH))
 
 
 class _Shape(NamedTuple):
-    """Positions of error codes in a response or a row: its own, and those of rows by field name."""
+    """Positions of the error codes in a response or in a row of a response.
+
+    Attributes:
+        has_code: True if the response or row itself has an error code.
+        rows: Names of the array fields with error codes, and the shape of their rows.
+    """
 
     has_code: bool
     rows: tuple[tuple[str, _Shape], ...]
@@ -108,7 +113,7 @@ def _shape_of(cls: Any) -> _Shape:
 
 
 def _codes(response: Any, rows: tuple[tuple[str, _Shape], ...]) -> Iterator[int]:
-    """Yield the error code of each row, 0 for a row without one, so that rows can be counted."""
+    """Yield the error code of each row; 0 if a row has no such field, so that rows are counted."""
     for name, shape in rows:
         for row in getattr(response, name) or ():
             yield row.error_code if shape.has_code else 0

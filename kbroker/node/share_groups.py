@@ -14,7 +14,7 @@ from .share_sessions import ShareSession, ShareSessions
 
 
 class ShareGroups:
-    """The parts of one node that serve share groups. The node runs those that have work.
+    """The parts of one node that serve share groups. The node runs their background work.
 
     Args:
         context: Context of the node.

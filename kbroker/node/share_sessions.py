@@ -1,7 +1,7 @@
 """Share sessions (KIP-932): the partitions that share group members fetch from this node.
 
-A member names its partitions once, then only changes. Its acquired records are released when its
-session or its connection closes.
+A member names its partitions once, then only changes. The member's acquired records are released
+when its session or its connection closes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ShareTarget:
 
     Attributes:
         key: The partition.
-        is_known: The topic existed when the member named it.
-        must_tell: The next response must list the partition.
+        is_known: True if the topic existed when the member named it.
+        must_include: True if the next response must list the partition.
     """
 
     __slots__ = ("is_known", "key", "must_include")
@@ -83,8 +83,8 @@ class ShareSessions:
 
     Args:
         sessions_max: Maximum number of sessions.
-        when_ended: Called with each session that closed with its connection.
-        when_empty: Called with the ID of a group that has no session left.
+        on_ended: Called with each session that closed with its connection.
+        on_empty: Called with the ID of a group that has no session left.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ShareSessions:
         self._members: dict[str, int] = {}
         self._of_users: dict[User, dict[ShareSession, None]] = {}
         # IDs of groups in which a connection closed sessions.
-        self._left: dict[User, dict[str, None]] = {}
+        self._closed_groups: dict[User, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -187,10 +187,10 @@ class ShareSessions:
         if not self.is_current(session):
             return
         self._remove(session)
-        left = self._left.setdefault(session.user, {})
-        if len(left) < GROUPS_MAX:
-            left[session.group_id] = None
-        elif session.group_id not in left:
+        groups = self._closed_groups.setdefault(session.user, {})
+        if len(groups) < GROUPS_MAX:
+            groups[session.group_id] = None
+        elif session.group_id not in groups:
             self._notify_if_empty(session.group_id)
 
     def _remove(self, session: ShareSession) -> None:
@@ -227,5 +227,5 @@ class ShareSessions:
             self._remove(session)
         del self._of_users[user]
         groups = dict.fromkeys(session.group_id for session in sessions)
-        for group_id in groups | self._left.pop(user, {}):
+        for group_id in groups | self._closed_groups.pop(user, {}):
             self._notify_if_empty(group_id)

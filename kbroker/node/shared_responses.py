@@ -21,7 +21,7 @@ class _PendingResponse:
     __slots__ = ("changes", "done", "response")
 
     def __init__(self, changes: int) -> None:
-        # Number of changes that the response contains at least.
+        # Minimum number of changes that the response contains.
         self.changes = changes
         self.done = trio.Event()
         self.response: Encoded | None = None
@@ -55,9 +55,9 @@ class SharedResponses:
         pending = self._pending.get(key)
         if pending is not None:
             return self._wait(pending, key, make, time_slice)
-        return time_slice.run(self._make(key, make))
+        return time_slice.run(self._create(key, make))
 
-    def _make(self, key: Hashable, make: Make) -> Generator[None, None, Encoded]:
+    def _create(self, key: Hashable, make: Make) -> Generator[None, None, Encoded]:
         self._forget_old()
         pending = self._pending[key] = _PendingResponse(self._changes)
         try:
@@ -67,7 +67,7 @@ class SharedResponses:
             pending.done.set()
         self._forget_old()
         if self._changes == pending.changes:
-            self._keep(key, response)
+            self._add_to_cache(key, response)
         return response
 
     async def _wait(
@@ -81,7 +81,7 @@ class SharedResponses:
                 return pending.response
             other = self._pending.get(key)
             if other is None:
-                return await time_slice.finish(self._make(key, make))
+                return await time_slice.finish(self._create(key, make))
             pending = other
 
     def _forget_old(self) -> None:
@@ -90,7 +90,7 @@ class SharedResponses:
             self._changes = changes
             self._cached.clear()
 
-    def _keep(self, key: Hashable, response: Encoded) -> None:
+    def _add_to_cache(self, key: Hashable, response: Encoded) -> None:
         while len(self._cached) >= RESPONSES_MAX:
             del self._cached[next(iter(self._cached))]
         self._cached[key] = response

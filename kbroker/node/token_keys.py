@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Timeout of one fetch of the keys.
 FETCH_SECONDS = 10.0
 # Maximum time in seconds that a client waits for an unknown key.
 LOOK_UP_SECONDS = 5.0
@@ -40,7 +41,7 @@ class TokenKeys:
         self._name = name
         self._is_requested = trio.Event()
         self._is_refreshed = trio.Event()
-        self._fails = False
+        self._is_failing = False
         tokens.look_up = self.look_up
 
     async def look_up(self) -> None:
@@ -75,7 +76,7 @@ class TokenKeys:
             else:
                 await in_thread(self._tokens.read_file)
         except (BadSettings, HttpError, OSError, ValueError) as error:
-            if not self._fails:
+            if not self._is_failing:
                 effect = (
                     "keeping the previous keys"
                     if self._tokens.keys
@@ -84,11 +85,11 @@ class TokenKeys:
                 logger.warning(
                     "listener %s: cannot read the token keys, %s: %s", self._name, effect, error
                 )
-            self._fails = True
+            self._is_failing = True
             return False
-        if self._fails:
+        if self._is_failing:
             logger.info("listener %s: the token keys can be read again", self._name)
-        self._fails = False
+        self._is_failing = False
         return True
 
     async def _fetch(self, in_thread: InThread) -> None:

@@ -200,7 +200,7 @@ class Flusher:
             partial(self._sync, list(replicas)),
             in_thread=not self.waits_for_disk or self._others > 0,
         )
-        self.passes.took(self._timer() - began)
+        self.passes.record(self._timer() - began)
         for log, end in ends:
             log.synced(end)
             replicas.pop(log).synced(end)

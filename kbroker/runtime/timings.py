@@ -21,7 +21,7 @@ class Timings:
         self.counts = [0] * BUCKETS
         self.seconds = 0.0
 
-    def took(self, seconds: float, times: int = 1) -> None:
+    def record(self, seconds: float, times: int = 1) -> None:
         """Count a duration.
 
         Args:

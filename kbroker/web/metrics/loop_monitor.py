@@ -32,7 +32,7 @@ class LoopMonitor:
         while True:
             due = trio.current_time() + WAKE_UP_SECONDS
             await trio.sleep_until(due)
-            self.lateness.took(max(trio.current_time() - due, 0.0))
+            self.lateness.record(max(trio.current_time() - due, 0.0))
             now = time.monotonic()
             if now - measured_at >= IDLE_INTERVAL_SECONDS:
                 busy = (time.thread_time() - cpu_seconds) / (now - measured_at)

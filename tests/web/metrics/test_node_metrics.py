@@ -285,8 +285,8 @@ def test_times_are_exposed_as_histograms() -> None:
 
     times = Timings()
     for seconds in (0.0, 50e-6, 100e-6, 0.5, 100.0):
-        times.took(seconds)
-    times.took(0.001, 3)
+        times.record(seconds)
+    times.record(0.001, 3)
     buckets = {float(bound): count for bound, count in _buckets(times)}
     assert buckets[64e-6] == 2
     assert buckets[256e-6] == 3

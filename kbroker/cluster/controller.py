@@ -86,7 +86,7 @@ class Controller:
     def nodes_changed(self, event: NodesChanged) -> None:
         """Handle started and stopped nodes: all partitions may need other leaders."""
         self._look_at_all = True
-        self._wake.happened()
+        self._wake.notify()
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Mark the changed partitions to be checked."""
@@ -94,7 +94,7 @@ class Controller:
             place = change.topic, change.after.index
             self._touched[change.topic.id.int, change.after.index] = place
         if event.partitions or event.deleted:
-            self._wake.happened()
+            self._wake.notify()
 
     def retire(self) -> None:
         """Stop acting: the whole cluster shuts down, and its state must not change."""

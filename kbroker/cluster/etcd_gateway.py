@@ -224,7 +224,7 @@ class Results:
         """Return the next response; None at the end. Raises StorageError if it is an error."""
         while not self._received:
             try:
-                part = await self._connection.more()
+                part = await self._connection.next_part()
             except HttpError as error:
                 raise StorageError(error.message) from error
             if part is None:

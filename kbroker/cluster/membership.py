@@ -143,7 +143,7 @@ class Membership:
     def cordon(self, cordoned: bool) -> None:
         """Exclude this node from new partitions, or include it again (KIP-1066)."""
         self._cordoned = cordoned
-        self._cordons.happened()
+        self._cordons.notify()
 
     async def run(self) -> None:
         """Send heartbeats, and register again if the registration is lost, until cancelled.
@@ -205,11 +205,11 @@ class Membership:
         is_about_this = self.node_id in event.node_ids and not self._is_over
         if is_about_this and self.is_registered and not self._has_current_registration():
             self._lose()
-        self._news.happened()
+        self._news.notify()
 
     def topics_changed(self, _: TopicsChanged) -> None:
         """Wake a controlled shutdown, which waits for other leaders."""
-        self._news.happened()
+        self._news.notify()
 
     def _has_current_registration(self) -> bool:
         """Return True if the registration in the metadata is that of this process."""

@@ -197,7 +197,7 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
                 yield offsets
                 if not self.serves(shard):
                     return
-        self._context.changes.happened()
+        self._context.changes.notify()
 
     def _replay_markers(
         self, coordinator: GroupCoordinator, header: BatchHeader, records: Iterable[Record]

@@ -394,7 +394,7 @@ class Shards(ABC, Generic[C]):
         if result.work is not None:
             self._run_in_background(shard, result.work)
         self.deadlines.arm(shard)
-        self._context.changes.happened()
+        self._context.changes.notify()
         return result
 
     def _log_failure(self, error: KafkaError) -> None:

@@ -45,7 +45,7 @@ from kbroker.protocol.messages.share_state import (
 )
 from kbroker.protocol.records import FoundRecord
 from kbroker.protocol.share_state_log import SharePartitionKey
-from kbroker.runtime.batch_reads import charge_nobody
+from kbroker.runtime.batch_reads import ignore_cpu_time
 from kbroker.runtime.time_slices import DutyCycle
 
 from .share_persister import SharePersister
@@ -524,7 +524,7 @@ class SharePartitionManager:
 
         context, log = self._context, replica.log
         lookup = TimeLookup(
-            context.disk_reads, context.batch_reads, share_partition.key, charge_nobody, check
+            context.disk_reads, context.batch_reads, share_partition.key, ignore_cpu_time, check
         )
         search = lookup.record_since(log, since_ms, log.high_watermark)
         with self._partitions.storage_errors_reported(replica):
@@ -579,7 +579,7 @@ class SharePartitionManager:
         self.arm(share_partition)
         if delivery.has_free() or (was_full and delivery.can_acquire()):
             share_partition.offer()  # released or following records are available
-        self._context.changes.happened()
+        self._context.changes.notify()
 
     # -- time
 

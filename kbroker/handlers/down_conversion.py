@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from kbroker.protocol.message_sets import MessageSet, from_batches
-from kbroker.runtime.batch_reads import charge_nobody
+from kbroker.runtime.batch_reads import ignore_cpu_time
 from kbroker.storage.cached import Reading
 from kbroker.storage.files import FileRange
 from kbroker.storage.log import Log
@@ -44,7 +44,7 @@ class DownConversion:
         self._disk_reads = ctx.node.context.disk_reads
         self._client = ctx.peer
         self._charge = (
-            charge_nobody if ctx.quota_charge is None else ctx.quota_charge.add_thread_time
+            ignore_cpu_time if ctx.quota_charge is None else ctx.quota_charge.add_thread_time
         )
         self._magic = magic
         self._bytes_left = max(max_bytes, 1)

@@ -563,7 +563,7 @@ class FetchOperation:
                 return end.value, paused
             if wanted is not None or time_slice.is_over:
                 paused = True
-                await time_slice.give_way(wanted)
+                await time_slice.await_or_pause(wanted)
 
     async def wait_for_converted_records(self) -> FetchResponse:
         """Do the work of `wait_for_records` for a client that reads message sets.

@@ -15,7 +15,7 @@ from kbroker.protocol.messages.list_offsets import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kbroker.runtime.batch_reads import charge_nobody
+from kbroker.runtime.batch_reads import ignore_cpu_time
 from kbroker.runtime.time_slices import Later, Wanted
 from kbroker.security.acls import CLUSTER, AclOperation
 
@@ -155,7 +155,7 @@ def _new_lookup(ctx: Context, replica: Replica) -> TimeLookup:
             raise KafkaError(replica.failure())
 
     context = ctx.node.context
-    charge = charge_nobody if ctx.quota_charge is None else ctx.quota_charge.add_thread_time
+    charge = ignore_cpu_time if ctx.quota_charge is None else ctx.quota_charge.add_thread_time
     return TimeLookup(context.disk_reads, context.batch_reads, ctx.peer, charge, check)
 
 

@@ -251,7 +251,7 @@ class Connection:
         no_memory, left = left.split(MemoryError) if left is not None else (None, None)
         if no_memory is not None:
             logger.error("out of memory; closing the connection from %s", host)
-            self._node.context.error_log.memory_errors.happened()
+            self._node.context.error_log.memory_errors.record()
         unexpected, left = left.split(Exception) if left is not None else (None, None)
         if unexpected is not None:
             self._node.context.error_log.unhandled_errors += 1

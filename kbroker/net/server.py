@@ -500,7 +500,7 @@ class Server:
         except BaseException as error:
             plain.close()
             if isinstance(error, MemoryError):
-                self._node.context.error_log.memory_errors.happened()
+                self._node.context.error_log.memory_errors.record()
             elif not isinstance(error, OSError | trio.TooSlowError | AuthenticationError):
                 raise
             self._log_handshake_error(listener, peer.host, error)

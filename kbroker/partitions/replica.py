@@ -168,7 +168,7 @@ class Replica:
 
     def _take_role(self, partition: Partition) -> None:
         self.term += 1
-        self._flusher.changes.happened()
+        self._flusher.changes.notify()
         self._take_state(partition)
         self.wake()
 
@@ -388,7 +388,7 @@ class Replica:
             if ends_transactions:
                 for fetch in (*self._fetches, *self._follower_fetches):
                     fetch.on_transactions_ended()
-            self._flusher.changes.happened()
+            self._flusher.changes.notify()
 
     def follower_fetched(
         self, node_id: int, broker_epoch: BrokerEpoch, offset: int, log_start: int
@@ -405,7 +405,7 @@ class Replica:
             return False
         now, end = trio.current_time(), self.log.log_end_offset
         if leader_state.record_fetch(node_id, broker_epoch, offset, end, now, log_start=log_start):
-            self._flusher.changes.happened()  # the low watermark may have advanced
+            self._flusher.changes.notify()  # the low watermark may have advanced
         self._commit(leader_state.high_watermark(self.durable_end, end, now))
         return bool(leader_state.joining(self.log.high_watermark, end, now))
 

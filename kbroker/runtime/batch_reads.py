@@ -1,7 +1,7 @@
 """Reads stored batches in bounded steps, because a small batch may hold millions of records.
 
 Work on a batch is an iterator (see `kbroker.protocol.record_stream`) that yields None after each step
-and the result last. If a batch takes longer than `MOMENT_SECONDS`, a worker thread reads it, in
+and the result last. If a batch takes longer than `EVENT_LOOP_SECONDS`, a worker thread reads it, in
 round-robin order between clients.
 """
 
@@ -21,7 +21,7 @@ from .time_slices import Wanted
 Result = TypeVar("Result")
 
 # Seconds for which the event loop reads a batch before the work moves to a thread.
-MOMENT_SECONDS = 0.001
+EVENT_LOOP_SECONDS = 0.001
 # CPU seconds of one client in the thread while other clients wait.
 SLICE_SECONDS = 0.02
 # Maximum number of batches that are open between two slices, to bound the memory of decoders.
@@ -56,9 +56,9 @@ class BatchReads:
             charge: Called with the CPU time in seconds that a thread used.
 
         Returns:
-            The first item that is not None; None if there is none.
+            The first item that is not None, or None if all items are None.
         """
-        ends_at = trio.current_time() + MOMENT_SECONDS
+        ends_at = trio.current_time() + EVENT_LOOP_SECONDS
         for item in begin():
             if item is not None:
                 return item
@@ -100,7 +100,7 @@ class BatchReads:
         client: Hashable,
         charge: Callable[[float], None],
     ) -> Result | None:
-        # Most batches take one slice. A longer one starts again once fewer than `OPEN_MAX` are open.
+        # Most batches take one slice. Longer ones start again once fewer than `OPEN_MAX` are open.
         reading = _Reading(begin())
         await self._slice(reading, client, charge)
         if reading.is_done:
@@ -142,5 +142,5 @@ class _Reading(Generic[Result]):
         return time.thread_time() - began
 
 
-def charge_nobody(seconds: float) -> None:
+def ignore_cpu_time(seconds: float) -> None:
     """Ignore CPU time of work that the node does for itself."""

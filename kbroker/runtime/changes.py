@@ -13,7 +13,7 @@ class Changes:
     def __init__(self) -> None:
         self._next: trio.Event | None = None
 
-    def happened(self) -> None:
+    def notify(self) -> None:
         """Wake all waiters: records were committed, a group changed, or a request arrived."""
         if self._next is not None:
             self._next.set()

@@ -35,7 +35,7 @@ class ChildProcess:
             [sys.executable, "-c", program],
             stdin=PIPE,
             stdout=PIPE,
-            # Ctrl-C in the terminal is for the broker alone. In a session of its own, the child would get
+            # Ctrl-C in the terminal must reach the broker only. In a new session, the child would get
             # as much CPU time as the broker, whatever its priority (Linux, sched_autogroup).
             process_group=0,
         )

@@ -17,7 +17,7 @@ WINDOWS_LOGS = 4096
 RESERVE = 128
 # Descriptors of the reserve that are always in use: output, metadata journal, locks, listeners.
 ALWAYS_OPEN = 16
-# Descriptors of the rest of the reserve per helper thread; allows 15 threads with a full reserve.
+# Descriptors of the remaining reserve per helper thread. A full reserve allows 15 threads.
 PER_HELPER = 7
 
 

@@ -52,8 +52,8 @@ class DiskWork:
         self._in_thread = in_thread
         self._timer = timer
         self._average_seconds = self._last_seconds = 0.0
-        # Number of calls in a thread before the next attempt in the event loop, and how many are
-        # left.
+        # Number of calls in a thread between two attempts in the event loop, and number of calls
+        # before the next attempt.
         self._retry_interval = self._until_retry = 0
 
     async def run(self, work: Callable[[], Result], *, in_thread: bool = False) -> Result:
@@ -63,28 +63,28 @@ class DiskWork:
 
         Args:
             work: The function.
-            in_thread: Always run it in a thread.
+            in_thread: Always run the function in a thread.
         """
         if in_thread:
             return await self._in_thread(work)
         if self._is_slow and (self._until_retry > 0 or self._last_seconds > STALL_SECONDS):
             self._until_retry -= 1
-            result, self._last_seconds = await self._in_thread(partial(self._timed, work))
+            result, self._last_seconds = await self._in_thread(partial(self._measure, work))
             return result
-        result, took = self._timed(work)
-        self._judge(took)
+        result, seconds = self._measure(work)
+        self._update_average(seconds)
         return result
 
     @property
     def _is_slow(self) -> bool:
         return self._average_seconds > AT_ONCE_SECONDS_MAX
 
-    def _judge(self, took: float) -> None:
+    def _update_average(self, seconds: float) -> None:
         """Update the average with a duration in the event loop."""
-        if self._is_slow:  # this was an attempt
-            self._average_seconds = took
+        if self._is_slow:  # this call was an attempt
+            self._average_seconds = seconds
         else:
-            self._average_seconds += AVERAGE_WEIGHT * (took - self._average_seconds)
+            self._average_seconds += AVERAGE_WEIGHT * (seconds - self._average_seconds)
             self._retry_interval = 0
         if self._is_slow:
             self._retry_interval = self._until_retry = min(
@@ -92,7 +92,7 @@ class DiskWork:
             )
             self._last_seconds = 0.0
 
-    def _timed(self, work: Callable[[], Result]) -> tuple[Result, float]:
+    def _measure(self, work: Callable[[], Result]) -> tuple[Result, float]:
         started = self._timer()
         result = work()
         return result, self._timer() - started

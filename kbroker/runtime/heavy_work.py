@@ -103,7 +103,7 @@ class HeavyWork:
     async def _run_light(
         self, work: Callable[[], Result], client: CpuAccount
     ) -> tuple[Result] | None:
-        """Run a function unless it is heavy work. Return the result in a tuple, None if it is heavy.
+        """Run a function and return its result in a tuple, or return None if the work is heavy.
 
         The check follows the wait for the thread, because other connections of the same client may
         have been served in the meantime.
@@ -154,7 +154,7 @@ class _Progress(Generic[Result]):
 
 
 class _LeastFirst:
-    """A lock that the waiting client with the least CPU time gets next; see `CpuShares.order`."""
+    """A lock that the waiter with the least CPU time gets next; see `CpuShares.sort_key`."""
 
     __slots__ = ("_is_held", "_shares", "_waiters")
 
@@ -185,7 +185,7 @@ class _LeastFirst:
             raise
 
     def _release(self) -> None:
-        """Pass the lock on, held all the time, or free it."""
+        """Pass the held lock to the next waiter, or free it if no client waits."""
         waiters, now = self._waiters, trio.current_time()
         first = min(
             waiters, key=lambda each: self._shares.sort_key(waiters[each], now), default=None

@@ -1,6 +1,6 @@
 """HTTP/1.1 client connection on trio: JSON posts, small downloads, and streamed responses.
 
-h11 implements the protocol. Unlike most HTTP clients, this one tells whether a request was sent
+h11 implements the protocol. Unlike most HTTP clients, this one reports whether a request was sent
 before an error. Code that changes metadata needs to know that.
 """
 
@@ -115,8 +115,8 @@ class HttpConnection:
         Raises:
             NoResponse: There is no complete response header.
         """
-        everything = {"Host": self._host, "Content-Length": str(len(body)), **headers}
-        request = h11.Request(method=method, target=path, headers=[*everything.items()])
+        all_headers = {"Host": self._host, "Content-Length": str(len(body)), **headers}
+        request = h11.Request(method=method, target=path, headers=[*all_headers.items()])
         parts = (request, h11.Data(data=body), h11.EndOfMessage())
         try:
             await self._stream.send_all(b"".join(self._http.send(part) or b"" for part in parts))
@@ -140,14 +140,14 @@ class HttpConnection:
         """
         parts = []
         size = 0
-        while (part := await self.more()) is not None:
+        while (part := await self.next_part()) is not None:
             parts.append(part)
             size += len(part)
             if bytes_max is not None and size > bytes_max:
                 raise NoResponse(f"the response is larger than {bytes_max} bytes")
         return b"".join(parts)
 
-    async def more(self) -> bytes | None:
+    async def next_part(self) -> bytes | None:
         """Return the next part of the response body, None at its end.
 
         Raises:

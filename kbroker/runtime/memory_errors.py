@@ -1,7 +1,7 @@
 """Handling of exhausted memory: an error closes a connection, repeated errors end the process.
 
-A broker without memory would reset every connection forever. If it ends, its supervisor restarts
-it, and other nodes take over in the meantime.
+A broker without memory would reset every connection forever. If the process ends, its supervisor
+restarts it, and other nodes take over in the meantime.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemoryErrors:
     def __init__(self) -> None:
         self._last: deque[float] = deque(maxlen=ERRORS_MAX)
 
-    def happened(self) -> None:
+    def record(self) -> None:
         """Count an error.
 
         Raises:

@@ -114,7 +114,7 @@ class Rate:
 class TokenBucket:
     """Bucket of tokens that fills at a rate, up to the amount of all windows.
 
-    If it has any tokens, any number may be taken; the missing ones are owed (KIP-599).
+    If the bucket has any tokens, any number may be taken. The missing tokens are owed (KIP-599).
     """
 
     __slots__ = ("_filled_at_ms", "_rate", "_tokens", "_windows")
@@ -131,7 +131,7 @@ class TokenBucket:
         self._tokens -= count
 
     def wait_ms(self, rate: float, now_ms: int) -> int:
-        """Return the milliseconds until no tokens are owed; 0 if none are."""
+        """Return the milliseconds until no tokens are owed; 0 if no tokens are owed now."""
         self._fill(rate, now_ms)
         return math.floor(max(-self._tokens, 0) / rate * 1000 + 0.5)
 

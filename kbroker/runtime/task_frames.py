@@ -17,14 +17,14 @@ LENGTH = struct.Struct(">I")
 def program_of(module: str, niceness: int) -> str:
     """Return the program of a child process that runs `main` of a module.
 
-    It imports modules from where this process has them, because a broker may be embedded. It is not
+    The program uses the module search path of this process, as a broker may be embedded. It is not
     started with `python -m`, because pickles name the module of a class.
 
     Args:
         module: Full name of the module.
         niceness: By how much the priority of the child is lower than that of this process (POSIX).
     """
-    # Before the imports, so that they run with the lower priority.
+    # Lower the priority before the imports, so that they run with the lower priority.
     nice = f"os.nice({niceness}); " if niceness and hasattr(os, "nice") else ""
     return f"import os, sys; {nice}sys.path[:] = {sys.path!r}; from {module} import main; main()"
 

@@ -33,7 +33,7 @@ Later: TypeAlias = Coroutine[object, None, Result]
 
 # Seconds of work above which a `DutyCycle` rests.
 WORK_SECONDS = 0.0005
-# Length of a rest of a `DutyCycle`, as a multiple of the slice before it.
+# Length of a rest of a `DutyCycle`, as a multiple of the slice before the rest.
 REST = 4
 # Items to sort per piece (well under 1 ms).
 SORTED_AT_ONCE = 1000
@@ -137,7 +137,7 @@ class FairQueue:
             await mine.wait()
         finally:
             waiting.remove(mine)
-            # The next one continues in the next iteration, whatever this one does in its time slice.
+            # The next client continues in the next iteration, whatever this client does until then.
             if self._called is mine:
                 self._call_next()
 
@@ -258,15 +258,15 @@ class TimeSlice:
 
     async def without_waits(self, work: Awaitable[Result]) -> Result:
         """Await work; the time for which it waits, for example for a thread, does not count."""
-        self._paused(trio.current_time())
-        return await in_timed_steps(work, self._resumed, self._paused)
+        self._on_paused(trio.current_time())
+        return await in_timed_steps(work, self._on_resumed, self._on_paused)
 
-    def _resumed(self, now: float) -> None:
+    def _on_resumed(self, now: float) -> None:
         self._ends_at += now - self._paused_at
         if self._cpu_ends_at:
             self._cpu_ends_at += self._queue.cpu_seconds() - self._paused_cpu
 
-    def _paused(self, now: float) -> None:
+    def _on_paused(self, now: float) -> None:
         self._paused_at = now
         if self._cpu_ends_at:
             self._paused_cpu = self._queue.cpu_seconds()
@@ -282,7 +282,7 @@ class TimeSlice:
 
         Args:
             items: The items, which must not change in the meantime.
-            name_of: Returns the name of an item, or None to leave it out.
+            name_of: Returns the name of an item, or None to omit the item.
         """
         runs: list[list[str]] = []
         left = iter(items)
@@ -310,18 +310,18 @@ class TimeSlice:
 
         Args:
             work: The work. Before the next piece, it may ask the caller to await something.
-            wanted: What the work asked to await so far, or None to do the next piece at once.
+            wanted: Function that the work has asked to await, or None to do the next piece at once.
         """
         if wanted is not None:
-            await self.give_way(wanted)
+            await self.await_or_pause(wanted)
         while True:
             try:
                 wanted = next(work)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            await self.give_way(wanted)
+            await self.await_or_pause(wanted)
 
-    async def give_way(self, wanted: Wanted) -> None:
+    async def await_or_pause(self, wanted: Wanted) -> None:
         """Await what the work needs before it continues, or pause if it needs nothing."""
         if wanted is None:
             await self.pause()

@@ -106,7 +106,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
         changes = broker.node.context.changes  # all nodes share one object
         self.broker = broker
         self.explain = Explain(broker, self.faults)
-        self.faults.changed = changes.happened
+        self.faults.changed = changes.notify
         self._cluster = cluster
         self._changes = changes
         self.availability.mark_available()

@@ -96,7 +96,7 @@ class FaultInjector:
 
     def finished(self) -> None:
         """Wake waits for an idle broker, because a request has finished."""
-        self._node.context.changes.happened()
+        self._node.context.changes.notify()
 
     def dispatch(self, request: Request) -> Awaitable[None] | None:
         """Serve a request, or apply the rule that hits it."""

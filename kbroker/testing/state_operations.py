@@ -271,7 +271,7 @@ class StateOperations:
             start = replica.log.log_end_offset + 1
             replica.restart_at(start, node.clock.log_ms())
         await node.maintenance.log_manager_tasks.checkpoint()
-        node.context.changes.happened()
+        node.context.changes.notify()
         return start
 
     async def move_leader(

@@ -37,13 +37,13 @@ TRIES = 100
 async def test_few_memory_errors_do_not_end_process(autojump_clock: trio.testing.MockClock) -> None:
     errors = MemoryErrors()
     for _ in range(3 * ERRORS_MAX):
-        errors.happened()
+        errors.record()
         await trio.sleep(WINDOW_SECONDS / ERRORS_MAX + 1)
     await trio.sleep(WINDOW_SECONDS)
     for _ in range(ERRORS_MAX - 1):
-        errors.happened()
+        errors.record()
     with pytest.raises(OutOfMemory, match=r"10 times in 0 s: .*memory\.limit\.bytes.*ulimit"):
-        errors.happened()
+        errors.record()
 
 
 def raise_memory_error(*_: object, **__: object) -> None:

@@ -40,7 +40,7 @@ from .service import Service
 
 # Name of the data directory of a broker in memory.
 MEMORY_DIRECTORY = "memory"
-# Number of nodes that defaults assume if the nodes of a cluster do not know it.
+# Cluster size that default settings assume if a node does not know the size of its cluster.
 ASSUMED_CLUSTER_SIZE = 3
 
 
@@ -145,7 +145,7 @@ class Broker:
             The node.
 
         Raises:
-            CannotListen: Its port cannot be bound.
+            CannotListen: The port of the node cannot be bound.
             StorageError: The data directory was created for one node.
         """
         self._factory.check_can_add()
@@ -256,22 +256,26 @@ async def open_broker(
         CannotListen: A listener cannot be opened.
         StorageError: The data or the metadata cannot be used.
     """
-    here = _local_nodes(config, data_dir, files, nodes, distributed)
+    local_nodes = _local_nodes(config, data_dir, files, nodes, distributed)
     shared = Shared(
-        directories=here.directories,
+        directories=local_nodes.directories,
         in_memory=data_dir is None,
         clock=clock or SystemClock(),
         apis=load_apis(),
         intercept=intercept,
         grace_seconds=grace_seconds,
-        nodes=len(here.ids),
+        nodes=len(local_nodes.ids),
         distributed=distributed,
     )
-    factory = NodeFactory(here.config, listeners, listeners_of, shared)
-    places = cycle(racks or (None,))
-    local = [factory.create(each, here.total, rack=next(places)) for each in here.ids]
-    in_thread = _metadata_syncs(here.config, data_dir, files)
-    store = await _open_all(local, here.directories, cluster_id, distributed, in_thread, service)
+    factory = NodeFactory(local_nodes.config, listeners, listeners_of, shared)
+    rack_cycle = cycle(racks or (None,))
+    local = [
+        factory.create(each, local_nodes.total, rack=next(rack_cycle)) for each in local_nodes.ids
+    ]
+    in_thread = _metadata_syncs(local_nodes.config, data_dir, files)
+    store = await _open_all(
+        local, local_nodes.directories, cluster_id, distributed, in_thread, service
+    )
     async with _running_nodes(store, local, distributed, service) as nursery:
         yield Broker(store, local, shared.links, factory, nursery)
 
@@ -284,15 +288,15 @@ async def _running_nodes(
     service: Service | None,
 ) -> AsyncIterator[trio.Nursery]:
     """Run the nodes and the service, and close them at the end. Yields the nursery of the nodes."""
-    at_work = running(store) if distributed is None else nullcontext()
-    async with at_work, trio.open_nursery() as nursery:
+    running_store = running(store) if distributed is None else nullcontext()
+    async with running_store, trio.open_nursery() as nursery:
         try:
             if service is not None:
                 nursery.start_soon(service.run)
-            await _each(local, lambda node: node.join())
+            await _run_for_each(local, lambda node: node.join())
             if distributed is not None:
                 await distributed.others_joined()
-            await _each(local, lambda node: node.begin(nursery))
+            await _run_for_each(local, lambda node: node.begin(nursery))
             yield nursery
         finally:
             await _close(local, service)
@@ -301,7 +305,7 @@ async def _running_nodes(
 async def _close(nodes: Sequence[LocalNode], service: Service | None) -> None:
     """Stop the nodes and the service, even if this task is cancelled."""
     with trio.CancelScope(shield=True):
-        await _each(nodes, lambda node: node.close())
+        await _run_for_each(nodes, lambda node: node.close())
         if service is not None:
             await service.close()
 
@@ -311,9 +315,9 @@ class _Local:
     """The nodes that run in this process.
 
     Attributes:
-        config: Their settings.
-        directories: Their data directories.
-        ids: Their IDs.
+        config: Settings of the nodes.
+        directories: Data directories of the nodes.
+        ids: IDs of the nodes.
         total: Number of nodes of the cluster.
     """
 
@@ -347,8 +351,9 @@ def _metadata_syncs(
 ) -> InThread | None:
     """Return the function that runs syncs of the metadata journal, or None to run them at once.
 
-    They run at once in memory, and on `files` of the caller, who decides how fast those are. A sync may take seconds, until all earlier writes are on the disk. With `flush.policy=fsync`
-    records are synced as they arrive, so a sync of the journal is short.
+    Syncs run at once if the data is in memory, or if the caller passes `files`, whose speed is then
+    up to the caller. Otherwise a sync may take seconds, until all earlier writes are on the disk.
+    With `flush.policy=fsync`, records are synced as they arrive, so a sync of the journal is short.
     """
     if data_dir is None or files is not None:
         return None
@@ -362,11 +367,11 @@ def _data_directories(
     nodes: int | None,
 ) -> DataDirectories:
     if data_dir is None:
-        there = files or MemFiles(limit=config.memory_limit_bytes)
-        return find_data_directories(there, [MEMORY_DIRECTORY], nodes, first=config.node_id)
-    there, paths = files or OsFiles(at_once=at_once), absolute_paths(data_dir)
-    finish(there, paths)
-    return find_data_directories(there, paths, nodes, first=config.node_id)
+        file_system = files or MemFiles(limit=config.memory_limit_bytes)
+        return find_data_directories(file_system, [MEMORY_DIRECTORY], nodes, first=config.node_id)
+    file_system, paths = files or OsFiles(at_once=at_once), absolute_paths(data_dir)
+    finish(file_system, paths)
+    return find_data_directories(file_system, paths, nodes, first=config.node_id)
 
 
 async def _open_all(
@@ -415,7 +420,7 @@ async def _open_all(
         return store
     except BaseException:
         with trio.CancelScope(shield=True):
-            await _each(local, lambda node: node.close())
+            await _run_for_each(local, lambda node: node.close())
             if service is not None:
                 await service.close()
             if own is not None:
@@ -438,7 +443,9 @@ def _check_ports(local: Sequence[LocalNode]) -> None:
                 )
 
 
-async def _each(local: Sequence[LocalNode], action: Callable[[LocalNode], Awaitable[None]]) -> None:
+async def _run_for_each(
+    local: Sequence[LocalNode], action: Callable[[LocalNode], Awaitable[None]]
+) -> None:
     """Run an action for all nodes concurrently."""
     if len(local) == 1:  # raises errors without an exception group
         await action(local[0])

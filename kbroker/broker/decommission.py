@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 
 
 async def decommission(other: Node, local: LocalNode) -> None:
-    """Move all partitions away from a node, and return when it has none.
+    """Move all partitions away from a node, and return when the node has no partitions.
 
     Args:
         other: Another node, which is running.

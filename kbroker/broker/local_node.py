@@ -119,7 +119,7 @@ class Shared:
 class LocalNode:
     """One node, over several runs.
 
-    Its ID, ports and directories are the same in all runs. The first run is started in phases, so
+    The ID, ports and directories are the same in all runs. The first run is started in phases, so
     that all nodes of a process have bound their ports and opened their directories before the first
     one writes anything: `find_directories`, `check`, `bind`, `open_logs`, `create_node`, `listen`,
     `join`, `begin`. Nothing is written before `open_logs`, and no client can connect before
@@ -267,7 +267,7 @@ class LocalNode:
         _check_none_missing(directories, known, self._config)
 
     async def _check_no_identity_missing(
-        self, store: MetadataStore, there: Sequence[str], known: KnownNode
+        self, store: MetadataStore, present: Sequence[str], known: KnownNode
     ) -> None:
         """Check that no directory with data has lost its `meta.properties`.
 
@@ -275,7 +275,7 @@ class LocalNode:
             StorageError: A file is missing.
         """
         for directory_id, path in known.directories.items():
-            if directory_id in there or directory_id in self._config.discarded_log_dir_ids:
+            if directory_id in present or directory_id in self._config.discarded_log_dir_ids:
                 continue
             if path in self.data_dirs and self._shared.directories.is_in_use(path):
                 meta = MetaProperties(
@@ -574,7 +574,7 @@ class LocalNode:
             if gracefully is not None:
                 await gracefully()
         finally:
-            close_all(self._bound)  # in case the server has not closed them
+            close_all(self._bound)  # in case the server has not closed the sockets
             self.server.close_connections()
             self._work.cancel()
             await self._ended.wait()
@@ -649,7 +649,7 @@ class NodeFactory:
             rack: Rack; None for `broker.rack`.
 
         Raises:
-            CannotListen: Its port would be out of range.
+            CannotListen: The port of the node would be out of range.
         """
         config = self._config
         listeners = self._listeners_of.get(node_id)
@@ -697,14 +697,14 @@ def _shifted_port(port: int, distance: int) -> int:
     return port + distance
 
 
-def _check_none_missing(there: Sequence[str], known: KnownNode, config: BrokerConfig) -> None:
+def _check_none_missing(present: Sequence[str], known: KnownNode, config: BrokerConfig) -> None:
     """Check that no data directory is missing, so that no partition silently starts empty.
 
     Raises:
         StorageError: A directory is missing.
     """
     for directory_id, path in known.directories.items():
-        if directory_id not in there and directory_id not in config.discarded_log_dir_ids:
+        if directory_id not in present and directory_id not in config.discarded_log_dir_ids:
             raise StorageError(
                 f"the data directory {path} (ID {directory_id}) is missing; its partitions would "
                 "start empty. Add it to log.dirs again, or discard its data with "

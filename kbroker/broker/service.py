@@ -11,7 +11,7 @@ from .local_node import LocalNode
 class Service(Protocol):
     """A service that runs in the event loop of a broker's nodes, such as HTTP.
 
-    It binds its addresses before the start of the broker writes anything. It runs from before the
+    The service binds its addresses before the broker writes anything. It runs from before the
     first node serves clients until after the last node has stopped. A broker that is started again
     uses the same service.
     """

@@ -199,7 +199,7 @@ class World:
                 self.controller = Controller(self.cluster, member, config)
                 self.cluster.subscribe_nodes(self.controller.nodes_changed)
                 self.cluster.subscribe(self.controller.topics_changed)
-                await self.controller.settle()
+                await self.controller.process_changes()
 
     async def create(self, number: int) -> None:
         """Create one topic."""
@@ -227,7 +227,7 @@ async def _creation(world: World, partitions: int) -> list[Figure]:
         last = time.process_time()
         await world.create(number)
     now = time.process_time()
-    await world.controller.settle()
+    await world.controller.process_changes()
     return [Figure("create", now - began), Figure("create one", (now - last) * 1000)]
 
 
@@ -291,7 +291,7 @@ async def _election(world: World) -> list[Figure]:
         world.store.begin()
         await world.members[-1].lease.revoke()
         began = time.process_time()
-        await world.controller.settle()
+        await world.controller.process_changes()
         seconds = time.process_time() - began
         changes = list(world.store.changes)
         for each in changes:

@@ -11,9 +11,9 @@ from kbroker.security.acls import Acl
 from .acls import key_of, to_document
 from .cluster import Cluster
 
-# ACLs of a cluster; all nodes keep them in memory.
+# Maximum number of ACLs in a cluster. All nodes keep them in memory.
 ACLS_MAX = 50_000
-# ACLs per transaction.
+# Maximum number of ACLs per transaction.
 AT_ONCE = 100
 
 
@@ -33,7 +33,7 @@ async def add_acls(cluster: Cluster, acls: Iterable[Acl], *, cause: str) -> None
         )
     rest = iter(new.items())
     while some := dict(islice(rest, AT_ONCE)):
-        # No compare needed: everyone who puts the same key puts the same ACL.
+        # No compare is needed: the key is a hash of the ACL, so every put of a key has one value.
         await cluster.transact(some, compares={}, cause=cause)
 
 

@@ -89,6 +89,6 @@ def to_document(entity: Entity, values: Values) -> Document:
 
 
 def key_of(entity: Entity) -> str:
-    """Return the store key of an entity: a hash, so that its length is fixed."""
+    """Return the store key of an entity: a hash, so that the key has a fixed length."""
     text = json.dumps(dict(entity), sort_keys=True)
     return CLIENT_QUOTAS + hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -77,9 +77,10 @@ logger = logging.getLogger(__name__)
 
 # Format of the store's entries. Since format 2, a topic entry contains its partition placements.
 METADATA_FORMAT = 2
-# Users per transaction: the first write also creates the secret for fake credentials.
+# Maximum number of users per transaction. The first write also creates the secret for fake
+# credentials.
 SCRAM_USERS_AT_ONCE = OPERATIONS_MAX - 1
-# New partitions per request, as in Kafka; bounds the memory that a request can allocate.
+# Maximum number of new partitions per request, as in Kafka. It bounds the memory of a request.
 MAX_NEW_PARTITIONS = 10_000
 
 
@@ -145,7 +146,10 @@ async def known_node(store: MetadataStore, node_id: int) -> KnownNode:
 
 
 class Resignation(NamedTuple):
-    """A partition whose log a node cannot append to; `eligible` if it has all committed records."""
+    """A partition whose log a node cannot append to.
+
+    `eligible` is True if the log has all committed records.
+    """
 
     topic: Topic
     partition: int
@@ -365,7 +369,8 @@ class Cluster(ClusterView):
         """Replace a topic's settings; return False if the topic changed concurrently.
 
         Raises:
-            KafkaError: UNKNOWN_TOPIC_OR_PARTITION if it was deleted, even if its name was reused.
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION if the topic was deleted, even if its name was
+                reused.
         """
         if self.topics_by_id.get(topic.id) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -382,7 +387,7 @@ class Cluster(ClusterView):
         """Replace the settings of a resource other than a topic; an empty dict removes its entry.
 
         Returns:
-            False if they changed concurrently.
+            False if the settings changed concurrently.
         """
         key = _configs_key(resource)
         stored = self.configs.get(resource)
@@ -393,7 +398,7 @@ class Cluster(ClusterView):
         )
 
     async def put_scram_users(self, users: Mapping[str, Credentials], *, cause: str) -> bool:
-        """Replace the credentials of SCRAM users in one transaction; a user with none is removed.
+        """Replace the credentials of SCRAM users in one transaction; empty ones remove the user.
 
         Args:
             users: Credentials by name, at most `SCRAM_USERS_AT_ONCE`.
@@ -421,7 +426,7 @@ class Cluster(ClusterView):
             )
 
     async def put_delegation_token(self, token: DelegationToken, *, cause: str) -> bool:
-        """Create or update a delegation token; return False if it changed concurrently."""
+        """Create or update a delegation token; return False if the token changed concurrently."""
         key = DELEGATION_TOKENS + token.id
         revision = self.delegation_tokens.revision(token.id)
         return await self._transact(
@@ -464,7 +469,7 @@ class Cluster(ClusterView):
         outcomes: list[KafkaError | None] = []
         for name, index in places:
             try:
-                changes.append(self._elected(name, index, unclean=unclean))
+                changes.append(self._elect_one(name, index, unclean=unclean))
                 outcomes.append(None)
             except KafkaError as error:
                 outcomes.append(error.with_traceback(None))  # the traceback references this list
@@ -474,14 +479,14 @@ class Cluster(ClusterView):
             if await self.put_partitions(changes, fences={}, cause=cause) is not None:
                 return outcomes
         except KafkaError as error:
-            refused = error.with_traceback(None)
-            return [refused if each is None else each for each in outcomes]
+            failure = error.with_traceback(None)
+            return [failure if each is None else each for each in outcomes]
         if len(places) == 1:
             return [_concurrent_change(*places[0])]
         alone = [await self.elect_leaders([each], unclean=unclean, cause=cause) for each in places]
         return [*chain.from_iterable(alone)]
 
-    def _elected(self, name: str, index: int, *, unclean: bool) -> PartitionChange:
+    def _elect_one(self, name: str, index: int, *, unclean: bool) -> PartitionChange:
         topic, partition = self.existing(name, index)
         ready, live = self.registrations.ready, self.registrations.live_epochs
         preferred = partition.replicas[0]
@@ -559,8 +564,8 @@ class Cluster(ClusterView):
         Args:
             name: Topic name.
             index: Partition number.
-            after_epoch: The new leader epoch is above this one as well.
-            cause: Why, for the log.
+            after_epoch: The new leader epoch is also higher than this epoch.
+            cause: Reason for the log.
 
         Raises:
             KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -573,7 +578,7 @@ class Cluster(ClusterView):
     async def raise_leader_epochs(
         self, least: Mapping[tuple[uuid.UUID, int], int], *, cause: str
     ) -> None:
-        """Raise leader epochs to at least those that clients have seen.
+        """Raise leader epochs to at least the epochs that clients have seen.
 
         Needed after the metadata was restored from an older copy.
 
@@ -694,7 +699,7 @@ class Cluster(ClusterView):
         """Remove a node from the cluster.
 
         Raises:
-            KafkaError: BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST if it runs or has replicas.
+            KafkaError: BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST if the node runs or has replicas.
         """
         known = self.registrations.known.get(node_id)
         if known is None:
@@ -760,7 +765,7 @@ class Cluster(ClusterView):
         return await self.put_partitions(stored, fences=fences, cause=cause)
 
     async def resign(
-        self, leavings: Sequence[Resignation], node_id: int, *, epoch: BrokerEpoch, cause: str
+        self, resignations: Sequence[Resignation], node_id: int, *, epoch: BrokerEpoch, cause: str
     ) -> Sequence[Resignation]:
         """Replace a node that cannot append to its logs as leader and ISR member.
 
@@ -768,7 +773,7 @@ class Cluster(ClusterView):
         gets its own transaction.
 
         Args:
-            leavings: The partitions.
+            resignations: The partitions.
             node_id: The node.
             epoch: Broker epoch of the node.
             cause: Reason for the log.
@@ -782,7 +787,7 @@ class Cluster(ClusterView):
         """
         registrations = self.registrations
         changes = []
-        for topic, index, eligible in leavings:
+        for topic, index, eligible in resignations:
             before = topic.partitions[index]
             after = resign(
                 before,
@@ -799,9 +804,11 @@ class Cluster(ClusterView):
             return []
         if await self.put_partitions(changes, fences=fences, cause=cause) is not None:
             return []
-        if len(leavings) == 1:
-            return leavings
-        alone = [await self.resign([each], node_id, epoch=epoch, cause=cause) for each in leavings]
+        if len(resignations) == 1:
+            return resignations
+        alone = [
+            await self.resign([each], node_id, epoch=epoch, cause=cause) for each in resignations
+        ]
         return [*chain.from_iterable(alone)]
 
     async def finalize_features(self, levels: dict[str, int], *, revision: int, cause: str) -> bool:

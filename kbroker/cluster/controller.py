@@ -24,7 +24,8 @@ from .store import ABSENT
 
 logger = logging.getLogger(__name__)
 
-# Partitions per transaction, which every store accepts. A single node has no such limit.
+# Maximum number of partitions per transaction. Every store accepts this size, and the store of a
+# single node has no limit.
 BATCH_MAX = 100
 # Partitions checked per event-loop iteration.
 CHECKED_AT_ONCE = 200
@@ -35,7 +36,7 @@ Place = tuple[Topic, int]
 
 
 class Cause(NamedTuple):
-    """The reason of partition changes; `is_ordered` if a node was stopped deliberately."""
+    """The reason of partition changes. `is_ordered` is True if a node was stopped deliberately."""
 
     text: str
     is_ordered: bool = False
@@ -57,7 +58,7 @@ Moved = dict[Cause, Counter[int]]
 class Controller:
     """The controller role of a node; every node has one, and the newest to take over is active.
 
-    It is level-triggered: events only mark partitions to check, and the actions follow from the
+    The role is level-triggered: events only mark partitions to check, and actions follow from the
     current state. So events may be late or repeated, and a new controller checks all partitions.
     """
 
@@ -69,8 +70,8 @@ class Controller:
         self._term = NO_TERM
         self._retired = False
         self._wake = Changes()
-        self._look_at_all = True
-        self._touched: dict[tuple[int, int], Place] = {}
+        self._check_all = True
+        self._marked: dict[tuple[int, int], Place] = {}
 
     @property
     def in_charge(self) -> bool:
@@ -85,14 +86,14 @@ class Controller:
 
     def nodes_changed(self, event: NodesChanged) -> None:
         """Handle started and stopped nodes: all partitions may need other leaders."""
-        self._look_at_all = True
+        self._check_all = True
         self._wake.notify()
 
     def topics_changed(self, event: TopicsChanged) -> None:
         """Mark the changed partitions to be checked."""
         for change in event.partitions:
             place = change.topic, change.after.index
-            self._touched[change.topic.id.int, change.after.index] = place
+            self._marked[change.topic.id.int, change.after.index] = place
         if event.partitions or event.deleted:
             self._wake.notify()
 
@@ -100,7 +101,7 @@ class Controller:
         """Stop acting: the whole cluster shuts down, and its state must not change."""
         self._retired = True
 
-    async def settle(self) -> None:
+    async def process_changes(self) -> None:
         """Become the controller if there is none, and process all changes. Raises StorageError."""
         if self._retired or not self._membership.is_registered:
             return
@@ -117,12 +118,12 @@ class Controller:
         while True:
             changed = self._wake.next()
             try:
-                await self.settle()
+                await self.process_changes()
             except StorageError as error:
                 logger.error(
                     "the controller cannot write to the metadata store, retrying: %s", error.message
                 )
-                self._look_at_all = True
+                self._check_all = True
                 await trio.sleep(RETRY_BACKOFF_SECONDS)
             else:
                 await changed.wait()
@@ -176,21 +177,21 @@ class Controller:
         )
         if term is not None:
             self._term = term
-            self._look_at_all = True
+            self._check_all = True
 
     async def _work(self) -> None:
         """Process the marked partitions until none is left."""
-        while self.in_charge and not self._retired and (self._look_at_all or self._touched):
-            places = self._places()
-            self._look_at_all = False
-            self._touched.clear()
+        while self.in_charge and not self._retired and (self._check_all or self._marked):
+            places = self._partitions_to_check()
+            self._check_all = False
+            self._marked.clear()
             led: list[Place] = []
             await self._apply(self._elections(places, led))  # clients wait for these
             await self._apply(self._steps(led))
 
-    def _places(self) -> list[Place]:
-        if not self._look_at_all:
-            return list(self._touched.values())
+    def _partitions_to_check(self) -> list[Place]:
+        if not self._check_all:
+            return list(self._marked.values())
         topics = self._cluster.topics.values()
         return [(topic, index) for topic in topics for index in range(len(topic.partitions))]
 
@@ -236,7 +237,7 @@ class Controller:
         return None
 
     async def _apply(self, steps: Iterable[Step | None]) -> None:
-        """Write steps in batches of one cause each; write a batch that fails one by one.
+        """Write steps in batches of one cause each. If a batch fails, write its steps one by one.
 
         Args:
             steps: The steps, with None where the event loop must run other tasks.
@@ -259,12 +260,12 @@ class Controller:
 
     async def _write(self, batch: list[Step], moved: Moved) -> None:
         await trio.lowlevel.checkpoint()  # an in-process store never yields
-        if await self._written(batch, moved) or len(batch) == 1:
+        if await self._try_write(batch, moved) or len(batch) == 1:
             return
         for step in batch:
-            await self._written([step], moved)
+            await self._try_write([step], moved)
 
-    async def _written(self, batch: list[Step], moved: Moved) -> bool:
+    async def _try_write(self, batch: list[Step], moved: Moved) -> bool:
         """Write steps; return False if a partition or the controller has changed concurrently."""
         revision = await self._cluster.put_partitions(
             [PartitionChange(step.topic, step.before, step.after) for step in batch],
@@ -297,18 +298,20 @@ class Controller:
 def _log_moves(moved: Moved) -> None:
     """Log the new leaders, one line per cause."""
     for cause, leaders in moved.items():
-        without = leaders.pop(NO_NODE, 0)
+        leaderless = leaders.pop(NO_NODE, 0)
         if leaders:
-            where = some_of([f"node {each}: {count:,}" for each, count in sorted(leaders.items())])
-            logger.info("%s: %s another leader now (%s)", cause.text, _have(leaders.total()), where)
-        if without:
+            counts = some_of([f"node {each}: {count:,}" for each, count in sorted(leaders.items())])
+            logger.info(
+                "%s: %s another leader now (%s)", cause.text, _count_phrase(leaders.total()), counts
+            )
+        if leaderless:
             logger.log(
                 logging.WARNING if cause.is_ordered else logging.ERROR,
                 "%s: %s no leader until a node that was in sync is back",
                 cause.text,
-                _have(without),
+                _count_phrase(leaderless),
             )
 
 
-def _have(partitions: int) -> str:
+def _count_phrase(partitions: int) -> str:
     return "1 partition has" if partitions == 1 else f"{partitions:,} partitions have"

@@ -18,9 +18,9 @@ from kbroker.security.principals import Principal
 from .scram_users import credentials_from, to_document
 from .store import ABSENT, Document, Entry
 
-# Tokens of a cluster; all nodes keep them in memory.
+# Maximum number of tokens in a cluster. All nodes keep them in memory.
 TOKENS_MAX = 10_000
-# Tokens that one principal has requested, so that it cannot use up the limit of the cluster.
+# Maximum number of tokens of one requester, so that no principal can use up the cluster's limit.
 TOKENS_PER_REQUESTER_MAX = 1_000
 
 
@@ -30,7 +30,7 @@ class DelegationTokens:
     def __init__(self) -> None:
         self._known: dict[str, tuple[DelegationToken, int]] = {}
         self._by_digest: dict[bytes, str] = {}
-        self._of: Counter[Principal] = Counter()
+        self._count_by_requester: Counter[Principal] = Counter()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -55,7 +55,10 @@ class DelegationTokens:
 
     def check_token_limit(self, requester: Principal) -> None:
         """Raise KafkaError if the cluster or the requester has the maximum number of tokens."""
-        if len(self) >= TOKENS_MAX or self._of[requester] >= TOKENS_PER_REQUESTER_MAX:
+        if (
+            len(self) >= TOKENS_MAX
+            or self._count_by_requester[requester] >= TOKENS_PER_REQUESTER_MAX
+        ):
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
                 f"token limit reached ({TOKENS_MAX} in total, {TOKENS_PER_REQUESTER_MAX} for {requester}); "
@@ -76,12 +79,12 @@ class DelegationTokens:
         known = self._known.pop(token_id, None)
         if known is not None:
             del self._by_digest[known[0].digest]
-            self._of -= Counter([known[0].requester])
+            self._count_by_requester -= Counter([known[0].requester])
         if entry is not None:
             token = read_token(token_id, entry.value)
             self._known[token_id] = token, entry.revision
             self._by_digest[token.digest] = token_id
-            self._of[token.requester] += 1
+            self._count_by_requester[token.requester] += 1
 
 
 def document_of(token: DelegationToken) -> Document:

@@ -92,8 +92,8 @@ def after_isr_change(
     """Return the partition with another ISR and the resulting ELR.
 
     With fewer than `min_in_sync` members nothing is committed, so nodes that leave such an ISR have
-    all committed records and stay eligible. `before` is the state with the old ISR and ELR if
-    `partition` does not have it.
+    all committed records and stay eligible. Pass the state with the old ISR and ELR as `before` if
+    `partition` no longer has them.
     """
     before = before or partition
     elr: tuple[int, ...] = ()
@@ -141,7 +141,8 @@ def resign(
         eligible: True if the log is readable, so the node can lead again if no other node can.
 
     Returns:
-        The next state, or None if no other node can replace it or if it is not in the ISR.
+        The next state. None if no other node can replace the node, or if the node is not in the
+        ISR.
     """
     others = {each: epoch for each, epoch in ready.items() if each != node_id}
     if node_id not in partition.isr or not _ready_of(partition, partition.isr, others):
@@ -153,7 +154,10 @@ def resign(
 
 
 def elect_preferred(partition: Partition, *, ready: Epochs, live: Epochs) -> Partition | None:
-    """Return the partition led by its preferred leader; None if it leads already or is not in sync."""
+    """Return the partition led by its preferred leader.
+
+    Return None if the preferred leader leads already, or is not in sync.
+    """
     preferred = partition.replicas[0]
     if partition.leader == preferred and leads_soundly(partition, live):
         return None

@@ -32,6 +32,7 @@ _ADDRESS = re.compile(
 _MEMBER = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::(?P<port>\d{1,5}))?")
 # Seconds until the first response of etcd must arrive.
 START_SECONDS = 15
+# Difference between the local clock and etcd's above which a warning is logged.
 CLOCK_SECONDS_MAX = 5
 
 

@@ -76,9 +76,9 @@ class Gateway:
     """A client of one etcd cluster. Call `aclose` at the end.
 
     Args:
-        endpoints: URLs such as http://host:2379. One is used until it fails.
+        endpoints: URLs such as http://host:2379. An endpoint is used until it fails.
         timeout_seconds: Maximum time for a response.
-        login: User of etcd, if it requires authentication.
+        login: User of etcd, if etcd requires authentication.
         trusted: TLS context for https endpoints.
     """
 
@@ -99,7 +99,8 @@ class Gateway:
         self._token: str | None = None
         # Idle connections to the current endpoint.
         self._idle: list[HttpConnection] = []
-        # Seconds by which the local clock is ahead of the first responding member's, about 1 s exact.
+        # Seconds by which the local clock is ahead of the clock of the first responding member,
+        # accurate to about 1 s.
         self.clock_ahead_seconds: float | None = None
 
     async def aclose(self) -> None:
@@ -155,7 +156,7 @@ class Gateway:
                 await connection.close()
             if not isinstance(error, StorageError | HttpError):
                 raise
-            self._token = None  # it may have expired, and a new one is cheap
+            self._token = None  # the token may have expired, and a new token is cheap
             raise StorageError(f"etcd: {await self._next(asked, error)}") from error
         try:
             yield Results(connection)
@@ -168,15 +169,15 @@ class Gateway:
         except Refusal as error:
             if self._login is None or error.status != Status.UNAUTHENTICATED:
                 raise
-            self._token = None  # it has expired
+            self._token = None  # the token has expired
             return await self._post(path, message, await self._headers())
 
     async def _headers(self) -> Mapping[str, str]:
         if self._login is None:
             return {}
         if self._token is None:
-            who = {"name": self._login.user, "password": self._login.password}
-            self._token = (await self._post("auth/authenticate", who, {}))["token"]
+            credentials = {"name": self._login.user, "password": self._login.password}
+            self._token = (await self._post("auth/authenticate", credentials, {}))["token"]
         return {"Authorization": self._token}
 
     async def _post(self, path: str, message: Message, headers: Mapping[str, str]) -> Message:

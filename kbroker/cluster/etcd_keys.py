@@ -28,7 +28,7 @@ class Held(NamedTuple):
 
 
 class EtcdKeys:
-    """Converts between the key names of a cluster and those in etcd.
+    """Converts between the key names of a cluster and the key names in etcd.
 
     Args:
         prefix: Prefix of all keys of the cluster in etcd.

@@ -1,4 +1,4 @@
-"""A metadata store on etcd: each node has a client, which follows the writes of all.
+"""A metadata store on etcd: each node has a client, which follows the writes of all clients.
 
 Below the prefix of a cluster are its entries (`entry/`), the holders of leases (`lease/`, each attached
 to its lease), and `cause`, which every transaction writes. So each change has a reason, and each
@@ -99,7 +99,7 @@ class EtcdLease(TimedLease):
     async def _renew(self) -> bool:
         self._check()
         answer = await self._gateway.ask("lease/keepalive", {"ID": self.number})
-        # Of an expired lease, TTL is 0, and the gateway omits zeros.
+        # The TTL of an expired lease is 0, and the gateway omits zeros.
         return "TTL" in answer.get("result", {})
 
     async def revoke(self) -> None:
@@ -118,9 +118,9 @@ class EtcdStore:
         prefix: Prefix of all keys of the cluster in etcd.
     """
 
-    # Changed entries kept for `watch`.
+    # Number of changed entries kept for `watch`.
     HISTORY_ENTRIES = 10_000
-    # Keys per range request.
+    # Maximum number of keys per range request.
     PAGE_KEYS = 500
 
     def __init__(self, gateway: Gateway, prefix: str) -> None:
@@ -134,8 +134,8 @@ class EtcdStore:
         # Set, and replaced, when the revision increases.
         self._advanced = trio.Event()
         self._following = trio.CancelScope()
-        # The cache differs from etcd, or may differ.
-        self._is_wrong = False
+        # True if the cache may differ from etcd.
+        self._is_suspect = False
         # Highest revision in a response of etcd.
         self._newest = 0
         # Set while etcd holds an older state than this client.
@@ -307,7 +307,7 @@ class EtcdStore:
             raise
         revision = int(answer["header"]["revision"])
         if revision < known:
-            raise self._rolled_back(revision, known)
+            raise self._begin_rollback(revision, known)
         self._newest = max(self._newest, revision)
         return answer
 
@@ -315,7 +315,7 @@ class EtcdStore:
         if self._rollback is not None:
             raise StorageError(self._rollback.description)
 
-    def _rolled_back(self, revision: int, known: int) -> StorageError:
+    def _begin_rollback(self, revision: int, known: int) -> StorageError:
         """Stop reading and writing but keep the entries; return the error to raise."""
         self._rollback = StoreProblem(
             f"etcd holds an older state of the metadata (revision {revision}) than this node knows "
@@ -337,7 +337,7 @@ class EtcdStore:
             logger.warning("metadata: etcd holds the newer state again; this node resumes")
             self._rollback = None
             self._newest = revision  # the older state may have had a higher revision
-            self._is_wrong = True
+            self._is_suspect = True
 
     @property
     def written(self) -> int:
@@ -392,16 +392,16 @@ class EtcdStore:
                 if not self.is_read:
                     await self._read_first()
                 await self._is_behind()  # before the watch, which would deliver an older state
-                if not self._is_wrong:
+                if not self._is_suspect:
                     with trio.CancelScope() as self._following:
                         await self._follow_watch()
-                if self._is_wrong:
+                if self._is_suspect:
                     await self._catch_up()
             except Compacted:
-                self._is_wrong = True
+                self._is_suspect = True
                 continue
             except StorageError as error:
-                self._note(error)
+                self._log_problem_change(error)
             await trio.sleep(RETRY_BACKOFF_SECONDS)
 
     async def _read_first(self) -> None:
@@ -419,16 +419,18 @@ class EtcdStore:
                     raise Compacted("etcd compacted revisions that this node has not read yet")
                 if answer.get("canceled"):
                     raise StorageError(f"etcd ended a watch: {answer.get('cancel_reason', '')}")
-                self._take(answer.get("events", ()))
-                self._note(None)
+                self._apply_events(answer.get("events", ()))
+                self._log_problem_change(None)
 
-    def _take(self, events: Iterable[Message]) -> None:
+    def _apply_events(self, events: Iterable[Message]) -> None:
         """Apply the events of whole revisions in order, and skip known ones."""
-        for revision, of_it in groupby(events, lambda each: int(each["kv"]["mod_revision"])):
+        for revision, revision_events in groupby(
+            events, lambda each: int(each["kv"]["mod_revision"])
+        ):
             if revision > self._revision:
-                self._take_revision(revision, of_it)
+                self._apply_revision(revision, revision_events)
 
-    def _take_revision(self, revision: int, events: Iterable[Message]) -> None:
+    def _apply_revision(self, revision: int, events: Iterable[Message]) -> None:
         entries: dict[str, Entry | None] = {}
         cause, ended = "", []
         events = list(events)
@@ -458,7 +460,7 @@ class EtcdStore:
         revision, found = await self._read("")
         self._check_newer(found)
         known, self._held = self._held, {each.key: each for each in found}
-        gone: dict[str, Entry | None] = {}
+        deleted_entries: dict[str, Entry | None] = {}
         new: dict[str, Entry | None] = {}
         for key in known.keys() | self._held.keys():
             if not key.startswith(ENTRY):
@@ -466,23 +468,23 @@ class EtcdStore:
             before, now = known.get(key), self._held.get(key)
             name = key.removeprefix(ENTRY)
             if before is not None and (now is None or now.created > self._revision):
-                gone[name] = None
+                deleted_entries[name] = None
             if now is not None and (before is None or now.revision != before.revision):
                 new[name] = Entry(now.value, now.revision)
         self._advance(revision)
-        if gone:
-            self._notify(Change(revision - 1, gone, MISSED))
+        if deleted_entries:
+            self._notify(Change(revision - 1, deleted_entries, MISSED))
         if new:
             self._notify(Change(revision, new, MISSED))
         self._watchers.forget(revision)
-        self._is_wrong = False
+        self._is_suspect = False
 
     def _check_newer(self, found: Iterable[Held]) -> None:
         """Raise StorageError if a key is older in etcd than in this client."""
         for each in found:
             known = self._held.get(each.key)
             if known is not None and each.is_older_than(known):
-                raise self._rolled_back(each.revision, known.revision)
+                raise self._begin_rollback(each.revision, known.revision)
 
     # -- consistency checks
 
@@ -497,9 +499,9 @@ class EtcdStore:
         try:
             await work
         except StorageError as error:
-            self._note(error)
+            self._log_problem_change(error)
 
-    def _note(self, error: StorageError | None) -> None:
+    def _log_problem_change(self, error: StorageError | None) -> None:
         """Log a new problem with etcd, or its end."""
         problem = None if error is None else error.message
         if problem is not None and self._problem is None:
@@ -545,7 +547,7 @@ class EtcdStore:
         found = [self._keys.held_in(pair) for pair in read.get("kvs", ())]
         newest = found[0].revision if found else 0
         if known is not None and (not found or found[0].is_older_than(known)):
-            raise self._rolled_back(newest, known.revision)
+            raise self._begin_rollback(newest, known.revision)
         return newest > self._revision or int(counted.get("count", 0)) != len(self._held)
 
     async def _compare_all(self) -> None:
@@ -557,38 +559,38 @@ class EtcdStore:
 
         revision = await self._read_pages(ENTRY, take, keys_only=True)
         await self._wait_for_revision(revision)
-        wrong = await self._wrong_at(revision, found)
+        wrong = await self._differing_at(revision, found)
         if wrong:
             logger.error("the watch of etcd missed %d keys, for example %s", len(wrong), wrong[0])
-            self._is_wrong = True
+            self._is_suspect = True
             self._following.cancel()
 
-    async def _wrong_at(self, revision: int, found: Mapping[str, int]) -> list[str]:
+    async def _differing_at(self, revision: int, found: Mapping[str, int]) -> list[str]:
         """Return the cached entries that differ from those of a revision.
 
         Args:
             revision: A revision that the watch has reached.
-            found: Revisions of all entries at that revision. Later changes come by the watch.
+            found: Revisions of all entries at that revision. Later changes arrive by the watch.
         """
         suspected = []
         for count, key in enumerate([*found.keys() | self._held.keys()], 1):
             if not count % self.PAGE_KEYS:
                 await trio.lowlevel.checkpoint()
-            if key.startswith(ENTRY) and self._is_wrong_at(revision, key, found.get(key)):
+            if key.startswith(ENTRY) and self._differs_at(revision, key, found.get(key)):
                 suspected.append(key)
         deleted = {ENTRY + name for name in self._watchers.deleted_after(revision)}
         return [
             key
             for key in suspected
-            if key not in deleted and self._is_wrong_at(revision, key, found.get(key))
+            if key not in deleted and self._differs_at(revision, key, found.get(key))
         ]
 
-    def _is_wrong_at(self, revision: int, key: str, there: int | None) -> bool:
+    def _differs_at(self, revision: int, key: str, stored_revision: int | None) -> bool:
         """Return True if an entry is missing, outdated or deleted in etcd, without a later change."""
-        here = self._held.get(key)
-        if there is None:
-            return here is not None and here.revision <= revision
-        return here is None or here.revision < there
+        cached = self._held.get(key)
+        if stored_revision is None:
+            return cached is not None and cached.revision <= revision
+        return cached is None or cached.revision < stored_revision
 
 
 def _is_put(event: Message) -> bool:

@@ -40,8 +40,8 @@ INITIAL: Mapping[str, int] = {name: levels[-1] for name, levels in SUPPORTED.ite
 # Lowest and highest supported level, by feature.
 Ranges = Mapping[str, Sequence[int]]
 
-# Levels of nodes whose registration lacks them; clusters of such nodes run the highest levels.
-UNSAID: Ranges = {METADATA_VERSION: [30, 30], TRANSACTION_VERSION: [0, 2]}
+# Level ranges of nodes whose registration has no ranges. Their clusters run the highest levels.
+UNREGISTERED_RANGES: Ranges = {METADATA_VERSION: [30, 30], TRANSACTION_VERSION: [0, 2]}
 
 
 def supported() -> Ranges:

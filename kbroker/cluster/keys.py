@@ -13,7 +13,7 @@ TOPICS = "topics/"
 PARTITIONS = "p/"
 CONFIGS = "configs/"
 SCRAM_USERS = "scram/"
-# Secret for fake credentials of unknown SCRAM users; all nodes must fake the same ones.
+# Secret for fake credentials of unknown SCRAM users. All nodes must fake the same credentials.
 SCRAM_SECRET = "scram_secret"
 ACLS = "acls/"
 DELEGATION_TOKENS = "tokens/"
@@ -25,7 +25,7 @@ NODES = "nodes/"
 LIVE = "live/"
 # Attached to a node's lease: the node may lead and join ISRs.
 READY = "ready/"
-# Rewritten by each new controller; its revision fences the writes of older ones.
+# Rewritten by each new controller. The entry's revision fences writes of earlier controllers.
 CONTROLLER = "controller"
 # Attached to the lease of the active controller.
 CONTROLLER_ALIVE = "controller_alive"

@@ -39,7 +39,7 @@ class Links:
     async def dial(self, node_id: int, endpoint: Endpoint) -> trio.abc.Stream:
         """Connect node `node_id` to another node.
 
-        Nodes of this process are reached at their bound endpoint, because advertised ones may be
+        Nodes of this process are reached at their bound endpoint, because the advertised one may be
         unreachable from here.
 
         Raises:

@@ -33,7 +33,7 @@ class LiveConfig:
         self._cluster = cluster
         self.now = self._with_dynamic_settings()
 
-    def changed(self, resource: ConfigResource) -> bool:
+    def apply_change(self, resource: ConfigResource) -> bool:
         """Apply changed settings; return True if the resource applies to this node."""
         if resource not in (each for each, _ in self.resources):
             return False

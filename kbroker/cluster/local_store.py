@@ -57,13 +57,15 @@ class LocalStore:
     Args:
         files: The file system.
         path: Path of the journal.
-        in_thread: Runs syncs, so that a slow disk blocks only metadata changes; without it syncs
+        in_thread: Runs syncs, so that a slow disk blocks only metadata changes. If None, syncs
             block the event loop.
     """
 
+    # Journal size in bytes above which a journal with much history is rewritten.
     REWRITE_BYTES = 1 << 20
-    # Changed entries kept for `watch`.
+    # Number of changed entries kept for `watch`.
     HISTORY_ENTRIES = 10_000
+    # Seconds between two checks for expired leases.
     TICK_SECONDS = 0.05
     # Seconds between attempts to write after a failed write.
     PROBE_SECONDS = 5.0
@@ -81,15 +83,15 @@ class LocalStore:
         self._last_lease = 0
         self._expiring = trio.Event()
         self._problem: StoreProblem | None = None
-        # A sync failed: the journal is not written any more.
+        # True after a failed sync: the journal is no longer written.
         self._is_failed = False
         # Set, and replaced, when a write fails.
-        self._refused = trio.Event()
+        self._write_failed = trio.Event()
         self._reserve = Reserve(files, path + RESERVE)
         self._has_reserve = not files.durable
         # Opened by the first write, so that read-only use leaves no trace.
         self._journal: File | None = None
-        # Entries in the journal, including those that were replaced later.
+        # Number of entries in the journal, including entries that were replaced later.
         self._written_entries = 0
         self._grew = trio.Event()
         self._read_bytes = self._torn_bytes = 0
@@ -192,7 +194,7 @@ class LocalStore:
                 "(records of other topics are kept in directories that end in -stray)"
             )
 
-    def _note_clean_end(self) -> None:
+    def _store_clean_end(self) -> None:
         """Store the size and the revision of the journal. Raises StorageError."""
         end = {"bytes": self._files.size(self._path), "revision": self._revision}
         self._files.write_atomic(clean_end_path(self._path), _format_line(_to_json(end)))
@@ -263,7 +265,7 @@ class LocalStore:
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncIterator[None]:
-        """Wait for the previous change, and shield this one from cancellation."""
+        """Wait for the previous change, and shield this change from cancellation."""
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:
@@ -308,10 +310,10 @@ class LocalStore:
             journal = self._journal = self._journal or self._open_journal()
             self._with_reserve(lambda: journal.append([line]))
         except SyncFailedError as error:
-            self._fail(error)
+            self._stop_writing(error)
             raise
         except StorageError as error:
-            self._refuse(error)
+            self._report_failed_write(error)
             raise
         try:
             if self._in_thread is None:
@@ -320,28 +322,28 @@ class LocalStore:
                 await self._in_thread(journal.sync)
                 await trio.lowlevel.checkpoint()  # the thread may have been done immediately
         except StorageError as error:
-            self._fail(error)
+            self._stop_writing(error)
             raise
-        self._accept()
+        self._report_writable()
         self._create_reserve()
 
-    def _refuse(self, error: StorageError) -> None:
+    def _report_failed_write(self, error: StorageError) -> None:
         """Report that the metadata cannot be changed, and let `run` retry."""
         description, _, action = str(error.message).partition("; ")
         description = f"the metadata cannot be written: {description}"
         if self._problem is None:
-            self._refused.set()
+            self._write_failed.set()
         if self._problem is None or self._problem.description != description:
             self._problem = StoreProblem(description, action or RETRY_ACTION)
             logger.error("%s", self._problem)
 
-    def _accept(self) -> None:
+    def _report_writable(self) -> None:
         """Report that the metadata can be changed."""
         if self._problem is not None:
             self._problem = None
             logger.warning("the metadata can be written again: %s", self._path)
 
-    def _fail(self, error: StorageError) -> None:
+    def _stop_writing(self, error: StorageError) -> None:
         """Stop writing, because the contents of the journal on the disk are unknown."""
         description = f"{self._path} cannot be written ({error.message})"
         self._problem, self._is_failed = StoreProblem(description, "restart the server"), True
@@ -349,16 +351,16 @@ class LocalStore:
 
     async def _probe_regularly(self) -> None:
         while True:
-            await self._refused.wait()
-            self._refused = trio.Event()
-            while self._is_refused:
+            await self._write_failed.wait()
+            self._write_failed = trio.Event()
+            while self._is_write_failing:
                 await trio.sleep(self.PROBE_SECONDS)
                 async with self._exclusive():
-                    if self._is_refused:
+                    if self._is_write_failing:
                         await self._probe()
 
     @property
-    def _is_refused(self) -> bool:
+    def _is_write_failing(self) -> bool:
         return self._problem is not None and not self._is_failed
 
     async def _probe(self) -> None:
@@ -440,10 +442,11 @@ class LocalStore:
             logger.warning("cannot rewrite %s without its history: %s", self._path, error.message)
             return
         except StorageError as error:
-            self._fail(error)
+            self._stop_writing(error)
             return
         finally:
-            self._written_entries = len(self._entries)  # otherwise each change would try again
+            # Otherwise each change would start another rewrite.
+            self._written_entries = len(self._entries)
         journal.close()
 
     async def _end_leases(self) -> None:
@@ -469,7 +472,7 @@ class LocalStore:
     async def _expire(self, lease: LocalLease) -> None:
         try:
             await self.end(lease, f"lease of {lease.holder} ended")
-        except StorageError:  # it was logged; do not retry in every tick
+        except StorageError:  # the error was logged; do not retry in every tick
             lease.seconds_left = lease.ttl_seconds
 
     async def aclose(self) -> None:
@@ -479,7 +482,7 @@ class LocalStore:
         try:
             truncate_torn(journal)
             if not self._is_failed and self._files.durable:
-                self._note_clean_end()
+                self._store_clean_end()
         except StorageError as error:
             logger.warning("the next start cannot detect a truncated journal: %s", error.message)
         finally:

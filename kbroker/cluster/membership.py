@@ -26,7 +26,7 @@ from .store import ABSENT, Document, Lease
 
 logger = logging.getLogger(__name__)
 
-# Partitions per transaction, which every store accepts.
+# Maximum number of partitions per transaction. Every store accepts this size.
 WITHDRAWALS_MAX = 100
 
 
@@ -70,17 +70,17 @@ class Membership:
         self._hands_over = config.controlled_shutdown_enable
         self._leaving = False
         self._heartbeats = trio.CancelScope()
-        # `end` was called; later events do not concern this registration.
-        self._is_over = False
-        # Another process uses this node ID.
-        self._is_elsewhere = False
-        # The last heartbeat failed.
+        # True once `end` was called. Later events do not concern this registration.
+        self._has_ended = False
+        # True if another process uses this node ID.
+        self._has_duplicate = False
+        # True if the last heartbeat failed.
         self._has_missed_heartbeat = False
-        self._news = Changes()
+        self._changes = Changes()
         # Set when the registration is lost, so that the node registers again immediately.
         self._registration_lost = trio.Event()
         self._cordoned = False
-        self._cordons = Changes()
+        self._cordon_changes = Changes()
 
     @property
     def lease(self) -> Lease:
@@ -116,7 +116,7 @@ class Membership:
         return self._config.nodes == 1
 
     @property
-    def _known(self) -> KnownNode:
+    def _known_node(self) -> KnownNode:
         return self._cluster.registrations.known.get(self.node_id, KnownNode())
 
     async def register(self, listeners: Mapping[str, Endpoint]) -> None:
@@ -125,15 +125,15 @@ class Membership:
         An earlier registration of this node ends: this process holds the locks of its log directories,
         so the earlier process must have terminated. Raises StorageError.
         """
-        before = self._known
+        before = self._known_node
         self._lost = {
             each: path for each, path in before.directories.items() if each not in self._directories
         }
         ended_well = self._is_clean and before.clean_epoch != NO_EPOCH
         self._keeps_records = self._keeps_records or ended_well
         self._listeners = listeners
-        self._lease = await self._granted()
-        await self._remember(clean_epoch=NO_EPOCH)
+        self._lease = await self._grant_lease()
+        await self._store_node(clean_epoch=NO_EPOCH)
         self._set_epoch(await self._put_live())
 
     def _set_epoch(self, epoch: BrokerEpoch) -> None:
@@ -143,7 +143,7 @@ class Membership:
     def cordon(self, cordoned: bool) -> None:
         """Exclude this node from new partitions, or include it again (KIP-1066)."""
         self._cordoned = cordoned
-        self._cordons.notify()
+        self._cordon_changes.notify()
 
     async def run(self) -> None:
         """Send heartbeats, and register again if the registration is lost, until cancelled.
@@ -157,10 +157,10 @@ class Membership:
 
     async def _publish_cordons(self) -> None:
         while True:
-            changed = self._cordons.next()
+            changed = self._cordon_changes.next()
             if self.is_registered:
                 try:
-                    await self._remember(clean_epoch=NO_EPOCH)
+                    await self._store_node(clean_epoch=NO_EPOCH)
                 except StorageError as error:
                     logger.error("cannot publish the cordoned log directories: %s", error.message)
             await changed.wait()
@@ -191,7 +191,7 @@ class Membership:
         elif await self.lease.keep_alive():
             await self._stay_ready()
         else:
-            self._lose()
+            self._handle_lost_registration()
             await self._register_again()
 
     async def _stay_ready(self) -> None:
@@ -202,49 +202,49 @@ class Membership:
 
     def nodes_changed(self, event: NodesChanged) -> None:
         """Handle started and stopped nodes; this node may have lost its registration."""
-        is_about_this = self.node_id in event.node_ids and not self._is_over
+        is_about_this = self.node_id in event.node_ids and not self._has_ended
         if is_about_this and self.is_registered and not self._has_current_registration():
-            self._lose()
-        self._news.notify()
+            self._handle_lost_registration()
+        self._changes.notify()
 
     def topics_changed(self, _: TopicsChanged) -> None:
         """Wake a controlled shutdown, which waits for other leaders."""
-        self._news.notify()
+        self._changes.notify()
 
     def _has_current_registration(self) -> bool:
-        """Return True if the registration in the metadata is that of this process."""
+        """Return True if this process wrote the registration in the metadata."""
         registration = self._cluster.registration(self.node_id)
         return registration is not None and registration.epoch == self.epoch
 
-    def _lose(self) -> None:
+    def _handle_lost_registration(self) -> None:
         logger.warning("node %d lost its registration; registering again", self.node_id)
         self._set_epoch(NO_EPOCH)
         self._registration_lost.set()
 
     async def _register_again(self) -> None:
-        """Register again. The process never stopped, so its logs lack no records."""
+        """Register again. The process never stopped, so its logs are complete."""
         registration = self._cluster.registration(self.node_id)
         if registration is not None and registration.incarnation != self._incarnation:
-            if not self._is_elsewhere:
-                self._is_elsewhere = True
+            if not self._has_duplicate:
+                self._has_duplicate = True
                 logger.error(
                     "another process runs node %d; stop this one, or give it another node.id",
                     self.node_id,
                 )
             return
-        self._lease = await self._granted()
+        self._lease = await self._grant_lease()
         self._set_epoch(await self._put_live())
         await self._put_ready()
 
-    async def _granted(self) -> Lease:
+    async def _grant_lease(self) -> Lease:
         seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000
         return await self._cluster.grant(seconds, holder=f"node {self.node_id}")
 
-    async def _remember(self, *, clean_epoch: BrokerEpoch) -> None:
+    async def _store_node(self, *, clean_epoch: BrokerEpoch) -> None:
         """Write the node's persistent data if it has changed. Raises StorageError."""
         while True:
             check_levels(self._cluster.features)
-            before = self._known
+            before = self._known_node
             after = before._replace(
                 directories={**self._lost, **self._directories},
                 cordoned=self._cordoned,
@@ -282,7 +282,7 @@ class Membership:
                 puts[CONTROLLER_ALIVE] = None
                 compares[CONTROLLER_ALIVE] = registrations.controller_alive_revision
             if self.is_alone and not self._must_withdraw:
-                # Nothing to wait for: one write instead of several shortens startup.
+                # This node need not wait: one write instead of several shortens startup.
                 puts[ready_key(self.node_id)] = {}
                 puts[CONTROLLER_ALIVE] = {"node": self.node_id}
             revision = await self._cluster.transact(
@@ -294,7 +294,7 @@ class Membership:
             if revision is not None:
                 return BrokerEpoch(revision)
             if not await self.lease.keep_alive():  # it has expired
-                self._lease = await self._granted()
+                self._lease = await self._grant_lease()
 
     @property
     def _must_withdraw(self) -> bool:
@@ -311,7 +311,7 @@ class Membership:
         elif self._cluster.registrations.ready.get(self.node_id) == self.epoch:
             return
         if not await self._put_ready():
-            raise self._started_elsewhere()
+            raise self._new_stale_epoch_error()
 
     async def _put_ready(self) -> bool:
         key = ready_key(self.node_id)
@@ -327,30 +327,30 @@ class Membership:
         """Leave every ISR and ELR whose committed records this node's log may lack."""
         reason = "lost a log directory" if self._lost else "did not shut down cleanly"
         cause = f"node {self.node_id} {reason}"
-        left = 0
+        count = 0
         while wanted := list(itertools.islice(self._withdrawals(), WITHDRAWALS_MAX)):
-            left += await self._write_withdrawals(wanted, cause)
-        if left:
+            count += await self._write_withdrawals(wanted, cause)
+        if count:
             text = "%s: it leaves the ISRs of its partitions (%d) until it has caught up"
-            logger.warning(text, cause, left)
+            logger.warning(text, cause, count)
         if self._lost:
             self._lost = {}
-            await self._remember(clean_epoch=NO_EPOCH)
+            await self._store_node(clean_epoch=NO_EPOCH)
 
     async def _write_withdrawals(self, wanted: list[PartitionChange], cause: str) -> int:
-        """Write withdrawals in one transaction, or those that are possible; return their number."""
+        """Write withdrawals, together or else one by one; return the number of written ones."""
         fences = {live_key(self.node_id): self.epoch}
         if await self._cluster.put_partitions(wanted, fences=fences, cause=cause):
             return len(wanted)
         if not self._has_current_registration():
-            raise self._started_elsewhere()
+            raise self._new_stale_epoch_error()
         return (
             0
             if len(wanted) == 1
             else sum([await self._write_withdrawals([each], cause) for each in wanted])
         )
 
-    def _started_elsewhere(self) -> KafkaError:
+    def _new_stale_epoch_error(self) -> KafkaError:
         return KafkaError(
             ErrorCode.STALE_BROKER_EPOCH, f"node {self.node_id} was started by another process"
         )
@@ -376,7 +376,7 @@ class Membership:
             return
         self._leaving = True
         try:
-            gone = await self._cluster.transact(
+            revision = await self._cluster.transact(
                 {ready_key(self.node_id): None},
                 compares={live_key(self.node_id): self.epoch},
                 cause=f"node {self.node_id} is leaving",
@@ -386,8 +386,8 @@ class Membership:
                 "node %d cannot hand over its leaderships: %s", self.node_id, error.message
             )
             return
-        while gone is not None and self._has_successors():
-            await self._news.next().wait()
+        while revision is not None and self._has_successors():
+            await self._changes.next().wait()
 
     def _has_successors(self) -> bool:
         """Return True if other nodes could lead a partition that this node leads."""
@@ -400,12 +400,12 @@ class Membership:
 
     async def end(self, *, clean: bool) -> None:
         """End the registration; `clean` if all acknowledged records are durable."""
-        self._is_over = True
+        self._has_ended = True
         self._heartbeats.cancel()  # a heartbeat would register the node again
         epoch, self.epoch = self.epoch, NO_EPOCH
         try:
             if clean and epoch != NO_EPOCH:
-                await self._remember(clean_epoch=epoch)
+                await self._store_node(clean_epoch=epoch)
             if self._lease is not None:
                 await self._lease.revoke()
         except StorageError as error:

@@ -18,11 +18,11 @@ from .store import Document, MetadataStore, entry_at
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 
 
 async def wait_for_node_id(store: MetadataStore, node_id: int, *, seconds: float) -> None:
-    """Wait until no other process runs a node; a crashed one runs until its lease expires.
+    """Wait until no other process runs a node. A crashed process counts until its lease expires.
 
     Raises:
         StorageError: The node still runs after `seconds`.
@@ -30,17 +30,17 @@ async def wait_for_node_id(store: MetadataStore, node_id: int, *, seconds: float
     ends_at = trio.current_time() + seconds
     warned = False
     while (other := await _registration(store, node_id)) is not None:
-        where = ", ".join(map(str, other.listeners.values()))
+        hosts = ", ".join(map(str, other.listeners.values()))
         if trio.current_time() > ends_at:
             raise StorageError(
-                f"node {node_id} already runs at {where} with other log directories; stop that process, "
+                f"node {node_id} already runs at {hosts} with other log directories; stop that process, "
                 "or start this one with another --node-id"
             )
         if not warned:
             text = "node %d seems to run at %s; waiting up to %g s until its lease expires"
-            logger.warning(text, node_id, where, seconds)
+            logger.warning(text, node_id, hosts, seconds)
             warned = True
-        await trio.sleep(LOOK_SECONDS)
+        await trio.sleep(CHECK_SECONDS)
 
 
 async def _registration(store: MetadataStore, node_id: int) -> Registration | None:

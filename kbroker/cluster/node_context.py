@@ -1,4 +1,4 @@
-"""The surroundings of a node: its ID, settings, cluster metadata, clock, problems and changes."""
+"""Context of a node: its ID, settings, cluster metadata, clock, errors and shared resources."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .live_config import LiveConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeContext:
-    """The surroundings of one node. Each part of the node gets the same one.
+    """Context of one node, which all components of the node share.
 
     Attributes:
         node_id: ID of the node.
         live_config: Settings of the node, which may change while it runs; read `config`.
         cluster: Metadata of the cluster.
         clock: Time of the node.
-        error_log: Problems of the node and the messages that were logged already.
+        error_log: Errors of the node, and the messages that were logged already.
         changes: Wakes tasks that wait until something changes in the node.
         in_memory: True if the node stores nothing on a disk.
         in_thread: Runs blocking work in a worker thread.

@@ -35,7 +35,7 @@ def listener_of_nodes(config: BrokerConfig, names: Collection[str]) -> str:
     """Return the name of the listener that other nodes use.
 
     As in Kafka, it is the listener named by ``inter.broker.listener.name``, or the one named like the
-    protocol in ``security.inter.broker.protocol``. If there is no such listener, it is the first one.
+    protocol in ``security.inter.broker.protocol``. If neither exists, it is the first listener.
     """
     name = config.inter_broker_listener_name or config.inter_broker_protocol
     return name if name in names else next(iter(names))
@@ -212,5 +212,5 @@ def _is_refused(error: Exception) -> bool:
 def _unreachable(
     node_id: int, endpoint: Endpoint | None, reason: str, kind: type[Unreachable] = Unreachable
 ) -> Unreachable:
-    where = f"node {node_id}" + (f" at {endpoint}" if endpoint else "")
-    return kind(f"{where}: {reason}")
+    node = f"node {node_id}" + (f" at {endpoint}" if endpoint else "")
+    return kind(f"{node}: {reason}")

@@ -62,7 +62,7 @@ def place(
         count: Number of new partitions.
         factor: Replicas per partition.
         load: Partitions of all topics per node, to break ties.
-        last: Nodes that are down: used only if there are no others, and never as leader.
+        last: Nodes that are down: used only if no other nodes are left, and never as leader.
         topic: Replicas of the existing partitions of the topic.
 
     Yields:
@@ -72,18 +72,18 @@ def place(
     if len(racks) == 1:
         yield from (list(racks) for _ in range(count))
         return
-    load, own, shunned = load or Load(), Load(topic), set(last)
+    load, own, avoided = load or Load(), Load(topic), set(last)
     for _ in range(count):
-        nodes = _place_one(racks, factor, own, load, shunned)
+        nodes = _place_one(racks, factor, own, load, avoided)
         own.add(nodes)
         yield nodes
 
 
-def _place_one(racks: Racks, factor: int, own: Load, load: Load, shunned: set[int]) -> list[int]:
+def _place_one(racks: Racks, factor: int, own: Load, load: Load, avoided: set[int]) -> list[int]:
     leader = min(
         racks,
         key=lambda node: (
-            node in shunned,
+            node in avoided,
             own.leaders[node],
             own.replicas[node],
             load.leaders[node],
@@ -92,12 +92,12 @@ def _place_one(racks: Racks, factor: int, own: Load, load: Load, shunned: set[in
     )
     nodes = [leader]
     while len(nodes) < factor:
-        nodes.append(_next_replica(racks, nodes, own, load, shunned))
+        nodes.append(_next_replica(racks, nodes, own, load, avoided))
     return nodes
 
 
 def _next_replica(
-    racks: Racks, nodes: Sequence[int], own: Load, load: Load, shunned: Iterable[int] = ()
+    racks: Racks, nodes: Sequence[int], own: Load, load: Load, avoided: Iterable[int] = ()
 ) -> int:
     """Return the best additional node for a partition: in another rack, with few replicas."""
     taken = {racks[each] for each in nodes if each in racks}
@@ -106,7 +106,7 @@ def _next_replica(
     return min(
         (each for each in racks if each not in nodes),
         key=lambda node: (
-            node in shunned,
+            node in avoided,
             racks[node] is not None and racks[node] in taken,
             own.replicas[node],
             load.replicas[node],

@@ -101,7 +101,7 @@ class ProducerIds:
         return block
 
     async def _skip_reserved(self) -> None:
-        """Raise the next id of the metadata above the ids that this node has reserved."""
+        """Raise the next ID of the metadata above the IDs that this node has reserved."""
         async with self._storing:
             if self._reserved_end is None:
                 self._reserved_end = await self._in_thread(self._logs.reserved_producer_ids_end)
@@ -118,7 +118,7 @@ class ProducerIds:
             await self._cluster.skip_producer_ids(self._reserved_end)
 
     async def _store(self, end: int) -> None:
-        """Store the end of the newest block. If a disk refuses, ids are issued nevertheless."""
+        """Store the end of the newest block. If a disk rejects the write, issue IDs anyway."""
         self._reserved_end = end
         try:
             await self._in_thread(partial(self._logs.store_reserved_producer_ids_end, end))

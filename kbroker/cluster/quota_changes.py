@@ -12,9 +12,9 @@ from .client_quotas import Values, key_of, to_document
 from .cluster import Cluster
 from .store import OPERATIONS_MAX, Document
 
-# Entities with quotas in a cluster; all nodes keep them in memory.
+# Maximum number of entities with quotas in a cluster. All nodes keep them in memory.
 QUOTAS_MAX = 10_000
-# Entities per transaction.
+# Maximum number of entities per transaction.
 AT_ONCE = OPERATIONS_MAX
 
 # Quotas of an entity by key; None removes a quota.
@@ -35,7 +35,7 @@ async def alter_quotas(
         KafkaError: POLICY_VIOLATION if the cluster would have too many entities with quotas.
     """
     while True:
-        puts, compares = _planned(cluster, changes)
+        puts, compares = _plan(cluster, changes)
         if not puts:
             return
         known = cluster.client_quotas
@@ -57,7 +57,7 @@ def check_quota_limit(cluster: Cluster, count: int) -> None:
         )
 
 
-def _planned(
+def _plan(
     cluster: Cluster, changes: list[tuple[Entity, Alteration]]
 ) -> tuple[dict[str, Document | None], dict[str, int]]:
     """Return the entries to store, and the revisions to compare."""
@@ -66,12 +66,12 @@ def _planned(
     for entity, alteration in changes:
         key = key_of(entity)
         before = quotas.values(key)
-        after = _altered(before, alteration)
+        after = _merge(before, alteration)
         if after != before:
             puts[key] = to_document(entity, after) if after else None
     return puts, {key: quotas.revision(key) for key in puts}
 
 
-def _altered(before: Values, alteration: Alteration) -> Values:
+def _merge(before: Values, alteration: Alteration) -> Values:
     merged = {**before, **alteration}
     return {key: value for key, value in merged.items() if value is not None}

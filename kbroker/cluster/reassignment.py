@@ -24,7 +24,7 @@ def target(partition: Partition) -> list[int]:
 
 
 def begin(partition: Partition, nodes: Sequence[int]) -> Partition:
-    """Start a reassignment to `nodes`; it replaces one in progress."""
+    """Start a reassignment to `nodes`, in place of a reassignment in progress."""
     before = [each for each in partition.replicas if each not in partition.adding]
     removing = [each for each in before if each not in nodes]
     replicas = [*nodes, *removing]

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: all known ones, and the registrations of those that run."""
+"""The known nodes of a cluster, and the registrations of the running nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.schema import BrokerEpoch
 
-from .features import UNSAID, Ranges
+from .features import UNREGISTERED_RANGES, Ranges
 from .keys import CONTROLLER, CONTROLLER_ALIVE, LIVE, NODES, READY
 from .store import ABSENT, Document, Entry
 
@@ -26,7 +26,7 @@ class Registration(NamedTuple):
     incarnation: str
     listeners: Mapping[str, Endpoint]
     rack: str | None
-    # True if it may lead partitions and join ISRs.
+    # True if the node may lead partitions and join ISRs.
     ready: bool
 
     @classmethod
@@ -45,11 +45,11 @@ class KnownNode(NamedTuple):
     """The persistent data of a node, which may be down.
 
     Attributes:
-        directories: Paths of its log directories at its last start, by directory ID.
-        cordoned: True if it gets no new partitions (KIP-1066).
-        clean_epoch: Broker epoch of its last run if that shut down cleanly, else -1.
+        directories: Paths of the log directories at the last start, by directory ID.
+        cordoned: True if the node gets no new partitions (KIP-1066).
+        clean_epoch: Broker epoch of the last run if the node shut down cleanly, else -1.
         rack: Rack of the node.
-        features: Level ranges that it supports.
+        features: Level ranges that the node supports.
         revision: Revision of the entry in the store.
     """
 
@@ -57,7 +57,7 @@ class KnownNode(NamedTuple):
     cordoned: bool = False
     clean_epoch: BrokerEpoch = NO_EPOCH
     rack: str | None = None
-    features: Ranges = MappingProxyType(UNSAID)
+    features: Ranges = MappingProxyType(UNREGISTERED_RANGES)
     revision: int = ABSENT
 
     @classmethod
@@ -68,7 +68,7 @@ class KnownNode(NamedTuple):
             value.get("cordoned", False),
             value.get("clean", NO_EPOCH),
             value.get("rack"),
-            value.get("features", UNSAID),
+            value.get("features", UNREGISTERED_RANGES),
             entry.revision,
         )
 

@@ -24,7 +24,7 @@ from .store_link import Link, LinkBroken, Message, change_of
 from .timed_lease import TimedLease
 from .watchers import Watchers
 
-GONE = "the process with the metadata store has terminated"
+STORE_TERMINATED = "the process with the metadata store has terminated"
 
 
 class RemoteLease(TimedLease):
@@ -55,7 +55,7 @@ class _PendingRequest:
 class RemoteStore:
     """The metadata store as one client process sees it; see `MetadataStore`. Use `open`."""
 
-    # Changed entries kept for `watch`.
+    # Number of changed entries kept for `watch`.
     HISTORY_ENTRIES = 10_000
 
     def __init__(self, link: Link) -> None:
@@ -64,7 +64,7 @@ class RemoteStore:
         self._watchers = Watchers()
         self._pending: dict[int, _PendingRequest] = {}
         self._numbers = count()
-        self._is_gone = False
+        self._is_disconnected = False
         # Problem in the newest response; keeping leases alive produces responses regularly.
         self._problem: StoreProblem | None = None
 
@@ -74,7 +74,7 @@ class RemoteStore:
         try:
             return cls(Link(await trio.open_unix_socket(path)))
         except OSError as error:
-            raise StorageError(f"{GONE} ({path})") from error
+            raise StorageError(f"{STORE_TERMINATED} ({path})") from error
 
     @property
     def revision(self) -> int:
@@ -90,9 +90,9 @@ class RemoteStore:
             while True:
                 self._receive(await self._link.receive())
         except LinkBroken:
-            raise StorageError(GONE) from None
+            raise StorageError(STORE_TERMINATED) from None
         finally:
-            self._is_gone = True
+            self._is_disconnected = True
             for request in self._pending.values():
                 request.done.set()
 
@@ -121,19 +121,19 @@ class RemoteStore:
             OutcomeUnknown: The connection was closed during the request.
             StorageError: The store reported an error.
         """
-        if self._is_gone:
-            raise Unreachable(GONE)
+        if self._is_disconnected:
+            raise Unreachable(STORE_TERMINATED)
         number = next(self._numbers)
         request = self._pending[number] = _PendingRequest()
         try:
             await self._link.send({"id": number, **message})
             await request.done.wait()
         except LinkBroken:
-            raise OutcomeUnknown(GONE) from None
+            raise OutcomeUnknown(STORE_TERMINATED) from None
         finally:
             del self._pending[number]
         if request.response is None:
-            raise OutcomeUnknown(GONE)
+            raise OutcomeUnknown(STORE_TERMINATED)
         if "error" in request.response:
             raise StorageError(request.response["error"])
         return request.response

@@ -22,14 +22,14 @@ SECRET_BYTES = 32
 # Credentials of one user.
 Credentials: TypeAlias = Mapping[ScramMechanism, ScramCredential]
 
-NOBODY: tuple[Credentials, int] = MappingProxyType({}), ABSENT
+UNKNOWN_USER: tuple[Credentials, int] = MappingProxyType({}), ABSENT
 
 
 class ScramUsers:
     """The SCRAM users of the cluster. `view` updates them with each change of the store."""
 
     def __init__(self) -> None:
-        # Secret for the salts of other users; empty until a node with SASL listeners has started.
+        # Secret for the salts of unknown users; empty until a node with SASL listeners has started.
         self.secret = b""
         self._known: dict[str, tuple[Credentials, int]] = {}
         self._shapes: Counter[tuple[ScramMechanism, Shape]] = Counter()
@@ -47,11 +47,11 @@ class ScramUsers:
 
     def credentials(self, name: str) -> Credentials:
         """Return the credentials of a user; empty for an unknown user."""
-        return self._known.get(name, NOBODY)[0]
+        return self._known.get(name, UNKNOWN_USER)[0]
 
     def revision(self, name: str) -> int:
         """Return the store revision of a user's entry."""
-        return self._known.get(name, NOBODY)[1]
+        return self._known.get(name, UNKNOWN_USER)[1]
 
     def find(self, mechanism: ScramMechanism, name: str) -> ScramCredential | None:
         """Return a user's credential for a mechanism."""

@@ -22,8 +22,8 @@ Document = dict[str, Any]
 # Revision of a key that does not exist.
 ABSENT = 0
 
-# Puts, and compares, per transaction that every store accepts: etcd's default limit minus one put
-# for the cause.
+# Maximum number of puts, and of compares, per transaction: etcd's default limit minus one put for
+# the cause. Every store accepts it.
 OPERATIONS_MAX = 127
 
 
@@ -61,8 +61,8 @@ class Unreachable(StorageError):
 class OutcomeUnknown(Unreachable):
     """No response arrived: the transaction was applied, will be applied later, or never.
 
-    Only a later successful transaction on the same keys proves that this one can no longer be
-    applied; a read does not.
+    Only a later successful transaction on the same keys proves that this transaction can no longer
+    be applied. A read is no proof.
     """
 
 
@@ -152,7 +152,7 @@ class MetadataStore(Protocol):
             puts: New values by key; None deletes a key.
             compares: Required current revisions by key; `ABSENT` if the key must not exist.
             cause: Reason for logs and watchers.
-            lease: Lease of the new values; without one they stay until deleted.
+            lease: Lease of the new values. Without a lease, the values stay until they are deleted.
 
         Returns:
             The new revision, or None if a compare failed or the lease has expired. In both cases the

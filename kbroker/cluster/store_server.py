@@ -20,7 +20,8 @@ from .store_link import Link, LinkBroken, Message, message_of
 
 logger = logging.getLogger(__name__)
 
-# Unsent messages of a client; a client that stalls beyond this is disconnected and must start again.
+# Maximum number of unsent messages of a client. A client above it is disconnected and must start
+# again.
 UNSENT_MAX = 100_000
 
 
@@ -65,7 +66,7 @@ class _Client:
         for lease in self._leases.values():
             try:
                 await lease.revoke()
-            except StorageError as error:  # it expires on its own
+            except StorageError as error:  # the lease expires on its own
                 logger.error(
                     "cannot revoke the lease of a terminated node process, it will expire on its own: %s",
                     error.message,
@@ -89,7 +90,7 @@ class _Client:
 
     async def _respond(self, request: Message) -> None:
         try:
-            response = await self._VERBS[request["do"]](self, request)
+            response = await self._OPERATIONS[request["do"]](self, request)
         except StorageError as error:
             response = {"error": error.message}
         self._queue({"id": request["id"], "trouble": self._store.problem, **response})
@@ -126,7 +127,7 @@ class _Client:
             del self._leases[request["lease"]]
         return {}
 
-    _VERBS: Mapping[str, Callable[[_Client, Message], Awaitable[Message]]] = {
+    _OPERATIONS: Mapping[str, Callable[[_Client, Message], Awaitable[Message]]] = {
         "range": _range,
         "transact": _transact,
         "grant": _grant,

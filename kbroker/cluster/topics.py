@@ -37,7 +37,8 @@ def find_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, *, by_id: bool)
 class NewTopic:
     """A topic that a client wants to create.
 
-    `assignments` maps a partition to its nodes, the leader first, and excludes the two counts.
+    `assignments` maps a partition to its nodes, the leader first. If it is set, `partitions` and
+    `replication_factor` must be `DEFAULT`.
     """
 
     name: str
@@ -52,7 +53,7 @@ class TopicPlan:
     """A valid new topic: its placement and its settings.
 
     `assignments` yields the nodes of each partition lazily, because thousands of placements take
-    long. For assignments of a client it raises INVALID_REPLICA_ASSIGNMENT if one is invalid.
+    long. It raises INVALID_REPLICA_ASSIGNMENT if a client's assignment is invalid.
     """
 
     name: str

@@ -15,7 +15,7 @@ from kbroker.security.acls import Acls
 from .acls import read_acl
 from .client_quotas import ClientQuotas
 from .delegation_tokens import DelegationTokens
-from .features import UNSAID
+from .features import UNREGISTERED_RANGES
 from .keys import (
     ACLS,
     CLIENT_QUOTAS,
@@ -58,7 +58,7 @@ class TopicsChanged(NamedTuple):
         created: New topics.
         deleted: Deleted topics.
         changed: Topics that existed before and changed.
-        altered: Those of `changed` with other settings or more partitions.
+        altered: Topics of `changed` with other settings or more partitions.
         moved: Partitions with another leader, ISR or replicas.
         partitions: All changed partitions.
         cause: Reason of the change.
@@ -107,7 +107,7 @@ class ClusterView:
         self.delegation_tokens = DelegationTokens()
         self.client_quotas = ClientQuotas()
         self.default_min_in_sync = 1
-        self.features = {name: levels[-1] for name, levels in UNSAID.items()}
+        self.features = {name: levels[-1] for name, levels in UNREGISTERED_RANGES.items()}
         self.features_revision = ABSENT
         self.unclean_elections = 0
         self.load = Load()
@@ -161,7 +161,7 @@ class ClusterView:
 
     @property
     def open_ids(self) -> list[int]:
-        """IDs of the nodes that accept new partitions, without cordoned ones (KIP-1066)."""
+        """IDs of the nodes that accept new partitions, without cordoned nodes (KIP-1066)."""
         known = self.registrations.known
         return sorted(node_id for node_id, each in known.items() if not each.cordoned)
 
@@ -335,7 +335,7 @@ class ClusterView:
         return resource
 
     def _put_single(self, key: str, entry: Entry | None) -> int | None:
-        """Apply an entry with a key of its own; return the node that it concerns."""
+        """Apply an entry of another type; return the ID of the node that the entry concerns."""
         if key.startswith(SCRAM_USERS):
             self.scram_users.put(key.removeprefix(SCRAM_USERS), entry)
         elif entry is not None and key == SCRAM_SECRET:

@@ -49,14 +49,13 @@ class Watchers:
             self._entries -= len(oldest.entries)
             self._forgotten = oldest.revision
         with ExitStack() as stack:
-            for watcher, after in reversed(
-                self._watchers.items()
-            ):  # the stack calls them in reverse
+            # The stack calls the watchers in reverse order.
+            for watcher, after in reversed(self._watchers.items()):
                 if change.revision > after:
                     stack.callback(watcher, change)
 
     def forget(self, revision: int) -> None:
-        """Forget all changes up to `revision`, the newest one."""
+        """Forget all changes up to `revision`, the newest revision."""
         self._history.clear()
         self._entries = 0
         self._forgotten = revision

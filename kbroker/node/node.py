@@ -212,7 +212,7 @@ class Node:
 
         Call `join` first. `run` loads the rest of large coordinator partitions.
         """
-        await self.controller.settle()
+        await self.controller.process_changes()
         await self._prepare_listener_security()
         self.partitions.move_strays_aside()
         for coordinators in self.coordinators:
@@ -313,7 +313,7 @@ class Node:
                     logger.info("topic %s %s: %s", names, change, event.cause)
 
     def _on_configs_changed(self, resource: ConfigResource) -> None:
-        if not self.context.live_config.changed(resource):
+        if not self.context.live_config.apply_change(resource):
             return
         self._apply_config()
         self.maintenance.settings_changed()

@@ -17,7 +17,7 @@ async def start(cluster: Cluster) -> None:
     cluster.subscribe_nodes(member.nodes_changed)
     await member.register({})
     await member.become_ready()
-    await Controller(cluster, member, BrokerConfig()).settle()
+    await Controller(cluster, member, BrokerConfig()).process_changes()
 
 
 async def open_cluster(files: MemFiles) -> Cluster:

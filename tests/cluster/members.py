@@ -43,7 +43,7 @@ class Member:
     async def start(self) -> None:
         """Join the cluster and run the background work of a node."""
         await self.join()
-        await self.controller.settle()
+        await self.controller.process_changes()
         self._work = trio.CancelScope()
         if self._nursery is not None:
             await self._nursery.start(self._run)

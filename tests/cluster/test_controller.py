@@ -44,7 +44,7 @@ async def test_writes_of_earlier_controller_are_fenced(autojump_clock: MockClock
             (one.cluster.registrations.controller_revision, True),
         ):
             one.controller._term = as_of
-            assert await one.controller._written([late], {}) == accepted
+            assert await one.controller._try_write([late], {}) == accepted
 
 
 @pytest.mark.parametrize("crashes", [True, False])

@@ -112,7 +112,7 @@ async def test_deleted_large_topic_leaves_no_entries() -> None:
     await member.cluster.delete_topic("a", cause="test")
     assert await remaining_keys(store, TOPICS) == []
     assert member.cluster.topics == {}
-    await member.controller.settle()
+    await member.controller.process_changes()
     assert await remaining_keys(store, PARTITIONS) == []
     assert not member.cluster.strays
 
@@ -130,7 +130,7 @@ async def test_next_controller_removes_leftovers_of_deleted_topic(
     assert len(await remaining_keys(store, PARTITIONS)) == COUNT - OPERATIONS_MAX + 1
     await first.membership.lease.revoke()
     next_one = second or await started(store, 2)
-    await next_one.controller.settle()
+    await next_one.controller.process_changes()
     assert next_one.controller.in_charge
     assert await remaining_keys(store, PARTITIONS) == []
 
@@ -143,7 +143,7 @@ async def test_late_change_of_deleted_topic_is_removed() -> None:
     await member.cluster.delete_topic("a", cause="test")
     await member.cluster.put_partitions([late], fences={}, cause="test")
     assert await remaining_keys(store, PARTITIONS) == [partition_key(topic.id, 0)]
-    await member.controller.settle()
+    await member.controller.process_changes()
     assert await remaining_keys(store, PARTITIONS) == []
 
 
@@ -155,7 +155,7 @@ async def test_leaders_are_elected_before_isrs_are_updated() -> None:
     store.operations.clear()
     store.causes.clear()
     await first.membership.lease.revoke()
-    await second.controller.settle()
+    await second.controller.process_changes()
     assert store.operations == [BATCH_MAX] * 4
     down = "node 1 is down"
     assert store.causes == [down] * 2 + [f"{down} or leaving"] * 2
@@ -200,7 +200,7 @@ async def test_load_is_counted_incrementally() -> None:
     await cluster.create_topic("b", [[1], [1]], {}, cause="test")
     await cluster.add_partitions("a", [[2, 1]], cause="test")
     await cluster.reassign("a", 1, [1], factor_may_change=True, cause="test")
-    await member.controller.settle()
+    await member.controller.process_changes()
     await cluster.delete_topic("b", cause="test")
     every = [each.replicas for each in cluster.topics["a"].partitions]
     assert every == [[1, 2], [1], [2, 1], [2, 1]]

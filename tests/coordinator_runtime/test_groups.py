@@ -158,7 +158,7 @@ async def test_coordinator_stops_deleting_offsets_after_losing_partition(
     assert offsets_of(broker), "the deletion is still in progress"
     groups.stop()
     monkeypatch.setattr(GroupCoordinatorService, "run", watched)
-    groups.settle()
+    groups.apply_leadership()
     await until(lambda: not groups.is_loading)
     await wait_all_tasks_blocked()
     assert shard not in ran
@@ -172,7 +172,7 @@ async def test_offsets_of_missed_topic_deletions_are_deleted_in_background_after
     result.records = list(offsets_of_many_groups("missing"))
     groups.run(shard_of(broker), result)
     groups.stop()
-    groups.settle()
+    groups.apply_leadership()
     (load,) = groups._loader
     load.missed_topics = True
     with longest_step() as step:

@@ -107,7 +107,7 @@ async def test_coordinator_loads_after_its_log_is_committed(
     await until(lambda: replica_of(broker).log.log_end_offset == 2)
     async with connected(broker.endpoint) as other:
         broker.node.groups.stop()  # simulates a loss of leadership
-        broker.node.groups.settle()  # and its return
+        broker.node.groups.apply_leadership()  # and its return
         assert (await fetch(other)).error_code == LOADING
         listed = await other.ask(ApiKey.LIST_GROUPS, 4, request(ApiKey.LIST_GROUPS))
         assert listed.error_code == LOADING

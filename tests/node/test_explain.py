@@ -150,7 +150,7 @@ async def test_restart_and_config_change_are_explained(broker: Broker, wire: Wir
     await broker.node.cluster.alter_topic_configs(topic, {"retention.ms": "1"}, cause="an order")
     await broker.node.membership.register({})
     await broker.node.membership.become_ready()
-    await broker.node.controller.settle()
+    await broker.node.controller.process_changes()
     assert history_of(explain_partition(broker.node, "orders", 0))[1:] == [
         "topic orders changed: an order",
         "topic orders changed: node 1 started",

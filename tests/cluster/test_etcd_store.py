@@ -60,15 +60,15 @@ class Late(EtcdStore):
         self.waits = False
         self.kept: list[Message] = []
 
-    def _take(self, events: Iterable[Message]) -> None:
+    def _apply_events(self, events: Iterable[Message]) -> None:
         if self.waits:
             self.kept += events
         else:
-            super()._take(events)
+            super()._apply_events(events)
 
     def hear(self) -> None:
         self.waits = False
-        self._take(self.kept)
+        self._apply_events(self.kept)
 
 
 @pytest.fixture(scope="module")

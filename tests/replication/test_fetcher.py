@@ -55,13 +55,13 @@ async def test_fetch_of_a_large_topic_handles_only_changed_partitions(
         topic = await place_topic(broker, "t", 1, 2, partitions=100)
         fetcher_manager = broker.local_node(2).node.replication.fetcher_manager
         looked_at: list[int] = []
-        consider = fetcher_manager._consider
+        consider = fetcher_manager._update_leader
 
         def counted(topic: ClusterTopic, partition: Partition) -> None:
             looked_at.append(partition.index)
             consider(topic, partition)
 
-        monkeypatch.setattr(fetcher_manager, "_consider", counted)
+        monkeypatch.setattr(fetcher_manager, "_update_leader", counted)
         cluster = broker.local_node(1).node.cluster
         await cluster.renew_leader(topic.name, 7, cause="test")
         assert looked_at == [7]

@@ -33,13 +33,13 @@ async def decommission(other: Node, local: LocalNode) -> None:
     cluster = other.cluster
     if local.is_running:
         local.node.membership.cordon(True)
-    while placed := _placed_on(cluster, local.id):
+    while placed := _find_placed(cluster, local.id):
         _check_movable(cluster, placed, local)
         await _move(cluster, local.id)
         await trio.sleep(POLL_SECONDS)
 
 
-def _placed_on(cluster: Cluster, node_id: int) -> list[TopicPartition]:
+def _find_placed(cluster: Cluster, node_id: int) -> list[TopicPartition]:
     """Return the partitions with a replica on a node."""
     return [
         (topic.name, partition.index)

@@ -56,8 +56,8 @@ async def copy_metadata(source: MetadataStore, target: MetadataStore, meta: Docu
     await check_no_node_runs(target)
     await remove_all(target)
     entries = (await source.range("")).entries
-    kept = [(key, value) for key, value in _migrated(entries) if key not in (META, LEAVING)]
-    for some in _parts(kept):
+    kept = [(key, value) for key, value in _select_migrated(entries) if key not in (META, LEAVING)]
+    for some in _split(kept):
         await target.transact(dict(some), compares={}, cause=CAUSE)
     if await target.transact({META: meta}, compares={META: ABSENT}, cause=CAUSE) is None:
         raise StorageError(
@@ -68,11 +68,11 @@ async def copy_metadata(source: MetadataStore, target: MetadataStore, meta: Docu
 async def remove_all(store: MetadataStore) -> None:
     """Remove all entries of a store, and `LEAVING` last."""
     keys = [key for key in (await store.range("")).entries if key != LEAVING]
-    for some in _parts([*keys, LEAVING]):
+    for some in _split([*keys, LEAVING]):
         await store.transact(dict.fromkeys(some), compares={}, cause=CAUSE)
 
 
-def _migrated(entries: Mapping[str, Entry]) -> Iterable[tuple[str, Document]]:
+def _select_migrated(entries: Mapping[str, Entry]) -> Iterable[tuple[str, Document]]:
     """Yield the entries to copy, without registrations: broker epochs are revisions of one store."""
     for key, (value, _) in entries.items():
         if key.startswith(PARTITIONS):
@@ -88,7 +88,7 @@ def _without_epochs(placed: Iterable[Document]) -> Iterator[Document]:
         yield each | {"ready": dict.fromkeys(each["ready"], NO_EPOCH)}
 
 
-def _parts(items: Iterable[T]) -> Iterator[Sequence[T]]:
+def _split(items: Iterable[T]) -> Iterator[Sequence[T]]:
     """Split items into batches that every store accepts."""
     left = iter(items)
     while part := [*islice(left, OPERATIONS_MAX)]:

@@ -117,7 +117,7 @@ class Topic:
         for each in self.placed:
             if each["first"] >= known:
                 self._fill_up(each["first"])
-                self.partitions += _placed(each)
+                self.partitions += _read_placement(each)
         self._fill_up(document["partitions"])
         return self.partitions[known:]
 
@@ -160,7 +160,7 @@ def placement(
     }
 
 
-def _placed(document: Document) -> Iterator[Partition]:
+def _read_placement(document: Document) -> Iterator[Partition]:
     """Yield the partitions of a `placement`."""
     ready = {int(node_id): epoch for node_id, epoch in document["ready"].items()}
     for index, replicas in enumerate(document["replicas"], document["first"]):

@@ -73,20 +73,20 @@ def _newer_group_record(kind: ModuleType, key: bytes, value: bytes | None) -> Ro
     decoded = kind.decode_key(key)
     if decoded is None:
         return None
-    row: Row = _plain(decoded)
+    row: Row = _to_plain(decoded)
     row["group"] = row.pop("group_id")
     if value is None:
         return row | {"tombstone": True}
     found = kind.decode_value(decoded, value)
-    return row if isinstance(found, UnreadValue) else {**row, **_plain(found)}
+    return row if isinstance(found, UnreadValue) else {**row, **_to_plain(found)}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Convert a struct of a record to plain values."""
     if isinstance(value, Struct):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(type(value))}
+        return {each.name: _to_plain(getattr(value, each.name)) for each in fields(type(value))}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_to_plain(each) for each in value]
     if isinstance(value, bytes | memoryview):
         return bytes(value).hex()
     return str(value) if isinstance(value, UUID) else value
@@ -159,7 +159,7 @@ def _share_record(key: bytes, value: bytes | None) -> Row | None:
     if value is None:
         return row | {"tombstone": True}
     state = "snapshot" if isinstance(decoded, share_state_log.ShareSnapshotKey) else "update"
-    return {**row, "state": state, **_plain(share_state_log.decode_value(decoded, value))}
+    return {**row, "state": state, **_to_plain(share_state_log.decode_value(decoded, value))}
 
 
 def _state(number: int) -> str | int:

@@ -94,13 +94,13 @@ class TransactionMarkerChannelManager:
     async def _send(self, node_id: int, due: list[DueMarker]) -> None:
         codes: dict[tuple[int, TopicPartition], ErrorCode] = {}
         with suppress(OSError), trio.move_on_after(ANSWER_SECONDS):
-            peer = await self._connected(node_id)
+            peer = await self._connect(node_id)
             codes = _codes(await peer.ask(_request(due)))
         for each in due:
             key = each.end.producer_id, each.partition
             each.done(codes.get(key, ErrorCode.NETWORK_EXCEPTION))
 
-    async def _connected(self, node_id: int) -> Peer:
+    async def _connect(self, node_id: int) -> Peer:
         """Return a connection to the current incarnation of a node.
 
         Raises:

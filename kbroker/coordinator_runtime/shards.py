@@ -422,7 +422,7 @@ class Shards(ABC, Generic[C]):
 
     def _append(self, shard: Shard[C], result: Result[R]) -> None:
         now = self.now()
-        records = _encoded(shard.coordinator, result.records, now)
+        records = _encode_records(shard.coordinator, result.records, now)
         producer_id, producer_epoch = result.producer or (NO_PRODUCER_ID, -1)
         encode = partial(
             encode_batch,
@@ -434,7 +434,7 @@ class Shards(ABC, Generic[C]):
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         shard.replica.check_enough_in_sync()
         appended = iter(result.records)
-        for batch, count in _batches_of(records, encode, _batch_bytes_max(shard.replica.log)):
+        for batch, count in _encode_batches(records, encode, _batch_bytes_max(shard.replica.log)):
             shard.replica.append(memoryview(batch), read_header(batch), now.log_ms)
             for record in islice(appended, count):
                 shard.coordinator.replay(record, producer_id)
@@ -483,7 +483,7 @@ class Shards(ABC, Generic[C]):
             if slot is None:
                 return response  # type: ignore[return-value]
             return slot.response or ShardPending(self, shard, slot)
-        pending = self._pending(shard, response)
+        pending = self._new_pending(shard, response)
 
         def at_high_watermark(committed: bool) -> None:
             given, answer = answers, response
@@ -498,7 +498,7 @@ class Shards(ABC, Generic[C]):
         shard.replica.commits.add(log.log_end_offset, at_high_watermark)
         return pending
 
-    def _pending(self, shard: Shard[C], response: object) -> ShardPending:
+    def _new_pending(self, shard: Shard[C], response: object) -> ShardPending:
         """Return a pending response, with a timeout if the commit depends on other replicas."""
         if isinstance(response, PendingResponse):
             return ShardPending(self, shard, response)
@@ -568,7 +568,7 @@ def send_answers(answers: Sequence[Answer]) -> None:
         slot.answer(response)
 
 
-def _encoded(
+def _encode_records(
     coordinator: Coordinator, records: Iterable[CoordinatorRecord], now: Now
 ) -> list[Record]:
     """Encode the records of a result.
@@ -587,7 +587,7 @@ def _batch_bytes_max(log: LeaderLog) -> int:
     return min(log.config.produce_rules.max_message_bytes, log.config.segment_bytes)
 
 
-def _batches_of(
+def _encode_batches(
     records: list[Record], encode: Callable[[list[Record]], bytes], bytes_max: int
 ) -> Iterator[tuple[bytes, int]]:
     """Encode records, in order, in batches within the size limit of the topic.
@@ -603,4 +603,4 @@ def _batches_of(
         return
     middle = len(records) // 2
     for half in (records[:middle], records[middle:]):
-        yield from _batches_of(half, encode, bytes_max)
+        yield from _encode_batches(half, encode, bytes_max)

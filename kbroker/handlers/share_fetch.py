@@ -222,7 +222,7 @@ class _ShareFetchOperation:
         rejected: list[_Part] = []
         found: list[_Found] = []
         wants_records = self.request.max_records > 0 and self.max_bytes > 0
-        async for target in self.ctx.time_slice.each(self._rotated()):
+        async for target in self.ctx.time_slice.each(self._rotate_targets()):
             try:
                 topic = self._topic(target)
                 if wants_records:
@@ -238,7 +238,7 @@ class _ShareFetchOperation:
             return ShareFetchResponse(error_code=error.code)
         return await self._respond([*acquired, *rejected])
 
-    def _rotated(self) -> list[ShareTarget]:
+    def _rotate_targets(self) -> list[ShareTarget]:
         """Return the partitions of the session, rotated by the session epoch."""
         targets = list(self.session.targets.values())
         begin = self.epoch % len(targets) if targets and self.epoch > 0 else 0

@@ -365,7 +365,7 @@ class Connection:
             self.replies.is_closed = True
         except trio.Cancelled:
             if self._unfinished is not None:  # `_receive_and_handle` has begun it already
-                await self._shielded(self._handle_all())
+                await self._run_shielded(self._handle_all())
             raise
 
     def _receive_and_handle(self) -> bool:
@@ -379,7 +379,7 @@ class Connection:
             if not self._receive():
                 return not self._reading
         except OSError as error:  # caught here because its traceback would be part of a cycle
-            self._client_disconnected(error)
+            self._handle_disconnect(error)
             return True
         if self.requests.is_throttled:
             return True
@@ -468,11 +468,11 @@ class Connection:
     async def _finish(self, work: Awaitable[None]) -> None:
         """Complete a request. Only `abort` cancels it."""
         self._send_or_hand_over()
-        await self._shielded(self.requests.time_slice.without_waits(work))
+        await self._run_shielded(self.requests.time_slice.without_waits(work))
         if self.requests.finish_one():
             await self._yield_to_others()
 
-    async def _shielded(self, work: Awaitable[None]) -> None:
+    async def _run_shielded(self, work: Awaitable[None]) -> None:
         # A new cancel scope for each request would cost three times as much as this flag.
         self._work.shield = True
         try:
@@ -483,7 +483,7 @@ class Connection:
     async def _yield_to_others(self) -> None:
         """Let other connections use their time slices, and wait until the client takes replies."""
         self._send_or_hand_over()
-        await self._shielded(self.requests.time_slice.next())
+        await self._run_shielded(self.requests.time_slice.next())
         if self.replies.is_full:
             await self._wait_until_not_full()
             self.requests.time_slice.begin(trio.current_time())
@@ -526,7 +526,7 @@ class Connection:
             try:
                 replies.unsent = self._transport.send_now(replies.take_ready())
             except OSError as error:
-                self._client_disconnected(error)
+                self._handle_disconnect(error)
             except StorageError as error:
                 self._close_unreadable(error)
             if replies.unsent or replies.is_closed or not self._arrange_first_send():
@@ -585,7 +585,7 @@ class Connection:
                     await self._pause_writer()
                 self._record_progress()
         except OSError as error:
-            self._client_disconnected(error)
+            self._handle_disconnect(error)
         except StorageError as error:
             self._close_unreadable(error)
         except trio.ClosedResourceError:  # the reader found the client gone
@@ -647,7 +647,7 @@ class Connection:
             raise OSError("the response was dropped")
         return response
 
-    def _client_disconnected(self, error: OSError) -> None:
+    def _handle_disconnect(self, error: OSError) -> None:
         """Drop the replies, because the client disconnected. Requests in progress are completed."""
         logger.debug("connection from %s ended: %s", self.peer.host, error)
         self.replies.abandon()
@@ -662,4 +662,4 @@ class Connection:
             self._node.partitions.report_lost_bytes(error)
             level, reason = logging.INFO, error.cause  # the partition logs the advice
         logger.log(level, "closing the connection from %s: %s", self.peer.host, reason)
-        self._client_disconnected(OSError(error.message))
+        self._handle_disconnect(OSError(error.message))

@@ -153,7 +153,7 @@ def listen_all(bound: Bound, backlog: int) -> None:
         try:
             each.listen(backlog)
         except OSError as error:  # another process bound the address and listened first
-            raise _cannot_listen(listener, each.getsockname()[1], error) from None
+            raise _new_bind_error(listener, each.getsockname()[1], error) from None
 
 
 def close_all(bound: Bound) -> None:
@@ -200,7 +200,7 @@ async def _bind_at(listener: Listener, port: int) -> list[socket.socket]:
     try:
         return await bind_host(listener.host, port, named=bool(listener.port))
     except OSError as error:
-        raise _cannot_listen(listener, port, error) from None
+        raise _new_bind_error(listener, port, error) from None
 
 
 async def bind_host(host: str, port: int, *, named: bool) -> list[socket.socket]:
@@ -273,7 +273,7 @@ async def _open(host: str, port: int, opened: list[socket.socket], *, named: boo
             each.setsockopt(socket.SOL_SOCKET, _REUSE_ADDRESS, 1)
 
 
-def _cannot_listen(listener: Listener, port: int, error: OSError) -> CannotListen:
+def _new_bind_error(listener: Listener, port: int, error: OSError) -> CannotListen:
     if error.errno == errno.EADDRINUSE:
         return CannotListen(
             f"{listener.address}: port {port} is in use; stop the process that uses it, or choose "

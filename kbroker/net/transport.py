@@ -300,15 +300,15 @@ def gather(parts: Sequence[Any], stored: StoredBytes) -> list[Any]:
             small += found
             continue
         if small:
-            gathered.append(_joined(small))
+            gathered.append(_join(small))
             small = []
         gathered += found
     if small:
-        gathered.append(_joined(small))
+        gathered.append(_join(small))
     return gathered
 
 
-def _joined(parts: list[Any]) -> Any:
+def _join(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

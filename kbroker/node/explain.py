@@ -155,7 +155,7 @@ def explain_transaction(
         transactional_id: Transactional ID of the producer.
         may_describe: Returns True for resources that the reader may describe.
     """
-    past = list(_transaction_lines(node.transactions.history.of(transactional_id)))
+    past = list(_list_transaction_events(node.transactions.history.of(transactional_id)))
     if TRANSACTIONS_TOPIC not in node.cluster.topics:
         return Explanation(f"transactional id {transactional_id} does not exist", past)
     try:
@@ -163,11 +163,11 @@ def explain_transaction(
     except KafkaError as error:
         now = f"transactional id {transactional_id} has no coordinator here: {error}"
         return Explanation(now, past)
-    now = _transaction_now(node, coordinator, transactional_id, may_describe)
+    now = _describe_transaction(node, coordinator, transactional_id, may_describe)
     return Explanation(now, past)
 
 
-def _transaction_now(
+def _describe_transaction(
     node: Node,
     coordinator: TransactionCoordinator,
     transactional_id: str,
@@ -200,7 +200,7 @@ def _open_since(node: Node, transaction: TransactionMetadata) -> str:
     return f"open since {clock_time(transaction.started_ms)} ({open_ms / 1000:.1f} s)"
 
 
-def _transaction_lines(events: Iterable[TransactionEvent]) -> Iterator[Line]:
+def _list_transaction_events(events: Iterable[TransactionEvent]) -> Iterator[Line]:
     for event in events:
         now = f"{event.state}, producer {event.producer_id}, epoch {event.epoch}"
         yield Line(event.at_ms, f"{event.cause}; {now}")
@@ -218,10 +218,10 @@ def explain_partition(
         may_describe: Returns True for resources that the reader may describe.
     """
     past = [*node.partitions.history.of((topic, None)), *node.partitions.history.of((topic, index))]
-    return Explanation(_partition_now(node, topic, index, may_describe), []).with_events(past)
+    return Explanation(_describe_partition(node, topic, index, may_describe), []).with_events(past)
 
 
-def _partition_now(node: Node, topic: str, index: int, may_describe: MayDescribe) -> str:
+def _describe_partition(node: Node, topic: str, index: int, may_describe: MayDescribe) -> str:
     name = f"partition {topic}-{index}"
     partition = node.cluster.partition(topic, index)
     if partition is None:
@@ -244,7 +244,7 @@ def _partition_now(node: Node, topic: str, index: int, may_describe: MayDescribe
     log = node.partitions.logs.get(topic, index)
     now = f"{name} is online: {describe_state(partition)}"
     if log is not None and has_unstable_records(log):
-        return f"{now}; {_unstable_reason(node, topic, index, log, may_describe)}"
+        return f"{now}; {_explain_unstable(node, topic, index, log, may_describe)}"
     return now
 
 
@@ -253,7 +253,7 @@ def has_unstable_records(log: Log) -> bool:
     return log.last_stable_offset < log.high_watermark
 
 
-def _unstable_reason(
+def _explain_unstable(
     node: Node, topic: str, index: int, log: Log, may_describe: MayDescribe
 ) -> str:
     offset = log.last_stable_offset

@@ -254,11 +254,11 @@ def _by_cause(batch: Iterable[Replica]) -> list[tuple[str, list[Replica]]]:
 def _cause(before: frozenset[int], after: frozenset[int]) -> str:
     reasons = []
     if after - before:
-        reasons.append(f"node {_listed(after - before)} caught up")
+        reasons.append(f"node {_list_nodes(after - before)} caught up")
     if before - after:
-        reasons.append(f"node {_listed(before - after)} fell behind")
+        reasons.append(f"node {_list_nodes(before - after)} fell behind")
     return " and ".join(reasons) or "stored again, because a response was lost"
 
 
-def _listed(nodes: frozenset[int]) -> str:
+def _list_nodes(nodes: frozenset[int]) -> str:
     return ", ".join(map(str, sorted(nodes)))

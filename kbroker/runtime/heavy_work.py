@@ -120,12 +120,12 @@ class HeavyWork:
     async def _run_charged(self, work: Callable[[], Result], client: CpuAccount) -> Result:
         used: list[float] = []
         try:
-            return await self._in_thread(partial(_timed, work, self._cpu_seconds, used))
+            return await self._in_thread(partial(_run_measured, work, self._cpu_seconds, used))
         finally:
             self._shares.charge(client, sum(used), trio.current_time())
 
 
-def _timed(
+def _run_measured(
     work: Callable[[], Result], cpu_seconds: Callable[[], float], used: list[float]
 ) -> Result:
     """Run a function, and append the CPU time in seconds that it used."""

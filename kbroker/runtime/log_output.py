@@ -80,13 +80,13 @@ class TextFormatter(logging.Formatter):
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:
-        return _indented(super().formatException(ei))
+        return _indent(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
-        return _indented(super().formatStack(stack_info))
+        return _indent(super().formatStack(stack_info))
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"  {printable(line)}" for line in text.split("\n"))
 
 

@@ -256,26 +256,22 @@ async def open_broker(
         CannotListen: A listener cannot be opened.
         StorageError: The data or the metadata cannot be used.
     """
-    local_nodes = _local_nodes(config, data_dir, files, nodes, distributed)
+    own = _local_nodes(config, data_dir, files, nodes, distributed)
     shared = Shared(
-        directories=local_nodes.directories,
+        directories=own.directories,
         in_memory=data_dir is None,
         clock=clock or SystemClock(),
         apis=load_apis(),
         intercept=intercept,
         grace_seconds=grace_seconds,
-        nodes=len(local_nodes.ids),
+        nodes=len(own.ids),
         distributed=distributed,
     )
-    factory = NodeFactory(local_nodes.config, listeners, listeners_of, shared)
+    factory = NodeFactory(own.config, listeners, listeners_of, shared)
     rack_cycle = cycle(racks or (None,))
-    local = [
-        factory.create(each, local_nodes.total, rack=next(rack_cycle)) for each in local_nodes.ids
-    ]
-    in_thread = _metadata_syncs(local_nodes.config, data_dir, files)
-    store = await _open_all(
-        local, local_nodes.directories, cluster_id, distributed, in_thread, service
-    )
+    local = [factory.create(each, own.total, rack=next(rack_cycle)) for each in own.ids]
+    in_thread = _metadata_syncs(own.config, data_dir, files)
+    store = await _open_all(local, own.directories, cluster_id, distributed, in_thread, service)
     async with _running_nodes(store, local, distributed, service) as nursery:
         yield Broker(store, local, shared.links, factory, nursery)
 

@@ -62,7 +62,7 @@ hypervisor took more than 2 % of the CPU time.
 
 
 def main() -> None:
-    parser = arguments(MAIN, __doc__, BROKERS)
+    parser = comparison_parser(MAIN, __doc__, BROKERS)
     parser.add_argument("--against", metavar="REF", help="compare with kbroker at this commit")
     options = parser.parse_args()
     if options.against:
@@ -72,7 +72,7 @@ def main() -> None:
     if options.write and find_spec("matplotlib") is None:
         parser.error("--write needs matplotlib; run python -m pip install 'matplotlib>=3.8'")
     report = run(options, BROKERS, others=idle_connections(options, BROKERS))
-    text = document(report)
+    text = render_section(report)
     print(text)
     if options.write:
         write_section(text, MAIN)
@@ -80,7 +80,10 @@ def main() -> None:
 
 
 def run_against(options: argparse.Namespace) -> int:
-    """Measure this checkout and another commit in turns; return 1 if a row became slower."""
+    """Measure this checkout and another commit in turns; return the exit status.
+
+    The status is 1 if a row became slower.
+    """
     try:
         with checkout(options.against, ROOT) as directory:
             before = kbroker_at(directory)
@@ -92,7 +95,7 @@ def run_against(options: argparse.Namespace) -> int:
         sys.exit(f"benchmarks: {error}")
     slower = slower_rows(report["samples"], before.name)
     title = f"# kbroker compared with commit {before.name}"
-    print(document(report, title, "", OUR_HEADINGS, [before.name]))
+    print(render_section(report, title, "", OUR_HEADINGS, [before.name]))
     print(verdict(slower, before.name))
     return 1 if slower else 0
 
@@ -110,30 +113,30 @@ def run(
     try:
         if "kafka" in options.brokers or any("java" in name for name in options.rows):
             kafka_jars()
-        facts = about(options.repeat)
+        facts = describe_conditions(options.repeat)
         if "kfake" in options.brokers:
             build_kfake()
             facts["kfake"] = _kfake_version()
         chosen = {name: kinds[name] for name in options.brokers}
         report: dict[str, Any] = {"about": facts, "samples": []}
         try:
-            report["samples"] += _contests(options, chosen, settings)
+            report["samples"] += _measure_policies(options, chosen, settings)
             report["samples"] += others
         finally:
-            _keep(report)
+            _save_report(report)
     except BenchmarkFailed as error:
         sys.exit(f"benchmarks: {error}")
     return report
 
 
-def _keep(report: Mapping[str, Any]) -> None:
-    """Save the measurements, also if a broker failed later."""
+def _save_report(report: Mapping[str, Any]) -> None:
+    """Save the measurements; `run` also calls this if a broker failed."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(report, indent=1))
 
 
-def _contests(
+def _measure_policies(
     options: argparse.Namespace,
     kinds: Mapping[str, type[Broker]],
     settings: Mapping[str, str] | None,
@@ -148,18 +151,18 @@ def _contests(
 
 
 def write_section(text: str, program: str) -> None:
-    """Replace the section of a program in the page, or append it."""
+    """Replace the section of a program in the page, or append the section."""
     parts = _MARK.split(DOCUMENT.read_text())
     sections = {MAIN: parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True)), program: text}
-    marked = (f"{_mark(name)}{each.strip()}\n" for name, each in sections.items())
+    marked = (f"{_section_mark(name)}{each.strip()}\n" for name, each in sections.items())
     DOCUMENT.write_text("\n".join(marked))
 
 
-def _mark(program: str) -> str:
+def _section_mark(program: str) -> str:
     return "" if program == MAIN else f"<!-- what follows is written by {program} -->\n"
 
 
-def about(repeat: int) -> dict[str, str]:
+def describe_conditions(repeat: int) -> dict[str, str]:
     """Return the conditions of the measurements, without anything that identifies the machine."""
     jars = sorted(path.name for path in kafka_jars().glob("kafka-server-4*.jar"))
     return {
@@ -183,7 +186,7 @@ def _memory() -> str:
     return f"{pages / 2**30:.0f} GB"
 
 
-def document(
+def render_section(
     report: dict[str, Any],
     title: str = "# kbroker compared with Apache Kafka",
     introduction: str = INTRODUCTION,
@@ -200,10 +203,16 @@ def document(
     return "\n".join(parts) + "\n"
 
 
-def arguments(
+def comparison_parser(
     program: str, description: str | None, brokers: Iterable[str]
 ) -> argparse.ArgumentParser:
-    """Return the options that all comparisons have; `brokers` are those that can be compared."""
+    """Return a parser of the options that all comparisons have.
+
+    Args:
+        program: Name of the program, for the usage message.
+        description: Description of the program, for `--help`.
+        brokers: Names of the brokers that can be compared.
+    """
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument(
         "--repeat", type=int, default=3, help="number of runs with each broker (default 3)"
@@ -221,20 +230,20 @@ def arguments(
     )
     parser.add_argument(
         "--rows",
-        type=_words,
+        type=_split_words,
         default=[],
         help="only rows whose name contains one of these words, such as ping,java",
     )
     parser.add_argument(
         "--brokers",
-        type=_words,
+        type=_split_words,
         default=[*brokers],
         help=f"brokers to measure (default {','.join(brokers)})",
     )
     parser.add_argument(
         "--durability",
         dest="durable",
-        type=_durable,
+        type=_parse_policies,
         default=[False, True],
         help="flush policies to measure (default os,fsync)",
     )
@@ -248,12 +257,12 @@ def arguments(
     return parser
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
-def _durable(text: str) -> list[bool]:
-    return [word == "fsync" for word in _words(text)]
+def _parse_policies(text: str) -> list[bool]:
+    return [word == "fsync" for word in _split_words(text)]
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class BenchmarkFailed(Exception):
     """A broker or a client has failed; the message says which."""
 
 
-class RowRefused(BenchmarkFailed):
+class RowUnsupported(BenchmarkFailed):
     """A broker does not support a row; the benchmark continues without that row."""
 
 
@@ -174,12 +174,12 @@ class Broker:
 
     def stop(self) -> None:
         """Stop gracefully and delete the data."""
-        self.end()
+        self.shut_down()
         self._log.close()
         shutil.rmtree(self.directory)
 
-    def end(self) -> None:
-        """Stop gracefully; `start` continues with the same data."""
+    def shut_down(self) -> None:
+        """Stop all processes gracefully and keep the data; `start` continues with it."""
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
@@ -236,7 +236,7 @@ class Kbroker(Broker):
             *(
                 "-o",
                 f"max.connections.per.ip={2 * max(CONNECTIONS)}",
-            ),  # all connect from one address
+            ),  # all clients of the benchmark connect from one address
             *(part for name, value in self.settings.items() for part in ("-o", f"{name}={value}")),
         ]
 

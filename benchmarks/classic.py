@@ -24,10 +24,10 @@ from .lines import SETTLE_SECONDS, Line
 
 FIND_VERSION, JOIN_VERSION, SYNC_VERSION, LEAVE_VERSION = 4, 5, 3, 3
 OFFSET_FETCH_VERSION, OFFSET_COMMIT_VERSION = 7, 8
-LONG_MS = 300_000
+SESSION_TIMEOUT_MS = 300_000
 PAUSE_SECONDS = 0.1
 # Errors after which a member joins again.
-_AGAIN = {
+_RETRIABLE = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
@@ -50,12 +50,12 @@ class ClassicMember:
     id: str = ""
     generation: int = 0
 
-    def offset_fetch(self) -> OffsetFetchRequest:
+    def offset_fetch_request(self) -> OffsetFetchRequest:
         """Return a request for the committed offset of the topic's first partition."""
         row = OffsetFetchRequest.Topic(name=self.topic, partition_indexes=[0])
         return OffsetFetchRequest(group_id=self.group, topics=[row])
 
-    def offset_commit(self, offset: int) -> OffsetCommitRequest:
+    def offset_commit_request(self, offset: int) -> OffsetCommitRequest:
         """Return a request to commit an offset of the topic's first partition."""
         row = OffsetCommitRequest.Partition(partition_index=0, committed_offset=offset)
         return OffsetCommitRequest(
@@ -65,33 +65,35 @@ class ClassicMember:
             topics=[OffsetCommitRequest.Topic(name=self.topic, partitions=[row])],
         )
 
-    def committed(self) -> int:
+    def fetch_committed_offset(self) -> int:
         """Return the committed offset of the topic's first partition, or -1."""
         key, version = ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION
-        return committed_offset(self.line.ask(key, version, self.offset_fetch()))
+        return committed_offset(self.line.ask(key, version, self.offset_fetch_request()))
 
-    def join(self) -> JoinGroupRequest:
+    def join_request(self) -> JoinGroupRequest:
         """Return a JoinGroup request."""
-        told = JoinGroupRequest.Protocol(name="range", metadata=write_subscription([self.topic]))
+        protocol = JoinGroupRequest.Protocol(
+            name="range", metadata=write_subscription([self.topic])
+        )
         return JoinGroupRequest(
             group_id=self.group,
-            session_timeout_ms=LONG_MS,
-            rebalance_timeout_ms=LONG_MS,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=SESSION_TIMEOUT_MS,
             member_id=self.id,
             protocol_type="consumer",
-            protocols=[told],
+            protocols=[protocol],
         )
 
-    def sync(self) -> SyncGroupRequest:
+    def sync_request(self) -> SyncGroupRequest:
         """Return a SyncGroup request that assigns the topic's first partition to the member."""
-        share = SyncGroupRequest.Assignment(
+        assignment = SyncGroupRequest.Assignment(
             member_id=self.id, assignment=write_assignment([(self.topic, 0)])
         )
         return SyncGroupRequest(
             group_id=self.group,
             generation_id=self.generation,
             member_id=self.id,
-            assignments=[share],
+            assignments=[assignment],
         )
 
     def leave(self) -> None:
@@ -108,10 +110,12 @@ class ClassicMember:
 
 
 @contextmanager
-def alone(broker: Broker, groups: Sequence[str], topic: str) -> Iterator[list[ClassicMember]]:
-    """Yield the only members of these groups, all in sync. They leave at the end."""
+def joined_members(
+    broker: Broker, groups: Sequence[str], topic: str
+) -> Iterator[list[ClassicMember]]:
+    """Yield one stable member for each of these groups. The members leave at the end."""
     with closing(Line(broker)) as line:
-        until_coordinated(line)
+        wait_for_coordinator(line)
         members = [ClassicMember(line, group, topic) for group in groups]
         deadline = time.monotonic() + SETTLE_SECONDS
         while waiting := [member for member in members if not member.generation]:
@@ -125,29 +129,29 @@ def alone(broker: Broker, groups: Sequence[str], topic: str) -> Iterator[list[Cl
 
 
 def join_once(members: Sequence[ClassicMember]) -> None:
-    """Join each member to its own group, then sync those that joined.
+    """Send JoinGroup for each member, then SyncGroup for each member that has joined.
 
-    A member that was rejected with a retriable error has generation 0.
+    A member that was rejected with a retriable error gets generation 0.
 
     Raises:
         BenchmarkFailed: The broker rejected a request with another error.
     """
     for member in members:
-        member.line.send([(ApiKey.JOIN_GROUP, JOIN_VERSION, member.join())])
+        member.line.send([(ApiKey.JOIN_GROUP, JOIN_VERSION, member.join_request())])
     for member in members:
         answer = member.line.answer(ApiKey.JOIN_GROUP, JOIN_VERSION)
         member.id = answer.member_id
-        member.generation = answer.generation_id if _is_in(member, answer) else 0
+        member.generation = answer.generation_id if _is_accepted(member, answer) else 0
     joined = [member for member in members if member.generation]
     for member in joined:
-        member.line.send([(ApiKey.SYNC_GROUP, SYNC_VERSION, member.sync())])
+        member.line.send([(ApiKey.SYNC_GROUP, SYNC_VERSION, member.sync_request())])
     for member in joined:
-        if not _is_in(member, member.line.answer(ApiKey.SYNC_GROUP, SYNC_VERSION)):
+        if not _is_accepted(member, member.line.answer(ApiKey.SYNC_GROUP, SYNC_VERSION)):
             member.generation = 0
 
 
-def until_coordinated(line: Line) -> None:
-    """Wait until a broker coordinates groups; it creates the offsets topic for that."""
+def wait_for_coordinator(line: Line) -> None:
+    """Wait until the broker has created the offsets topic and coordinates groups."""
     find = FindCoordinatorRequest(coordinator_keys=["any"])
     deadline = time.monotonic() + SETTLE_SECONDS
     while line.ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, find).coordinators[0].error_code:
@@ -174,8 +178,8 @@ def check(error: int, what: str) -> None:
         raise BenchmarkFailed(f"{what} failed: {ErrorCode(error).name}")
 
 
-def _is_in(member: ClassicMember, answer: Any) -> bool:
-    if answer.error_code in _AGAIN:
+def _is_accepted(member: ClassicMember, answer: Any) -> bool:
+    if answer.error_code in _RETRIABLE:
         return False
     check(answer.error_code, f"{member.group}: JoinGroup or SyncGroup")
     return True

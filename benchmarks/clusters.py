@@ -37,27 +37,27 @@ class Processes(Broker):
 
     def kill(self, node: int) -> None:
         """Kill the process of a node."""
-        self._of(node).kill()
-        self._of(node).wait()
+        self._process_of(node).kill()
+        self._process_of(node).wait()
 
     def pause(self, node: int) -> None:
         """Suspend the process of a node until `resume`."""
-        self._of(node).send_signal(signal.SIGSTOP)
+        self._process_of(node).send_signal(signal.SIGSTOP)
 
     def resume(self, node: int) -> None:
         """Resume the process of a node."""
-        self._of(node).send_signal(signal.SIGCONT)
+        self._process_of(node).send_signal(signal.SIGCONT)
 
     def stop_node(self, node: int) -> None:
         """Stop a node gracefully, and wait until its process exits."""
-        self._of(node).send_signal(signal.SIGTERM)
-        self._of(node).wait(STOP_SECONDS)
+        self._process_of(node).send_signal(signal.SIGTERM)
+        self._process_of(node).wait(STOP_SECONDS)
 
     def revive(self, node: int) -> None:
         """Start a process for a stopped node."""
         self._processes[node - 1] = self._launch(self._command_lines[node - 1])
 
-    def _of(self, node: int) -> subprocess.Popen[bytes]:
+    def _process_of(self, node: int) -> subprocess.Popen[bytes]:
         return self._processes[node - 1]
 
 
@@ -74,8 +74,8 @@ class Cluster(Kbroker):
         """Return the port of a node."""
         return self.ports[node - 1]
 
-    def places(self, node: int, topic: str) -> list[Placement]:
-        """Return the partitions of a topic, as one node reports them.
+    def placements(self, node: int, topic: str) -> list[Placement]:
+        """Return leader and ISR size of each partition of a topic, as one node reports them.
 
         Raises:
             BenchmarkFailed: The node does not respond.
@@ -85,8 +85,8 @@ class Cluster(Kbroker):
                 stream.sendall(ALL_TOPICS)
                 answer = stream.makefile("rb")
                 (size,) = struct.unpack(">i", answer.read(4))
-                topics = Answer(answer.read(size)).topics()
-                return next((places for name, places in topics if name == topic), [])
+                topics = MetadataAnswer(answer.read(size)).topics()
+                return next((placements for name, placements in topics if name == topic), [])
         except (OSError, struct.error) as error:
             raise BenchmarkFailed(f"node {node} does not describe {topic}: {error}") from error
 
@@ -96,28 +96,28 @@ class Cluster(Kbroker):
             stream.sendall(ALL_TOPICS)
             answer = stream.makefile("rb")
             (size,) = struct.unpack(">i", answer.read(4))
-            return Answer(answer.read(size)).controller
+            return MetadataAnswer(answer.read(size)).controller
 
-    def node_resident(self) -> float:
+    def node_resident_bytes(self) -> float:
         """Return the average resident memory of a node in bytes."""
         return sum(resident_bytes_of(self.pid_of(node)) for node in NODES) / len(NODES)
 
-    def node_cpu(self) -> float:
+    def node_cpu_seconds(self) -> float:
         """Return the average CPU time of a node so far in seconds."""
         return sum(cpu_seconds_of(self.pid_of(node)) for node in NODES) / len(NODES)
 
-    def other_pids(self) -> list[int]:
+    def store_pids(self) -> list[int]:
         """Return the process IDs of the metadata store."""
         raise NotImplementedError
 
-    def other_resident(self) -> float:
+    def store_resident_bytes(self) -> float:
         """Return the average resident memory of the metadata store's processes in bytes."""
-        pids = self.other_pids()
+        pids = self.store_pids()
         return sum(map(resident_bytes_of, pids)) / len(pids)
 
-    def other_cpu(self) -> float:
+    def store_cpu_seconds(self) -> float:
         """Return the average CPU time of the metadata store's processes so far in seconds."""
-        pids = self.other_pids()
+        pids = self.store_pids()
         return sum(map(cpu_seconds_of, pids)) / len(pids)
 
 
@@ -154,9 +154,9 @@ class OnEtcd(Processes, Cluster):
         return self.directory / f"node-{node}"
 
     def pid_of(self, node: int) -> int:
-        return self._of(node).pid
+        return self._process_of(node).pid
 
-    def other_pids(self) -> list[int]:
+    def store_pids(self) -> list[int]:
         return self.etcd.pids
 
     def mark_dead(self, node: int) -> subprocess.Popen[bytes]:
@@ -174,7 +174,7 @@ class OnEtcd(Processes, Cluster):
         return int(self.etcd.ask("maintenance/status", {})["dbSize"])
 
     def stop(self) -> None:
-        self.end()
+        self.shut_down()
         self.etcd.stop()
         super().stop()
 
@@ -191,7 +191,7 @@ class Supervised(Cluster):
         count, port = str(self.nodes), str(self.ports[0])
         return [self._command(*HERE, "--exit-with-parent", "--processes", count, "--port", port)]
 
-    def other_pids(self) -> list[int]:
+    def store_pids(self) -> list[int]:
         return [self._processes[0].pid]
 
     def pid_of(self, node: int) -> int:
@@ -208,7 +208,7 @@ class Supervised(Cluster):
         os.kill(self.pid_of(node), signal.SIGKILL)
 
 
-class Answer:
+class MetadataAnswer:
     """A Metadata response of version 1, parsed by hand because client libraries are slower."""
 
     def __init__(self, data: bytes) -> None:
@@ -227,9 +227,9 @@ class Answer:
             self._at += 2
             name = self._text()
             self._at += 1
-            yield name, [self._place() for _ in range(self._number())]
+            yield name, [self._placement() for _ in range(self._number())]
 
-    def _place(self) -> Placement:
+    def _placement(self) -> Placement:
         _error, _index, leader, replicas = struct.unpack_from(">hiii", self._data, self._at)
         self._at += 14 + 4 * replicas
         in_sync = self._number()

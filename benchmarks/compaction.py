@@ -174,14 +174,15 @@ def _update(bootstrap: str, rate: int) -> tuple[list[float], float]:
         updates.poll(0)
         if now - last_probe > PROBE_SECONDS:
             last_probe = now
-            probe.produce("probe", b"x", callback=_noted(waits, now))
+            probe.produce("probe", b"x", callback=_latency_recorder(waits, now))
         probe.poll(0.0005)
     updates.flush(30)
     probe.flush(30)
     return waits, sent / 1000
 
 
-def _noted(waits: list[float], began: float) -> Any:
+def _latency_recorder(waits: list[float], began: float) -> Any:
+    """Return a delivery callback that appends the seconds since `began` to `waits`."""
     return lambda error, message: waits.append(time.perf_counter() - began)
 
 

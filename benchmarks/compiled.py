@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.compiled.making import CompileError, make
 
-from .__main__ import HEADINGS, arguments, document, run, write_section
+from .__main__ import HEADINGS, comparison_parser, render_section, run, write_section
 from .brokers import ROOT, Kafka, Kbroker, Kfake
 from .table import PEERS
 
@@ -37,7 +37,7 @@ BROKERS = {"compiled": Compiled, "interpreted": Interpreted, "kafka": Kafka, "kf
 
 
 def main() -> None:
-    parser = arguments(PROGRAM, __doc__, BROKERS)
+    parser = comparison_parser(PROGRAM, __doc__, BROKERS)
     options = parser.parse_args()
     options.rows = options.rows or ROWS
     try:
@@ -45,7 +45,7 @@ def main() -> None:
     except CompileError as error:
         parser.exit(1, f"benchmarks: {error}\n")
     report = run(options, BROKERS)
-    text = document(report, TITLE, INTRODUCTION, HEADINGS, [Interpreted.name, *PEERS])
+    text = render_section(report, TITLE, INTRODUCTION, HEADINGS, [Interpreted.name, *PEERS])
     print(text)
     if options.write:
         write_section(text, PROGRAM)

@@ -35,13 +35,13 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
 from .brokers import BenchmarkFailed, Broker, Kafka, Kbroker
-from .classic import LONG_MS, until_coordinated
+from .classic import SESSION_TIMEOUT_MS, wait_for_coordinator
 from .lines import SETTLE_SECONDS, Line
 
 CONNECTIONS = 4
-PARTITIONS_OF_OFFSETS = "1"
+OFFSETS_PARTITIONS = "1"
 STEADY_SWEEPS = 5
-BEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
+HEARTBEAT = ApiKey.CONSUMER_GROUP_HEARTBEAT
 TOPIC = "shared"
 TOPIC_OF_ONE = "alone"  # has one partition
 
@@ -51,15 +51,15 @@ class Member:
     """A member of a consumer group (KIP-848).
 
     Attributes:
-        told: Assigned partitions.
-        is_told: True if the member has not acknowledged the assignment yet.
+        assigned: Assigned partitions by topic ID.
+        is_unacknowledged: True if the member has not acknowledged the assignment yet.
     """
 
     id: str
     group: str
     epoch: int = 0
-    told: dict[UUID, list[int]] = field(default_factory=dict)
-    is_told: bool = False
+    assigned: dict[UUID, list[int]] = field(default_factory=dict)
+    is_unacknowledged: bool = False
 
 
 @dataclass
@@ -72,16 +72,22 @@ class Cost:
 
 
 @contextmanager
-def watched(broker: Broker, requests: list[int], into: list[Cost]) -> Iterator[None]:
-    """Measure a block; `requests` is a list with one counter."""
+def measured(broker: Broker, requests: list[int], into: list[Cost]) -> Iterator[None]:
+    """Measure the cost of a block.
+
+    Args:
+        broker: The broker whose CPU time counts.
+        requests: List with one counter of requests, which the block increments.
+        into: Receives the cost.
+    """
     cpu, began, before = broker.cpu_seconds(), time.perf_counter(), requests[0]
     yield
     seconds = time.perf_counter() - began
     into.append(Cost(seconds, broker.cpu_seconds() - cpu, requests[0] - before))
 
 
-class NewGroup:
-    """Members of one consumer group (KIP-848), or with `alone`, of a group each."""
+class ConsumerGroup:
+    """Members of one consumer group (KIP-848). With `alone`, each member has its own group."""
 
     def __init__(
         self, lines: Sequence[Line], name: str, count: int, *, alone: bool = False
@@ -90,48 +96,49 @@ class NewGroup:
         self._name = name
         self._count = count
         self._alone = alone
-        self._made = 0
+        self._created = 0
         self.sent = [0]
-        self.members = [self._member() for _ in range(count)]
+        self.members = [self._new_member() for _ in range(count)]
 
-    def _member(self) -> Member:
-        self._made += 1
-        group = f"{self._name}-{self._made}" if self._alone else self._name
-        return Member(f"member-{self._made:05}", group)
+    def _new_member(self) -> Member:
+        self._created += 1
+        group = f"{self._name}-{self._created}" if self._alone else self._name
+        return Member(f"member-{self._created:05}", group)
 
     def sweep(self) -> None:
         """Send one heartbeat of each member."""
         parts = [self.members[number :: len(self._lines)] for number in range(len(self._lines))]
         for line, members in zip(self._lines, parts, strict=True):
-            line.send((BEAT, 1, self._heartbeat(member)) for member in members)
+            line.send((HEARTBEAT, 1, self._heartbeat(member)) for member in members)
         for line, members in zip(self._lines, parts, strict=True):
             for member in members:
-                self._take(member, line.answer(BEAT, 1))
+                self._apply_response(member, line.answer(HEARTBEAT, 1))
         self.sent[0] += len(self.members)
 
     def _heartbeat(self, member: Member) -> Any:
-        cls = messages.request_class(BEAT)
+        cls = messages.request_class(HEARTBEAT)
         message = cls(group_id=member.group, member_id=member.id, member_epoch=member.epoch)
         if member.epoch == 0:
-            message.rebalance_timeout_ms = LONG_MS
+            message.rebalance_timeout_ms = SESSION_TIMEOUT_MS
             message.subscribed_topic_names = [TOPIC_OF_ONE if self._alone else TOPIC]
             message.topic_partitions = []
-        elif member.is_told:
+        elif member.is_unacknowledged:
             message.topic_partitions = [
                 cls.Topic(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in member.told.items()
+                for topic_id, indexes in member.assigned.items()
             ]
-            member.is_told = False
+            member.is_unacknowledged = False
         return message
 
-    def _take(self, member: Member, answer: Any) -> None:
+    def _apply_response(self, member: Member, answer: Any) -> None:
+        """Store the epoch and assignment of a heartbeat response in the member."""
         if answer.error_code:
             raise BenchmarkFailed(f"a heartbeat failed: {ErrorCode(answer.error_code).name}")
         member.epoch = answer.member_epoch
         if answer.assignment is not None:
             rows = answer.assignment.topic_partitions
-            member.told = {row.topic_id: row.partitions for row in rows}
-            member.is_told = True
+            member.assigned = {row.topic_id: row.partitions for row in rows}
+            member.is_unacknowledged = True
 
     def settle(self) -> None:
         """Send heartbeats until each member has exactly one partition of its own."""
@@ -139,7 +146,8 @@ class NewGroup:
         while True:
             self.sweep()
             held = [
-                [index for part in each.told.values() for index in part] for each in self.members
+                [index for part in each.assigned.values() for index in part]
+                for each in self.members
             ]
             is_even = all(len(part) == 1 for part in held)
             if is_even and (self._alone or len({part[0] for part in held}) == self._count):
@@ -149,16 +157,17 @@ class NewGroup:
 
     def replace_one(self) -> None:
         """Remove one member and add another one."""
-        self.leave(1)
-        self.members.append(self._member())
+        self.remove_members(1)
+        self.members.append(self._new_member())
 
-    def leave(self, count: int) -> None:
+    def remove_members(self, count: int) -> None:
+        """Make the first `count` members leave their group."""
         for _ in range(count):
             member = self.members.pop(0)
-            message = messages.request_class(BEAT)(
+            message = messages.request_class(HEARTBEAT)(
                 group_id=member.group, member_id=member.id, member_epoch=-1
             )
-            self._lines[0].ask(BEAT, 1, message)
+            self._lines[0].ask(HEARTBEAT, 1, message)
             self.sent[0] += 1
 
 
@@ -175,34 +184,34 @@ def prepare(broker: Broker, partitions: int) -> None:
     for made in answer.topics:
         if made.error_code:
             raise BenchmarkFailed(f"{broker.name}: cannot create topic: {made.error_message}")
-    until_coordinated(line)
+    wait_for_coordinator(line)
     time.sleep(1)
     line.close()
 
 
-def one_round(broker: Broker, number: int, members: int, groups: int) -> dict[str, Cost]:
+def run_round(broker: Broker, number: int, members: int, groups: int) -> dict[str, Cost]:
     """Run all steps once, with new groups."""
     lines = [Line(broker) for _ in range(CONNECTIONS)]
-    group = NewGroup(lines, f"group-{number}", members)
+    group = ConsumerGroup(lines, f"group-{number}", members)
     costs: dict[str, list[Cost]] = defaultdict(list)
-    with watched(broker, group.sent, costs["join"]):
+    with measured(broker, group.sent, costs["join"]):
         group.settle()
     group.sweep()
-    with watched(broker, group.sent, costs["heartbeat"]):
+    with measured(broker, group.sent, costs["heartbeat"]):
         for _ in range(STEADY_SWEEPS):
             group.sweep()
-    with watched(broker, group.sent, costs["rebalance"]):
+    with measured(broker, group.sent, costs["rebalance"]):
         group.replace_one()
         group.settle()
-    group.leave(len(group.members))
-    many = NewGroup(lines, f"groups-{number}", groups, alone=True)
-    with watched(broker, many.sent, costs["groups"]):
+    group.remove_members(len(group.members))
+    many = ConsumerGroup(lines, f"groups-{number}", groups, alone=True)
+    with measured(broker, many.sent, costs["groups"]):
         many.settle()
     many.sweep()
-    with watched(broker, many.sent, costs["groups' heartbeat"]):
+    with measured(broker, many.sent, costs["groups' heartbeat"]):
         for _ in range(STEADY_SWEEPS):
             many.sweep()
-    many.leave(len(many.members))
+    many.remove_members(len(many.members))
     for line in lines:
         line.close()
     return {name: found[0] for name, found in costs.items()}
@@ -233,12 +242,12 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--members", type=int, default=1000)
-    parser.add_argument("--groups", type=int, default=2000, help="of one member each")
+    parser.add_argument("--groups", type=int, default=2000, help="groups of one member each")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--warm-up", type=int, default=3, help="rounds before those that count")
+    parser.add_argument("--warm-up", type=int, default=3, help="rounds before the measured ones")
     parser.add_argument("--alone", action="store_true", help="without Apache Kafka")
     arguments = parser.parse_args()
-    settings = {"offsets.topic.num.partitions": PARTITIONS_OF_OFFSETS}
+    settings = {"offsets.topic.num.partitions": OFFSETS_PARTITIONS}
     rounds: dict[str, list[dict[str, Cost]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         brokers: list[Broker] = []
@@ -249,7 +258,7 @@ def main() -> None:
             prepare(broker, arguments.members)
         for number in range(arguments.warm_up + arguments.rounds):
             for broker in brokers:
-                costs = one_round(broker, number, arguments.members, arguments.groups)
+                costs = run_round(broker, number, arguments.members, arguments.groups)
                 if number >= arguments.warm_up:
                     rounds[broker.name].append(costs)
         report(rounds)

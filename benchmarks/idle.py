@@ -17,7 +17,7 @@ from .turns import Record, is_wanted, recorded
 
 ROW = "idle connections"
 # Connections that are opened before the measurement, so that the broker has loaded its code.
-FIRST = 200
+WARM_UP_CONNECTIONS = 200
 METADATA_VERSION = 1
 QUIET_SECONDS = 2
 
@@ -50,5 +50,5 @@ def _bytes_of_each(broker: Broker, count: int) -> float:
             time.sleep(QUIET_SECONDS)
             return broker.resident_bytes()
 
-        before = connect(FIRST)
+        before = connect(WARM_UP_CONNECTIONS)
         return (connect(count) - before) / count

@@ -58,9 +58,9 @@ def _compare(address: str, directory: Path, options: argparse.Namespace) -> None
     for turn in range(options.repeat + 1):
         for name, job in jobs.items():
             target = directory / f"{name.replace(' ', '-')}-{turn}"
-            began, used = time.perf_counter(), _processor_seconds(spark)
+            began, used = time.perf_counter(), _cpu_seconds(spark)
             job(spark, address, target)
-            seconds, worked = time.perf_counter() - began, _processor_seconds(spark) - used
+            seconds, worked = time.perf_counter() - began, _cpu_seconds(spark) - used
             _check(target, options.rows)
             if turn:  # the first turn warms up the JVM
                 rates[name].append(options.rows / seconds)
@@ -128,7 +128,7 @@ def table(rates: dict[str, list[float]], work: dict[str, list[float]], rows: int
     return "\n".join(lines)
 
 
-def _processor_seconds(spark: Any) -> float:
+def _cpu_seconds(spark: Any) -> float:
     """Return the CPU time of this process and of Spark's JVM so far."""
     own = os.times()
     stat = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/stat").read_text()

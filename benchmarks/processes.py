@@ -22,10 +22,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from .__main__ import arguments, document, run, write_section
+from .__main__ import comparison_parser, render_section, run, write_section
 from .brokers import BenchmarkFailed, cpu_seconds_of, resident_bytes_of
 from .clusters import NODES, OnEtcd, Processes
-from .replicated import REPLICATED, ROWS, WAIT_SECONDS, ThreeKafka, led_by
+from .replicated import REPLICATED, ROWS, WAIT_SECONDS, ThreeKafka, partition_led_by
 from .rows import Sample
 from .turns import Record, recorded, say
 
@@ -68,16 +68,16 @@ Cluster = OverEtcd | KafkaProcesses
 BROKERS: Mapping[str, type[Cluster]] = {"kbroker": OverEtcd, "kafka": KafkaProcesses}
 
 
-# -- what happens to a leader
+# -- events of a leader
 
 
-def kill(cluster: Cluster, node: int, *, is_told: bool = False) -> None:
+def kill(cluster: Cluster, node: int, *, marks_dead: bool = False) -> None:
     """Kill a node, and restart it long after other nodes have taken over.
 
-    If `is_told`, mark the node dead, if the broker has a command for that.
+    If `marks_dead`, also mark the node dead, provided that the broker has a command for this.
     """
     cluster.kill(node)
-    if is_told and isinstance(cluster, OverEtcd):
+    if marks_dead and isinstance(cluster, OverEtcd):
         cluster.mark_dead(node).wait(WAIT_SECONDS)
     time.sleep(2 * DOWN_SECONDS)
     cluster.revive(node)
@@ -109,14 +109,14 @@ def stop(cluster: Cluster, node: int) -> None:
 # Events by row.
 EVENTS: Mapping[str, Callable[[Cluster, int], None]] = {
     "gap kill": kill,
-    "gap gone": partial(kill, is_told=True),
+    "gap gone": partial(kill, marks_dead=True),
     "gap pause": pause,
     "gap two": kill_two,
     "gap stop": stop,
 }
 
 
-# -- what a producer notices
+# -- gaps between acks
 
 
 class Ack(NamedTuple):
@@ -126,7 +126,7 @@ class Ack(NamedTuple):
     acked: float
 
 
-class Sending:
+class ContinuousProducer:
     """A producer that sends to one partition continuously, in a thread. Call `stop` at the end."""
 
     def __init__(self, address: str, topic: str, partition: int) -> None:
@@ -146,7 +146,7 @@ class Sending:
         self._thread = threading.Thread(target=self._send_all)
         self._thread.start()
 
-    def until_steady(self) -> None:
+    def wait_until_steady(self) -> None:
         """Wait until records sent from now on have been acknowledged for STEADY_SECONDS.
 
         Raises:
@@ -166,14 +166,14 @@ class Sending:
 
     def _send_all(self) -> None:
         while not self._ends.is_set():
-            told = partial(self._told, time.perf_counter())
+            on_delivery = partial(self._on_delivery, time.perf_counter())
             self._producer.produce(
-                self._topic, b"x" * 100, partition=self._partition, on_delivery=told
+                self._topic, b"x" * 100, partition=self._partition, on_delivery=on_delivery
             )
             self._producer.poll(SEND_SECONDS)
         self._producer.flush(WAIT_SECONDS)
 
-    def _told(self, sent: float, error: Any, _message: Any) -> None:
+    def _on_delivery(self, sent: float, error: Any, _message: Any) -> None:
         if error:
             self._errors.append(str(error))
         else:
@@ -187,18 +187,18 @@ def longest_gap(acks: Sequence[Ack], since: float) -> float:
     return max(later - earlier for earlier, later in pairwise(times))
 
 
-def gap_of(cluster: Cluster, node: int, row: str) -> float:
+def measure_gap(cluster: Cluster, node: int, row: str) -> float:
     """Return the longest gap of a producer to a partition that the affected node leads."""
     topic = f"{row.replace(' ', '-')}-{node}"
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
     # Create a new topic each time, so that every node leads a partition of it.
     admin.create_topics([NewTopic(topic, len(NODES))])[topic].result(WAIT_SECONDS)
-    sending = Sending(cluster.address, topic, led_by(admin, topic, node))
+    sending = ContinuousProducer(cluster.address, topic, partition_led_by(admin, topic, node))
     try:
-        sending.until_steady()
+        sending.wait_until_steady()
         began = time.perf_counter()
         EVENTS[row](cluster, node)
-        sending.until_steady()
+        sending.wait_until_steady()
     finally:
         sending.stop()
     return longest_gap(sending.acks, began)
@@ -217,7 +217,7 @@ def _gaps_of(kind: type[Cluster], directory: Path, durable: bool) -> Iterator[Sa
     try:
         for row in EVENTS:
             for node in NODES:
-                seconds = gap_of(cluster, node, row)
+                seconds = measure_gap(cluster, node, row)
                 say(f"{kind.name}, {row}, node {node}: {seconds:.2f} s")
                 yield Sample(row, seconds)
     finally:
@@ -225,14 +225,14 @@ def _gaps_of(kind: type[Cluster], directory: Path, durable: bool) -> Iterator[Sa
 
 
 def main() -> None:
-    parser = arguments(PROGRAM, __doc__, BROKERS)
+    parser = comparison_parser(PROGRAM, __doc__, BROKERS)
     parser.set_defaults(rows=ROWS)
     parser.add_argument("--only-gaps", action="store_true", help="measure only the gaps")
     options = parser.parse_args()
     others = gaps(options, options.durable[0])
     if options.only_gaps:
         options.durable = []
-    text = document(run(options, BROKERS, REPLICATED, others), TITLE, INTRODUCTION)
+    text = render_section(run(options, BROKERS, REPLICATED, others), TITLE, INTRODUCTION)
     print(text)
     if options.write:
         write_section(text, PROGRAM)

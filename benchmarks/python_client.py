@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from .brokers import BenchmarkFailed, Broker, RowRefused
+from .brokers import BenchmarkFailed, Broker, RowUnsupported
 from .rows import BULK_BYTES, COMPRESSED_BYTES, JOINING, ROWS, SIZES, Sample
 
 WAIT_SECONDS = 60
@@ -34,7 +34,7 @@ CUSTOMERS = ("Ada Lovelace", "Grace Hopper", "Edsger Dijkstra", "Barbara Liskov"
 RECORDS_IN_TRANSACTION = 10
 WARM_BYTES = 10_000_000
 # Settings for one record per request.
-ALONE = {"linger.ms": 0, "batch.num.messages": 1}
+UNBATCHED = {"linger.ms": 0, "batch.num.messages": 1}
 RATE = 1000
 RATE_SECONDS = 6
 # librdkafka logs every connection that a stopping broker closes.
@@ -66,6 +66,7 @@ class PythonClient:
     """Client that runs rows against one broker.
 
     Args:
+        broker: The broker.
         scale: Factor for the number of records.
         tag: Suffix of all topics, groups and transactional IDs, so that a repeated row starts
             empty.
@@ -91,7 +92,7 @@ class PythonClient:
             for size, topic in topics.items():
                 self._produce(topic, [bytes(size)], WARM_BYTES // size)
                 self._consume(topic, WARM_BYTES // size)
-            self._produce(alone, [bytes(PING_BYTES)], 2000, **ALONE)
+            self._produce(alone, [bytes(PING_BYTES)], 2000, **UNBATCHED)
             self._exchange(alone, 200)
             if time.monotonic() >= ends:
                 break
@@ -174,7 +175,7 @@ class PythonClient:
         """Send one record per request with many requests in flight, then consume all."""
         count = int(self.scale * (8000 if self.broker.durable else 40_000))
         topic = self.create_topic("pipelined")
-        watch = self._produce(topic, [bytes(PING_BYTES)], count, **ALONE)
+        watch = self._produce(topic, [bytes(PING_BYTES)], count, **UNBATCHED)
         yield Sample("pipelined", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
         watch = self._consume(topic, count)
         yield Sample("tiny batches", count / watch.seconds / 1e3, watch.cpu_seconds / count * 1e6)
@@ -222,8 +223,8 @@ class PythonClient:
         cpu = watch.cpu_seconds / count * 1e3
         yield Sample(f"transactions {producers}", count / watch.seconds, cpu)
 
-    def beside(self, row: str, work: threading.Thread) -> Iterator[Sample]:
-        """Send single records at a constant rate while a thread works; measure the p99 of the acks."""
+    def send_during(self, row: str, work: threading.Thread) -> Iterator[Sample]:
+        """Send single records at a constant rate while `work` runs; measure the p99 of the acks."""
         topic = self.create_topic(f"beside-{row}")
         seconds: list[float] = []
         work.start()
@@ -232,7 +233,7 @@ class PythonClient:
         work.join()
         yield Sample(row, _quantile(seconds, 0.99) * 1e3)
 
-    # -- the parts
+    # -- steps of the rows
 
     def fill(self, name: str, size: int, each: int = SIZES["10 kB"]) -> str:
         """Create a topic and fill it with `size` bytes of values, in records of `each` bytes."""
@@ -263,12 +264,12 @@ class PythonClient:
                 grown = self._admin.create_partitions([NewPartitions(topic, total)])
                 grown[topic].result(CREATE_SECONDS)
         except KafkaException as error:
-            raise RowRefused(f"{self.broker.name} cannot create {topic}: {error}") from error
+            raise RowUnsupported(f"{self.broker.name} cannot create {topic}: {error}") from error
         if partitions > 1:
-            self.until_led(topic, partitions)
+            self.wait_for_leaders(topic, partitions)
         return topic
 
-    def until_led(self, topic: str, partitions: int) -> None:
+    def wait_for_leaders(self, topic: str, partitions: int) -> None:
         """Wait until a topic has this number of partitions with leaders."""
         deadline = time.monotonic() + CREATE_SECONDS
         while time.monotonic() < deadline:

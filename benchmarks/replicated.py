@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from kbroker.cli.control import Control, ask
 from tests.ports import free_ports
 
-from .__main__ import arguments, document, run, write_section
+from .__main__ import comparison_parser, render_section, run, write_section
 from .brokers import HERE, BenchmarkFailed, Broker, Kafka, Kbroker, free_port
 from .clusters import Processes
 from .rows import Sample
@@ -142,12 +142,12 @@ def failovers(cluster: CrashingKbroker | CrashingKafka) -> Iterator[float]:
     admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
     admin.create_topics([NewTopic(TOPIC, 3)])[TOPIC].result(WAIT_SECONDS)
     for node in range(1, cluster.nodes + 1):
-        partition = led_by(admin, TOPIC, node)
-        yield _wait_after(cluster, partition, node)
+        partition = partition_led_by(admin, TOPIC, node)
+        yield _seconds_to_first_ack(cluster, partition, node)
         cluster.revive(node)
 
 
-def led_by(admin: AdminClient, topic: str, node: int) -> int:
+def partition_led_by(admin: AdminClient, topic: str, node: int) -> int:
     """Return a partition of a topic that a node leads, once all replicas are in sync.
 
     Raises:
@@ -164,7 +164,9 @@ def led_by(admin: AdminClient, topic: str, node: int) -> int:
     raise BenchmarkFailed(f"node {node} leads nothing, or not all replicas are in sync")
 
 
-def _wait_after(cluster: CrashingKbroker | CrashingKafka, partition: int, node: int) -> float:
+def _seconds_to_first_ack(
+    cluster: CrashingKbroker | CrashingKafka, partition: int, node: int
+) -> float:
     """Return the seconds from the crash of a node to the first ack of a record sent after it."""
     acked_at: list[tuple[float, float]] = []
     producer = Producer(
@@ -236,7 +238,7 @@ BROKERS: Mapping[str, type[Broker]] = {"kbroker": ThreeKbroker, "kafka": ThreeKa
 
 
 def main() -> None:
-    parser = arguments("benchmarks.replicated", __doc__, BROKERS)
+    parser = comparison_parser("benchmarks.replicated", __doc__, BROKERS)
     parser.set_defaults(rows=ROWS)
     parser.add_argument(
         "--only-failover", action="store_true", help="measure only the failover times"
@@ -246,7 +248,7 @@ def main() -> None:
     if options.only_failover:
         options.durable = []
     report = run(options, BROKERS, REPLICATED, others)
-    text = document(report, TITLE, INTRODUCTION)
+    text = render_section(report, TITLE, INTRODUCTION)
     print(text)
     if options.write:
         write_section(text, "benchmarks.replicated")

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from kbroker.config.broker_table import STANDARD_AUTHORIZER
 
-from .__main__ import OUR_HEADINGS, arguments, document, run, write_section
+from .__main__ import OUR_HEADINGS, comparison_parser, render_section, run, write_section
 from .brokers import METADATA_REQUEST, BenchmarkFailed, Broker, Kafka, Kbroker, free_port
 from .python_client import timed
 from .rows import Sample
@@ -33,31 +33,31 @@ from .turns import Record, recorded
 PROGRAM = "benchmarks.secured"
 ROWS = ["bulk", "ping", "pipelined", "produce at rate"]
 # Number of threads that perform handshakes at the same time.
-SHAKING = 4
-SHAKE_SECONDS = 5.0
+HANDSHAKE_THREADS = 4
+HANDSHAKE_SECONDS = 5.0
 WAIT_SECONDS = 60
 HOST = "localhost"
 TITLE = "## With TLS"
 INTRODUCTION = """\
 Written by `python -m benchmarks.secured`: all connections use TLS, with an elliptic-curve certificate and the cipher that
 OpenSSL and Java negotiate. Four threads of one Python process perform the handshakes; if the broker is not busy, they limit
-the result. `max.connection.creation.rate` (500 per second in kbroker by default) has Kafka's default for both.
+the result. Both brokers use Kafka's default of `max.connection.creation.rate`; kbroker's own default is 500 per second.
 """
 UNLIMITED = {"max.connection.creation.rate": "2147483647"}
 USER, PASSWORD = "bench", "secret"
 # Number of ACLs of other users.
-OTHERS = 200
+OTHER_ACLS = 200
 ACLS_TITLE = "## With ACLs"
 
 
-class Stores(NamedTuple):
+class CertificateFiles(NamedTuple):
     """Paths of a certificate with its key, and of the trusted CA certificate."""
 
     own: Path
     trusted: Path
 
 
-def stores(directory: Path) -> Stores:
+def create_certificates(directory: Path) -> CertificateFiles:
     """Create a certificate and a CA in files that OpenSSL and Java read."""
     authority = trustme.CA()
     leaf = authority.issue_cert(HOST)
@@ -67,7 +67,7 @@ def stores(directory: Path) -> Stores:
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     own.write_bytes(pem + b"".join(each.bytes() for each in leaf.cert_chain_pems))
     authority.cert_pem.write_to_path(trusted)
-    return Stores(own, trusted)
+    return CertificateFiles(own, trusted)
 
 
 class Encrypted(Broker):
@@ -75,7 +75,7 @@ class Encrypted(Broker):
 
     def _make_stores(self) -> Mapping[str, str]:
         """Create certificates and return the TLS settings for them."""
-        made = stores(self.directory)
+        made = create_certificates(self.directory)
         self.secure_port = free_port()
         self.trusted = made.trusted
         self.client = {"security.protocol": "SSL", "ssl.ca.location": str(made.trusted)}
@@ -122,11 +122,11 @@ def handshakes(options: argparse.Namespace) -> Iterator[Record]:
             kind = BROKERS[name]
             directory = options.directory / f"{kind.name}-handshakes"
             brokers[name] = kind(directory, durable=durable)
-            _shake(brokers[name], options.warm)
+            _count_handshakes(brokers[name], options.warm)
         for repeat in range(options.repeat):
             for broker in brokers.values():
                 with timed(broker) as watch:
-                    count = _shake(broker, SHAKE_SECONDS * options.scale)
+                    count = _count_handshakes(broker, HANDSHAKE_SECONDS * options.scale)
                 cpu = watch.cpu_seconds / count * 1e3
                 sample = Sample("handshakes", count / watch.seconds, cpu)
                 yield recorded(sample, broker.name, durable, repeat)
@@ -135,10 +135,10 @@ def handshakes(options: argparse.Namespace) -> Iterator[Record]:
             broker.stop()
 
 
-def _shake(broker: Encrypted, seconds: float) -> int:
+def _count_handshakes(broker: Encrypted, seconds: float) -> int:
     """Connect repeatedly for a number of seconds; return the number of handshakes."""
     context = ssl.create_default_context(cafile=str(broker.trusted))
-    counts = [0] * SHAKING
+    counts = [0] * HANDSHAKE_THREADS
     ends = time.monotonic() + seconds
 
     def connect(number: int) -> None:
@@ -146,7 +146,9 @@ def _shake(broker: Encrypted, seconds: float) -> int:
             _connect(broker.secure_port, context)
             counts[number] += 1
 
-    threads = [threading.Thread(target=connect, args=(number,)) for number in range(SHAKING)]
+    threads = [
+        threading.Thread(target=connect, args=(number,)) for number in range(HANDSHAKE_THREADS)
+    ]
     for each in threads:
         each.start()
     for each in threads:
@@ -169,7 +171,7 @@ def _connect(port: int, context: ssl.SSLContext) -> None:
 # -- ACLs
 
 
-class LoggedIn(Kbroker):
+class AuthenticatedKbroker(Kbroker):
     """`kbroker serve` with SASL authentication and without ACLs."""
 
     client: Mapping[str, str] = {
@@ -194,7 +196,7 @@ class LoggedIn(Kbroker):
         return f"{HOST}:{self.secure_port}"
 
 
-class Ruled(LoggedIn):
+class KbrokerWithAcls(AuthenticatedKbroker):
     """`kbroker serve` with SASL authentication and ACLs, most of which belong to other users."""
 
     def _commands(self) -> list[list[str]]:
@@ -210,7 +212,7 @@ class Ruled(LoggedIn):
         _create_acls(f"127.0.0.1:{self.ports[0]}")
 
 
-class Unruled(LoggedIn):
+class KbrokerWithoutAcls(AuthenticatedKbroker):
     """The broker without ACLs in the comparison."""
 
     name = "kbroker without ACLs"
@@ -239,18 +241,21 @@ def _create_acls(address: str) -> None:
     ]
     others = [
         acl(ResourceType.TOPIC, f"topic-{number}", begins, f"other-{number}")
-        for number in range(OTHERS)
+        for number in range(OTHER_ACLS)
     ]
     admin = AdminClient({"bootstrap.servers": address})
     for made in admin.create_acls([*own, *others]).values():
         made.result(WAIT_SECONDS)
 
 
-ACL_BROKERS: Mapping[str, type[Broker]] = {"kbroker": Ruled, "without": Unruled}
+ACL_BROKERS: Mapping[str, type[Broker]] = {
+    "kbroker": KbrokerWithAcls,
+    "without": KbrokerWithoutAcls,
+}
 
 
 def main() -> None:
-    parser = arguments(PROGRAM, __doc__, BROKERS)
+    parser = comparison_parser(PROGRAM, __doc__, BROKERS)
     parser.set_defaults(rows=ROWS)
     parser.add_argument("--acls", action="store_true", help="measure the cost of ACLs")
     options = parser.parse_args()
@@ -259,9 +264,9 @@ def main() -> None:
             parser.error("--write cannot be combined with --acls")
         options.brokers = [*ACL_BROKERS]
         report = run(options, ACL_BROKERS)
-        print(document(report, ACLS_TITLE, "", OUR_HEADINGS, [Unruled.name]))
+        print(render_section(report, ACLS_TITLE, "", OUR_HEADINGS, [KbrokerWithoutAcls.name]))
         return
-    text = document(run(options, BROKERS, None, handshakes(options)), TITLE, INTRODUCTION)
+    text = render_section(run(options, BROKERS, None, handshakes(options)), TITLE, INTRODUCTION)
     print(text)
     if options.write:
         write_section(text, PROGRAM)

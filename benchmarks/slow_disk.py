@@ -23,7 +23,7 @@ from .wire_client import WireClient
 
 MEGABYTES = 50
 ROUNDS = 3
-# Share of the 5 GB of the table's row: six seconds.
+# Share of the 5 GB in the row "cold read": six seconds at 50 MB/s.
 SCALE = 0.06
 WARM_SECONDS = {"kbroker": 5, "Kafka": 40}
 KINDS: dict[str, type[Broker]] = {"kbroker": Kbroker, "Kafka": Kafka}
@@ -71,7 +71,7 @@ def measure(name: str, megabytes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a line for each round, and one for their medians."""
+    """Print the result of each round, and the median of each broker."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else MEGABYTES
     for name in KINDS:
         found = []

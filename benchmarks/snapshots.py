@@ -1,8 +1,8 @@
 """Benchmark of the test kit's brokers: `python -m benchmarks.snapshots`.
 
-* Virtual clusters: created in one thread and dropped, one after the other.
-* Snapshots: of 1 GB in memory and in a data directory, then a fork and a restore; and the same for
-    a broker that is nearly empty.
+* Virtual clusters are created and dropped in one thread, one after the other.
+* Snapshots are taken of a broker that is nearly empty, and of one with 1 GB. Both are measured in
+  memory and in a data directory. A fork and a restore follow.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kbroker.testing import BrokerThread, LocalBroker, RunningBroker
 
 CLUSTERS = 200
 CLUSTER_MS_MAX = 5
-MARKS = 20
-MARK_MS_MAX = 5  # CPU time, like CLUSTER_MS_MAX
+SNAPSHOTS = 20
+SNAPSHOT_MS_MAX = 5  # CPU time, like CLUSTER_MS_MAX
 GIGABYTE = 10**9
 RECORD_BYTES = 1000
 BATCH_RECORDS = 16
@@ -43,22 +43,22 @@ def main() -> None:
 
 
 def measure_clusters(thread: BrokerThread) -> bool:
-    """Measure virtual clusters; return True if one costs too much."""
-    made, dropped = [], []
+    """Measure virtual clusters; return True if they exceed CLUSTER_MS_MAX of CPU time."""
+    created, dropped = [], []
     for _ in range(CLUSTERS):
         broker, took = timed(lambda: LocalBroker(thread=thread))
-        made.append(took)
+        created.append(took)
         dropped.append(timed(broker.close)[1])
     print(
-        f"figures: a virtual cluster is made in {median(made)} and dropped in {median(dropped)} "
+        f"figures: a virtual cluster is created in {median(created)} and dropped in {median(dropped)} "
         f"(medians of {CLUSTERS})",
         flush=True,
     )
-    return median(made).processor_ms + median(dropped).processor_ms > CLUSTER_MS_MAX
+    return median(created).cpu_ms + median(dropped).cpu_ms > CLUSTER_MS_MAX
 
 
 def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict[str, Any]) -> bool:
-    """Measure snapshots; return True if one takes too long."""
+    """Measure snapshots; return True if they exceed SNAPSHOT_MS_MAX of CPU time."""
     config = {"memory.limit.bytes": str(4 * GIGABYTE)}
     with LocalBroker(topics={"t": 1}, config=config, thread=thread, **settings) as broker:
 
@@ -66,20 +66,20 @@ def measure_snapshots(thread: BrokerThread, size: int, kind: str, settings: dict
             await fill(running, size)
 
         broker.run_in_broker(write)
-        marks = []
-        for _ in range(MARKS):
+        durations = []
+        for _ in range(SNAPSHOTS):
             broker.produce("t", "one more")  # so that the snapshot has new data
             snapshot, took = timed(broker.snapshot)
-            marks.append(took)
+            durations.append(took)
         fork, fork_took = timed(lambda: broker.fork(snapshot))
         fork.close()
         _, restore_took = timed(lambda: broker.restore(snapshot))
     print(
-        f"figures: {size / 1e6:,.2f} MB in {kind}: first snapshot {marks[0]}, then "
-        f"{median(marks[1:])}; fork {fork_took}, restore {restore_took}",
+        f"figures: {size / 1e6:,.2f} MB in {kind}: first snapshot {durations[0]}, then "
+        f"{median(durations[1:])}; fork {fork_took}, restore {restore_took}",
         flush=True,
     )
-    return median(marks).processor_ms > MARK_MS_MAX
+    return median(durations).cpu_ms > SNAPSHOT_MS_MAX
 
 
 async def fill(running: RunningBroker, size: int) -> None:
@@ -95,26 +95,26 @@ async def fill(running: RunningBroker, size: int) -> None:
     await running.broker.node.maintenance.log_manager_tasks.checkpoint()
 
 
-class Took(NamedTuple):
+class Duration(NamedTuple):
     """Wall time and CPU time in ms; CPU time does not depend on other load."""
 
     wall_ms: float
-    processor_ms: float
+    cpu_ms: float
 
     def __str__(self) -> str:
-        return f"{self.wall_ms:.2f} ms ({self.processor_ms:.2f} ms of CPU)"
+        return f"{self.wall_ms:.2f} ms ({self.cpu_ms:.2f} ms of CPU)"
 
 
-def median(many: Sequence[Took]) -> Took:
-    """Return the medians of both times."""
-    return Took(*(statistics.median(each) for each in zip(*many, strict=True)))
+def median(many: Sequence[Duration]) -> Duration:
+    """Return the median wall time and the median CPU time."""
+    return Duration(*(statistics.median(each) for each in zip(*many, strict=True)))
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, Took]:
-    """Call a function; return its result and the time."""
+def timed(call: Callable[[], Any]) -> tuple[Any, Duration]:
+    """Call a function; return its result and its duration."""
     began, used = time.perf_counter(), time.process_time()
     result = call()
-    took = Took((time.perf_counter() - began) * 1000, (time.process_time() - used) * 1000)
+    took = Duration((time.perf_counter() - began) * 1000, (time.process_time() - used) * 1000)
     return result, took
 
 

@@ -57,7 +57,7 @@ def main() -> None:
             for size in SIZES.values():
                 fill(broker, data, size, options.records)
             for number in range(options.repeat):
-                for way in turned(options.ways, number):
+                for way in rotated(options.ways, number):
                     measure(Stage(way, broker.address, str(data), options.records, ""), samples)
                     minutes = (time.monotonic() - began) / 60
                     print(f"{minutes:4.1f} min: {way}, round {number + 1}", file=sys.stderr)
@@ -88,8 +88,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def turned(ways: list[str], number: int) -> list[str]:
-    """Return the ways in the order of a round: each is first in one of the rounds."""
+def rotated(ways: list[str], number: int) -> list[str]:
+    """Return the ways in the order of a round, so that the first way differs between rounds."""
     first = number % len(ways)
     return ways[first:] + ways[:first]
 

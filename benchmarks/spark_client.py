@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .brokers import ROOT, BenchmarkFailed, RowRefused, output
+from .brokers import ROOT, BenchmarkFailed, RowUnsupported, output
 from .python_client import PythonClient, timed
 from .rows import SPARK_RECORDS, Sample
 
@@ -37,6 +37,6 @@ class SparkClient:
             [*command, str(count)],
             f"{self._client.broker.name}, Spark",
             environment={"KBROKER_SPARK_JARS": f"{ENVIRONMENT}/jars"},
-            failure=RowRefused,
+            failure=RowUnsupported,
         )
         return float(printed.splitlines()[-1])

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.processors import cpu_ticks, stolen_share
 
-from .brokers import BenchmarkFailed, Broker, Kbroker, RowRefused
+from .brokers import BenchmarkFailed, Broker, Kbroker, RowUnsupported
 from .java_client import JavaClient
 from .python_client import PythonClient
 from .rows import (
@@ -62,7 +62,7 @@ class Machine:
         while found is None or (least > STOLEN_MAX and self._patience > 0):
             began = time.monotonic()
             self._wait()
-            os.sync()  # do not let earlier dirty pages be written during this row
+            os.sync()  # write earlier dirty pages now, not during this row
             before = cpu_ticks()
             samples = [*measure()]
             stolen = stolen_share(before)
@@ -87,7 +87,7 @@ class Machine:
 
 
 class Contest:
-    """The brokers with one durability. Call `stop` at the end.
+    """Measurements of all brokers with one durability. Call `stop` at the end.
 
     Args:
         kinds: Broker classes by name.
@@ -121,29 +121,30 @@ class Contest:
         """
         repeats = range(self._options.repeat)
         for repeat in repeats:
-            for name in self._turn(repeat):
-                yield from self._records(name, repeat, partial(self._start, name))
+            for name in self._brokers_of_round(repeat):
+                yield from self._records(name, repeat, partial(self._measure_start, name))
         for name, broker in self._brokers.items():
             say(f"{name}, {DURABILITY[self._durable]}: {self._options.warm:g} s of load")
             PythonClient(broker, self._options.scale, "warm").warm_up(self._options.warm)
         for repeat in repeats:
             for number, row in enumerate(self._rows()):
-                for name in self._turn(repeat + number):
+                for name in self._brokers_of_round(repeat + number):
                     yield from self._records(name, repeat, partial(self._run, name, row))
             say(f"{DURABILITY[self._durable]}, round {repeat + 1}")
         for name in self._kinds:
-            yield from self._records(name, repeats[-1], partial(self._memory, name))
+            yield from self._records(name, repeats[-1], partial(self._measure_memory, name))
             if is_wanted("restart", self._options):
-                yield from self._restarts(name, repeats)
+                yield from self._measure_restarts(name, repeats)
 
     def stop(self) -> None:
         for broker in self._brokers.values():
             broker.stop()
 
-    def _turn(self, number: int) -> Sequence[str]:
-        """Return the brokers of a turn, each time starting with another one.
+    def _brokers_of_round(self, number: int) -> Sequence[str]:
+        """Return the names of the brokers in the order of a round.
 
-        The first broker warms up what the second one uses.
+        Each round starts with another broker, because the first broker of a round warms up caches
+        that the second one uses.
         """
         names = [*self._kinds]
         first = number % len(names)
@@ -154,7 +155,7 @@ class Contest:
     ) -> Iterator[Record]:
         try:
             samples = self._machine.undisturbed(measure)
-        except RowRefused as error:
+        except RowUnsupported as error:
             if issubclass(self._kinds[name], Kbroker):
                 raise
             say(f"{error}: continuing without this row")
@@ -162,7 +163,7 @@ class Contest:
         for sample in samples:
             yield recorded(sample, self._kinds[name].name, self._durable, repeat)
 
-    def _start(self, name: str) -> Iterator[Sample]:
+    def _measure_start(self, name: str) -> Iterator[Sample]:
         if name in self._brokers:
             self._brokers.pop(name).stop()
         kind = self._kinds[name]
@@ -173,8 +174,8 @@ class Contest:
         time.sleep(IDLE_SECONDS)
         yield Sample("idle memory", broker.resident_bytes() / 1e6)
 
-    def _restarts(self, name: str, repeats: Iterable[int]) -> Iterator[Record]:
-        """Restart a broker with all its data, and much more."""
+    def _measure_restarts(self, name: str, repeats: Iterable[int]) -> Iterator[Record]:
+        """Restart a broker after more data and many partitions were added, and measure the time."""
         broker, scale = self._brokers[name], self._options.scale
         partitions = int(scale * RESTARTED_PARTITIONS)
         topic = ""
@@ -185,19 +186,19 @@ class Contest:
                 client = PythonClient(broker, scale, "restart")
                 client.fill("much", int(scale * RESTARTED_BYTES))
                 topic = client.create_topic("many", partitions)
-            broker.end()
+            broker.shut_down()
             began = time.perf_counter()
             try:
                 broker.start()
-                PythonClient(broker, scale, "restarted").until_led(topic, partitions)
+                PythonClient(broker, scale, "restarted").wait_for_leaders(topic, partitions)
             except BenchmarkFailed as error:
-                raise RowRefused(str(error)) from error
+                raise RowUnsupported(str(error)) from error
             yield Sample("restart", time.perf_counter() - began)
 
         for repeat in repeats:
             yield from self._records(name, repeat, restart)
 
-    def _memory(self, name: str) -> Iterator[Sample]:
+    def _measure_memory(self, name: str) -> Iterator[Sample]:
         yield Sample("memory", self._brokers[name].resident_bytes() / 1e6)
 
     def _rows(self) -> list[str]:
@@ -211,16 +212,19 @@ class Contest:
         )
 
 
-def _java(client: PythonClient, size: str) -> Iterable[Sample]:
+def _run_java(client: PythonClient, size: str) -> Iterable[Sample]:
+    """Run the Java tools with records of one of `SIZES`."""
     return JavaClient(client).bulk(size)
 
 
 Run = Callable[[PythonClient], Iterable[Sample]]
 
 
-def _crowds(
+def _measurements_by_count(
     name: str, run: Callable[[WireClient, int], Iterable[Sample]], counts: Iterable[int]
 ) -> Mapping[str, Run]:
+    """Return a measurement for each count, with the name `name` followed by the count."""
+
     def with_count(client: PythonClient, count: int) -> Iterable[Sample]:
         return run(WireClient(client), count)
 
@@ -243,11 +247,11 @@ PLAN: Mapping[str, Run] = {
     **{f"bulk {size}": partial(PythonClient.bulk, name=size) for size in SIZES},
     **{f"compressed {codec}": partial(PythonClient.compressed, codec=codec) for codec in CODECS},
     "idempotent": PythonClient.idempotent,
-    **{f"java {size}": partial(_java, size=size) for size in SIZES},
-    **_crowds("connections", WireClient.connections, CONNECTIONS),
-    **_crowds("partitions", WireClient.partitions, PARTITIONS),
-    **_crowds("readers", WireClient.readers, READERS),
-    **_crowds("groups", WireClient.groups, GROUPS),
+    **{f"java {size}": partial(_run_java, size=size) for size in SIZES},
+    **_measurements_by_count("connections", WireClient.connections, CONNECTIONS),
+    **_measurements_by_count("partitions", WireClient.partitions, PARTITIONS),
+    **_measurements_by_count("readers", WireClient.readers, READERS),
+    **_measurements_by_count("groups", WireClient.groups, GROUPS),
     "deletion": lambda client: WireClient(client).deletion(),
     "cold": lambda client: WireClient(client).cold(),
     "spark": lambda client: SparkClient(client).read(),

@@ -24,14 +24,14 @@ from kbroker.protocol.framing import FrameReader
 from kbroker.protocol.records import iter_headers
 from tests.wire import Topic, batch, fetch_request, frame, produce_request
 
-from .brokers import BenchmarkFailed, RowRefused
+from .brokers import BenchmarkFailed, RowUnsupported
 from .classic import (
     OFFSET_COMMIT_VERSION,
     OFFSET_FETCH_VERSION,
     ClassicMember,
-    alone,
     check,
     committed_offset,
+    joined_members,
 )
 from .lines import connect, decoded
 from .python_client import PythonClient, timed
@@ -39,7 +39,7 @@ from .rows import COLD_BYTES, FAN_OUT_BYTES, SIZES, Sample
 
 PRODUCE_VERSION, FETCH_VERSION = 9, 11
 # Number of connections in the rows of partitions.
-SENDING = 10
+PARTITION_ROW_CONNECTIONS = 10
 CLIENT_ID = "benchmark"
 FETCH_BYTES = 1 << 20
 RECEIVE_BYTES, ANSWER_BYTES_MAX = 1 << 16, 64 << 20
@@ -47,15 +47,16 @@ RECORD_BYTES = 200
 DELETED_TOPICS, DELETED_PARTITIONS = 10, 100
 WAIT_SECONDS = 60
 # Errors that a broker may return for a new topic after it has become the leader.
-_NOT_YET = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+_NEW_TOPIC_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 # Offset in an encoded request that is replaced by other offsets.
 _SENTINEL = 0x1122_3344_5566_7788
 
 
-Following: TypeAlias = Callable[[], bytes | bytearray | None]
-Answered: TypeAlias = Callable[[memoryview], None]
-# Returns the next frame to send, or None at the end; and processes each response.
-Handlers: TypeAlias = tuple[Following, Answered]
+# Returns the next frame to send, or None at the end.
+NextFrame: TypeAlias = Callable[[], bytes | bytearray | None]
+# Processes a response.
+OnResponse: TypeAlias = Callable[[memoryview], None]
+Handlers: TypeAlias = tuple[NextFrame, OnResponse]
 # Requests of a connection, each of which may depend on the previous response.
 Steps: TypeAlias = Generator[bytes | bytearray, memoryview, None]
 
@@ -66,12 +67,12 @@ class Log:
 
     Attributes:
         end: Log end offset.
-        answered: Total bytes of batches in all responses.
+        returned_bytes: Total bytes of batches in all responses.
     """
 
     topic: str
     end: int
-    answered: int = 0
+    returned_bytes: int = 0
 
 
 class OffsetFrame:
@@ -98,18 +99,20 @@ class Stream(Protocol):
         """Receive data and send the next request; return False at the end."""
 
 
-class Asking:
+class SequentialConnection:
     """A connection with at most one request in flight. Responses have no length prefix."""
 
-    def __init__(self, address: tuple[str, int], following: Following, answered: Answered) -> None:
-        self._following = following
-        self._answered = answered
+    def __init__(
+        self, address: tuple[str, int], next_frame: NextFrame, on_response: OnResponse
+    ) -> None:
+        self._next_frame = next_frame
+        self._on_response = on_response
         self._frames = FrameReader(ANSWER_BYTES_MAX)
         self.socket = connect(address, WAIT_SECONDS)
 
     def ask(self) -> bool:
         """Send the next request; return False at the end."""
-        frame = self._following()
+        frame = self._next_frame()
         if frame is None:
             return False
         self.socket.sendall(frame)
@@ -129,7 +132,7 @@ class Asking:
             raise BenchmarkFailed("a broker closed a connection")
         answers = [*self._frames]
         for answer in answers:
-            self._answered(answer)
+            self._on_response(answer)
         return self.ask() if answers else True
 
 
@@ -151,7 +154,9 @@ class WireClient:
         """Send like `connections` over ten connections, to all partitions in turn."""
         topic = self._client.create_topic(f"partitions-{count}", count)
         try:
-            yield from self._produce(f"partitions {count}", topic, SENDING, range(count))
+            yield from self._produce(
+                f"partitions {count}", topic, PARTITION_ROW_CONNECTIONS, range(count)
+            )
         finally:
             self._client.delete_topics([topic])
 
@@ -164,11 +169,11 @@ class WireClient:
         """Read like `readers`, each as a member of its own group that commits each response."""
         log = self._fan_out_log("groups", count)
         names = [f"{log.topic}-{number}" for number in range(count)]
-        with alone(self._broker, names, log.topic) as members:
+        with joined_members(self._broker, names, log.topic) as members:
             reading = [read_and_commit(log, member) for member in members]
             yield self._fan_out(f"groups {count}", log, reading)
             for member in members:
-                if (committed := member.committed()) != log.end:
+                if (committed := member.fetch_committed_offset()) != log.end:
                     reason = f"{member.group} committed {committed}, expected {log.end}"
                     raise BenchmarkFailed(f"{self._broker.name}: {reason}")
         self._client.delete_topics([log.topic])
@@ -180,13 +185,13 @@ class WireClient:
             for number in range(DELETED_TOPICS)
         ]
         deleting = threading.Thread(target=self._client.delete_topics, args=(topics,))
-        yield from self._client.beside("deletion", deleting)
+        yield from self._client.send_during("deletion", deleting)
 
     def cold(self) -> Iterator[Sample]:
         """Read a long log that is not in the page cache, while records are sent at a constant rate."""
         size = int(self._client.scale * COLD_BYTES)
         log = self._fill("cold", size)
-        _forget(str(self._broker.directory))
+        _evict_from_page_cache(str(self._broker.directory))
         seconds: list[float] = []
 
         def read_all() -> None:
@@ -194,11 +199,11 @@ class WireClient:
             self._run([read(log)])
             seconds.append(time.perf_counter() - began)
 
-        yield from self._client.beside("cold", threading.Thread(target=read_all))
+        yield from self._client.send_during("cold", threading.Thread(target=read_all))
         yield Sample("cold read", size / seconds[0] / 1e6)
         self._client.delete_topics([log.topic])
 
-    # -- the parts
+    # -- steps of the rows
 
     def _produce(
         self, row: str, topic: str, connections: int, partitions: Sequence[int]
@@ -209,19 +214,19 @@ class WireClient:
         answers: list[bytes] = []
 
         sender = (lambda: next(left, None)), (lambda answer: answers.append(bytes(answer)))
-        with self._connected([sender] * connections) as streams:
+        with self._open_connections([sender] * connections) as streams:
             ends_at = time.monotonic() + WAIT_SECONDS
-            while not answers or _NOT_YET & {*map(_error_of, answers)}:
+            while not answers or _NEW_TOPIC_ERRORS & {*map(_error_of, answers)}:
                 if time.monotonic() > ends_at:
-                    raise RowRefused(f"{self._broker.name} does not lead {topic}")
+                    raise RowUnsupported(f"{self._broker.name} does not lead {topic}")
                 answers.clear()
                 left = islice(frames, max(len(partitions), connections))
-                until_answered(streams)  # use each connection and each partition once before
+                exchange_all(streams)  # use each connection and each partition once before
             left = islice(frames, total)
             with timed(self._broker) as watch:
-                until_answered(streams)
+                exchange_all(streams)
         for error in filter(None, map(_error_of, answers)):
-            raise RowRefused(f"{self._broker.name} rejected a record with error {error}")
+            raise RowUnsupported(f"{self._broker.name} rejected a record with error {error}")
         yield Sample(row, total / watch.seconds / 1e3, watch.cpu_seconds / total * 1e6)
 
     def _fill(self, name: str, size: int) -> Log:
@@ -235,17 +240,19 @@ class WireClient:
     def _fan_out(self, row: str, log: Log, readers: Iterable[Steps]) -> Sample:
         with timed(self._broker) as watch:
             self._run(readers)
-        cpu = watch.cpu_seconds / (log.answered / 1e9)
-        return Sample(row, log.answered / watch.seconds / 1e6, cpu)
+        cpu = watch.cpu_seconds / (log.returned_bytes / 1e9)
+        return Sample(row, log.returned_bytes / watch.seconds / 1e6, cpu)
 
     def _run(self, readers: Iterable[Steps]) -> None:
         """Run all readers concurrently, each on its own connection."""
-        with self._connected([_handlers(steps) for steps in readers]) as streams:
-            until_answered(streams)
+        with self._open_connections([_handlers_of(steps) for steps in readers]) as streams:
+            exchange_all(streams)
 
     @contextmanager
-    def _connected(self, handlers: Sequence[Handlers]) -> Iterator[list[Asking]]:
-        streams = [Asking(self._address, *each) for each in handlers]
+    def _open_connections(
+        self, handlers: Sequence[Handlers]
+    ) -> Iterator[list[SequentialConnection]]:
+        streams = [SequentialConnection(self._address, *each) for each in handlers]
         try:
             yield streams
         finally:
@@ -253,7 +260,7 @@ class WireClient:
                 stream.socket.close()
 
 
-def until_answered(streams: Sequence[Stream]) -> None:
+def exchange_all(streams: Sequence[Stream]) -> None:
     """Send requests on all connections until each has no more requests."""
     with closing(selectors.DefaultSelector()) as selector:
         for stream in streams:
@@ -273,39 +280,40 @@ def read(log: Log) -> Steps:
     fetch = _fetch_frame(log.topic)
     offset = 0
     while offset < log.end:
-        offset = _keep(log, (yield fetch.at(offset)))
+        offset = _count_batches(log, (yield fetch.at(offset)))
 
 
 def read_and_commit(log: Log, member: ClassicMember) -> Steps:
     """Read a partition from the group's committed offset, and commit after each response."""
     fetch, commit = _fetch_frame(log.topic), _commit_frame(member)
     key, version = ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION
-    answer = yield frame(key, version, member.offset_fetch(), CLIENT_ID)
+    answer = yield frame(key, version, member.offset_fetch_request(), CLIENT_ID)
     offset = max(committed_offset(decoded(key, version, answer)), 0)
     while offset < log.end:
-        offset = _keep(log, (yield fetch.at(offset)))
+        offset = _count_batches(log, (yield fetch.at(offset)))
         _check_commit((yield commit.at(offset)))
 
 
-def _handlers(steps: Steps) -> Handlers:
+def _handlers_of(steps: Steps) -> Handlers:
+    """Return the handlers that run a generator of requests."""
     upcoming = next(steps, None)
 
-    def answered(answer: memoryview) -> None:
+    def on_response(answer: memoryview) -> None:
         nonlocal upcoming
         try:
             upcoming = steps.send(answer)
         except StopIteration:
             upcoming = None
 
-    return lambda: upcoming, answered
+    return lambda: upcoming, on_response
 
 
-def _keep(log: Log, answer: memoryview) -> int:
-    """Count a response, and return the next offset."""
+def _count_batches(log: Log, answer: memoryview) -> int:
+    """Count the bytes of a Fetch response, and return the offset after its last record."""
     last, size = _last_offset(answer)
     if not size:
         raise BenchmarkFailed(f"{log.topic} has fewer records than were sent")
-    log.answered += size
+    log.returned_bytes += size
     return last + 1
 
 
@@ -339,7 +347,7 @@ def _fetch_frame(topic: str) -> OffsetFrame:
 
 
 def _commit_frame(member: ClassicMember) -> OffsetFrame:
-    message = member.offset_commit(_SENTINEL)
+    message = member.offset_commit_request(_SENTINEL)
     return OffsetFrame(frame(ApiKey.OFFSET_COMMIT, OFFSET_COMMIT_VERSION, message, CLIENT_ID))
 
 
@@ -354,8 +362,8 @@ def _last_offset(answer: memoryview) -> tuple[int, int]:
     )
 
 
-def _forget(directory: str) -> None:
-    """Drop the files from the page cache."""
+def _evict_from_page_cache(directory: str) -> None:
+    """Remove all files of a directory from the page cache."""
     os.sync()
     for parent, _, names in os.walk(directory):
         for name in names:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.clusters import Answer, Placement
+from benchmarks.clusters import MetadataAnswer, Placement
 from benchmarks.scale import page
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.headers import encode_response
@@ -32,7 +32,7 @@ def test_metadata_response_is_parsed() -> None:
     ]
     response = MetadataResponse(brokers=brokers, controller_id=2, topics=topics)
     parts: list[Any] = list(encode_response(7, ApiKey.METADATA, 1, response))
-    answer = Answer(b"".join(parts)[4:])  # after the length prefix
+    answer = MetadataAnswer(b"".join(parts)[4:])  # after the length prefix
     assert answer.controller == 2
     assert [*answer.topics()] == [("other", []), ("scaled", [Placement(1, 2), Placement(-1, 1)])]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.__main__ import about
+from benchmarks.__main__ import describe_conditions
 from benchmarks.brokers import ROOT, BenchmarkFailed, build_kfake, kafka_jars, output
 
 from .plugin import RESULT_VARIABLE
@@ -116,7 +116,7 @@ def section(runs: dict[str, list[Run]], options: argparse.Namespace) -> str:
     for name, title in ROWS.items():
         if name in runs:
             lines.append(_line(title, runs[name], empty, empty_bytes))
-    facts = about(options.repeat) | {
+    facts = describe_conditions(options.repeat) | {
         "runs": f"{options.repeat}, in turns, of {options.tests} tests each"
     }
     if options.note:

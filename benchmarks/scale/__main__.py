@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.brokers import ROOT, BenchmarkFailed
 from benchmarks.turns import say
 
-from .page import Row, cell, facts, write
+from .page import Row, cell, describe_conditions, write
 from .rounds import Figure, on_etcd, supervised
 
 PARTITIONS = (1000, 10_000)
@@ -77,7 +77,7 @@ def main() -> None:
                 for row, value in measured:
                     figures[members].setdefault(row, []).append(value)
                 say(f"{partitions} partitions, {_head(members)}, round {repeat + 1}: {measured}")
-        command = f"`python -m {PROGRAM} --write`; {facts(options.repeat)}"
+        command = f"`python -m {PROGRAM} --write`; {describe_conditions(options.repeat)}"
         text = "\n".join([f"Written by {command}", "", *_table(figures)]) + "\n"
         print(text)
         if options.write:
@@ -100,7 +100,7 @@ def _head(members: int) -> str:
 
 
 def _round(directory: Path, members: int, partitions: int) -> Iterable[Figure]:
-    os.sync()  # do not let earlier dirty pages be written during this round
+    os.sync()  # write earlier dirty pages now, not during this round
     if members == SUPERVISED:
         return supervised(directory / "scale", partitions)
     return on_etcd(directory / "scale", members, partitions)

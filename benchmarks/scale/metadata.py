@@ -32,7 +32,7 @@ from kbroker.protocol.compile import encode_for_many
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.storage.files import MemFiles
 
-from .page import Row, cell, facts, write
+from .page import Row, cell, describe_conditions, write
 from .rounds import FACTOR, Figure
 
 PROGRAM = "benchmarks.scale.metadata"
@@ -41,7 +41,7 @@ PARTITIONS_OF_TOPIC = 100
 LARGE_TOPIC = 10_000
 METADATA_VERSION = 12
 PREFIX = "/kbroker/scale/"
-TOLD_SECONDS = 600
+APPLY_SECONDS = 600
 
 ROWS: Mapping[str, Row] = {
     "create": Row("**create** all topics of 100 partitions each: place, store, apply", "s"),
@@ -51,20 +51,20 @@ ROWS: Mapping[str, Row] = {
     "new read": Row("**start-up**: read all entries from etcd", "s"),
     "new memory": Row("memory of a node: entries and their cache", "MB"),
     "changed read": Row("start-up after each partition has changed once", "s"),
-    "changed turn": Row("longest event-loop iteration of it", "ms"),
+    "changed turn": Row("longest event-loop iteration of that start-up", "ms"),
     "changed memory": Row("memory of a node", "MB"),
     "changed": Row("**node failure**: changed partitions", ""),
     "transactions": Row("transactions of the controller", ""),
-    "compares": Row("maximum number of compares in one (etcd limit: 128)", ""),
-    "put bytes": Row("maximum size of one", "kB"),
+    "compares": Row("maximum number of compares in a transaction (etcd limit: 128)", ""),
+    "put bytes": Row("maximum size of a transaction", "kB"),
     "election": Row("CPU time of the controller", "s"),
     "storm": Row("CPU time of each other node to apply the changes", "s"),
     "answer": Row("**Metadata response** with all topics", "MB"),
-    "answer time": Row("CPU time to encode it, once for all clients", "s"),
+    "answer time": Row("CPU time to encode this response, once for all clients", "s"),
 }
 
 
-class Counting(LocalStore):
+class CountingStore(LocalStore):
     """A local store that records its changes and the size of its transactions."""
 
     def __init__(self) -> None:
@@ -89,27 +89,27 @@ class Counting(LocalStore):
         return await super().transact(puts, compares=compares, cause=cause, lease=lease)
 
     def begin(self) -> None:
-        """Reset the records."""
+        """Forget the changes and sizes recorded so far."""
         self.compares.clear()
         self.put_bytes.clear()
         self.changes.clear()
 
 
-class PlayedEtcd(Gateway):
+class FakeEtcd(Gateway):
     """A fake etcd member with given keys, which sends watch events to a node."""
 
     def __init__(self, entries: Mapping[str, tuple[Document, int]], revision: int) -> None:
         super().__init__(["http://nobody:2379"])
         self._revision = str(revision)
         self._pairs = [_pair(ENTRY + key, *entries[key]) for key in sorted(entries)]
-        self.turn_seconds: list[float] = []  # CPU time of the reader for each page
+        self.page_seconds: list[float] = []  # CPU time of the reader for each page
         self.own_seconds = 0.0  # CPU time of this fake
         self._answered_at = 0.0
-        self._events, self._told = trio.open_memory_channel[str](100_000)
+        self._events, self._received_events = trio.open_memory_channel[str](100_000)
 
     async def ask(self, path: str, message: Message, *, changes: bool = False) -> Message:
         if self._answered_at:
-            self.turn_seconds.append(time.process_time() - self._answered_at)
+            self.page_seconds.append(time.process_time() - self._answered_at)
         await trio.lowlevel.checkpoint()
         began = time.process_time()
         first, limit = message["key"], int(message.get("limit", 0)) or None
@@ -119,7 +119,7 @@ class PlayedEtcd(Gateway):
         text = json.dumps({"header": {"revision": self._revision}, "kvs": pairs, "more": is_more})
         self._answered_at = time.process_time()
         self.own_seconds += self._answered_at - began
-        answer: Message = json.loads(text)  # as a client of etcd does
+        answer: Message = json.loads(text)  # like a client of etcd
         return answer
 
     @asynccontextmanager
@@ -128,10 +128,10 @@ class PlayedEtcd(Gateway):
 
     async def next(self) -> Message:
         """Return the next events of a watch."""
-        events: Message = json.loads(await self._told.receive())
+        events: Message = json.loads(await self._received_events.receive())
         return events
 
-    def tell(self, change: Change) -> None:
+    def send_events(self, change: Change) -> None:
         """Send the events of a change."""
         pairs = [_pair(CAUSE, {"cause": change.cause}, change.revision)]
         pairs += [
@@ -175,7 +175,7 @@ class World:
     """A cluster with one active controller; the other nodes are only registered."""
 
     def __init__(self, nodes: int) -> None:
-        self.store = Counting()
+        self.store = CountingStore()
         self._nodes = nodes
         self.members: list[Membership] = []
         self.cluster: Cluster
@@ -212,16 +212,16 @@ async def measure(nodes: int, partitions: int) -> list[Figure]:
     world = World(nodes)
     await world.start()
     return [
-        *await _creation(world, partitions),
-        *_placing(world),
-        *await _start(world, "new"),
-        *await _election(world),
-        *await _touched(world),
-        *_answer(world),
+        *await _measure_creation(world, partitions),
+        *_measure_placement(world),
+        *await _measure_start(world, "new"),
+        *await _measure_election(world),
+        *await _measure_start_after_changes(world),
+        *_measure_metadata_response(world),
     ]
 
 
-async def _creation(world: World, partitions: int) -> list[Figure]:
+async def _measure_creation(world: World, partitions: int) -> list[Figure]:
     began = last = time.process_time()
     for number in range(partitions // PARTITIONS_OF_TOPIC):
         last = time.process_time()
@@ -231,7 +231,7 @@ async def _creation(world: World, partitions: int) -> list[Figure]:
     return [Figure("create", now - began), Figure("create one", (now - last) * 1000)]
 
 
-def _placing(world: World) -> list[Figure]:
+def _measure_placement(world: World) -> list[Figure]:
     racks = dict.fromkeys(world.cluster.open_ids)
     began = time.process_time()
     placed = [*place(racks, LARGE_TOPIC, FACTOR, load=world.cluster.load)]
@@ -240,26 +240,26 @@ def _placing(world: World) -> list[Figure]:
     return [Figure("place", seconds), Figure("document", size / 1000)]
 
 
-async def _start(world: World, when: str) -> list[Figure]:
+async def _measure_start(world: World, when: str) -> list[Figure]:
     """Measure a new node that reads all entries."""
-    gateway = await _gateway(world)
+    gateway = await _make_gateway(world)
     began = time.process_time()
     async with _following(gateway):
         seconds = time.process_time() - began - gateway.own_seconds
     return [
         Figure(f"{when} read", seconds),
-        Figure(f"{when} turn", max(gateway.turn_seconds, default=0.0) * 1000),
-        Figure(f"{when} memory", await _memory(gateway)),
+        Figure(f"{when} turn", max(gateway.page_seconds, default=0.0) * 1000),
+        Figure(f"{when} memory", await _measure_memory(gateway)),
     ]
 
 
-async def _gateway(world: World) -> PlayedEtcd:
+async def _make_gateway(world: World) -> FakeEtcd:
     revision, entries = await world.store.range("")
-    return PlayedEtcd({key: (each.value, each.revision) for key, each in entries.items()}, revision)
+    return FakeEtcd({key: (each.value, each.revision) for key, each in entries.items()}, revision)
 
 
 @asynccontextmanager
-async def _following(gateway: PlayedEtcd) -> AsyncIterator[EtcdStore]:
+async def _following(gateway: FakeEtcd) -> AsyncIterator[EtcdStore]:
     """Run the store and the cache of a node that follows etcd."""
     store = Follower(gateway, PREFIX)
     async with trio.open_nursery() as nursery:
@@ -273,7 +273,7 @@ async def _following(gateway: PlayedEtcd) -> AsyncIterator[EtcdStore]:
         nursery.cancel_scope.cancel()
 
 
-async def _memory(gateway: PlayedEtcd) -> float:
+async def _measure_memory(gateway: FakeEtcd) -> float:
     """Return the memory of a node's metadata in MB."""
     gc.collect()
     tracemalloc.start()
@@ -284,9 +284,9 @@ async def _memory(gateway: PlayedEtcd) -> float:
     return size / 1e6
 
 
-async def _election(world: World) -> list[Figure]:
+async def _measure_election(world: World) -> list[Figure]:
     """Measure the failure of the last node: new leaders and smaller ISRs."""
-    gateway = await _gateway(world)
+    gateway = await _make_gateway(world)
     async with _following(gateway) as store:
         world.store.begin()
         await world.members[-1].lease.revoke()
@@ -295,9 +295,9 @@ async def _election(world: World) -> list[Figure]:
         seconds = time.process_time() - began
         changes = list(world.store.changes)
         for each in changes:
-            gateway.tell(each)
+            gateway.send_events(each)
         began = time.process_time()
-        with trio.fail_after(TOLD_SECONDS):
+        with trio.fail_after(APPLY_SECONDS):
             while store.revision < changes[-1].revision:  # changes arrive in callbacks
                 await trio.lowlevel.checkpoint()
         storm = time.process_time() - began
@@ -312,15 +312,15 @@ async def _election(world: World) -> list[Figure]:
     ]
 
 
-async def _touched(world: World) -> list[Figure]:
+async def _measure_start_after_changes(world: World) -> list[Figure]:
     """Measure a new node after each partition has an entry of its own, because it changed once."""
     for topic in world.cluster.topics.values():
         changes = [PartitionChange(topic, each, each) for each in topic.partitions]
         await world.cluster.put_partitions(changes, fences={}, cause="benchmark")
-    return await _start(world, "changed")
+    return await _measure_start(world, "changed")
 
 
-def _answer(world: World) -> list[Figure]:
+def _measure_metadata_response(world: World) -> list[Figure]:
     """Measure the Metadata response with all topics."""
     began = time.process_time()
     response = MetadataResponse(
@@ -382,7 +382,7 @@ def main() -> None:
     text = (
         "\n".join(
             [
-                f"Written by `python -m {PROGRAM} --write`; {facts(options.repeat)}",
+                f"Written by `python -m {PROGRAM} --write`; {describe_conditions(options.repeat)}",
                 "",
                 *_table(rounds),
             ]

@@ -36,7 +36,7 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def facts(rounds: int) -> str:
+def describe_conditions(rounds: int) -> str:
     """Return the conditions of the measurements, without anything that identifies the machine."""
     gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     load = os.getloadavg()[2] if hasattr(os, "getloadavg") else 0.0

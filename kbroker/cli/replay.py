@@ -27,7 +27,7 @@ from .units import ParamType, parse_duration
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.offset_spec import OffsetSpec
-    from kbroker.pipelines.replay.job import Found, ReplayRequest, Writing
+    from kbroker.pipelines.replay.job import ReplayRequest, ReplaySetup, WritingReplay
     from kbroker.pipelines.replay.pace import Pace
     from kbroker.pipelines.replay.replay import Replay
     from kbroker.pipelines.replay.values import Subject
@@ -304,23 +304,23 @@ class _Command:
 
     async def run(self, cluster: ClusterClient, to_cluster: ClusterClient) -> int:
         """Run the replay and return the exit status."""
-        from kbroker.pipelines.replay.job import find
+        from kbroker.pipelines.replay.job import look_up
         from kbroker.pipelines.replay.journal import locked
 
         with locked(None if self._dry_run else self._request.progress):
-            found = await find(self._request, cluster, to_cluster)
+            found = await look_up(self._request, cluster, to_cluster)
             self._warn_about_partitioning(found)
             if not self._dry_run:
                 return await self._write(found, to_cluster)
             await self._preview(found)
             return 0
 
-    def _warn_about_partitioning(self, found: Found) -> None:
+    def _warn_about_partitioning(self, found: ReplaySetup) -> None:
         """Print a note if records do not keep their partitions."""
         source, target, request = found.source, found.target, self._request
         if not target.partitions:
             return
-        if found.keeps or source.partitions == target.partitions:
+        if found.keeps_partitions or source.partitions == target.partitions:
             return
         _print_note(
             f"{source.name} has {source.partitions} partitions, {target.topic} has "
@@ -329,7 +329,7 @@ class _Command:
             else "partitions are selected by the keys"
         )
 
-    async def _preview(self, found: Found) -> None:
+    async def _preview(self, found: ReplaySetup) -> None:
         from kbroker.pipelines.replay.job import dry_run
         from kbroker.pipelines.replay.target import missing
 
@@ -353,7 +353,7 @@ class _Command:
             for remark in found.target.remarks(first_ms, time.time_ns() // 1_000_000):
                 _print_note(remark)
 
-    async def _write(self, found: Found, to_cluster: ClusterClient) -> int:
+    async def _write(self, found: ReplaySetup, to_cluster: ClusterClient) -> int:
         from kbroker.pipelines.replay.job import prepare
 
         writing = await prepare(
@@ -372,7 +372,7 @@ class _Command:
             self._print_how_to_resume(writing, is_certain=False)
             raise
         self.progress.clear()
-        writing.keep(finished=not stopped_by)
+        writing.save(finished=not stopped_by)
         seconds = time.monotonic() - began_at
         show(self._output, _rows(replay), partial(_table_lines, _rows(replay)))
         rate = f", {replay.count / seconds:,.0f} records/s" if seconds >= 1 else ""
@@ -397,7 +397,7 @@ class _Command:
         for options in writing.left():
             _print_note(f"to resume: {options}")
 
-    def _show(self, replay: Replay, found: Found) -> None:
+    def _show(self, replay: Replay, found: ReplaySetup) -> None:
         self.progress.show(replay.count, found.source.total, time.monotonic())
 
 

@@ -31,9 +31,20 @@ class ReplayRequest:
     """Options of a replay.
 
     The source is a `topic`, the NDJSON `lines` of a stream named `lines_name`, or `topic` in the
-    directory `lake`. If `subject` is set, values are encoded with its newest schema. If `shift_ms`
-    is None, the first timestamp becomes the current time. `asked` has the options that affect the
-    output, by name: a resumed run must have the same.
+    directory `lake`.
+
+    Attributes:
+        to_topic: Target topic.
+        first: Start of each partition.
+        last: End of each partition.
+        wanted: Selects records; None for all.
+        shift_ms: Milliseconds to add to timestamps; if None, the first timestamp becomes the
+            current time.
+        subject: If set, values are encoded with the newest schema of this subject.
+        committed: Skip records of aborted transactions.
+        allow_same_topic: Allow a target that is the source topic.
+        progress: Journal file, or None.
+        asked: Options that affect the output, by name. A resumed run must have equal ones.
     """
 
     to_topic: str
@@ -57,114 +68,135 @@ class ReplayRequest:
 
 
 @dataclass(slots=True)
-class Found:
+class ReplaySetup:
     """Source, target and state of a replay.
 
     Attributes:
-        source: Where records are read.
-        target: Where records are written.
+        source: Source of the records.
+        target: Target topic.
         encode: Returns records with the values to write.
-        keeps: Records keep their partitions.
+        keeps_partitions: True if records keep their partitions.
         journal: State of an earlier run, or None.
     """
 
     source: Source
     target: Target
     encode: Encode
-    keeps: bool
+    keeps_partitions: bool
     journal: Journal | None
 
     @property
-    def mixes(self) -> bool:
+    def mixes_partitions(self) -> bool:
         """True if several partitions of the source are written to one partition of the target."""
-        return not self.keeps and self.source.partitions != 1
+        return not self.keeps_partitions and self.source.partitions != 1
 
 
-async def find(order: ReplayRequest, cluster: ClusterClient, to_cluster: ClusterClient) -> Found:
+async def look_up(
+    request: ReplayRequest, cluster: ClusterClient, to_cluster: ClusterClient
+) -> ReplaySetup:
     """Look up source, target and journal; the target may be missing.
 
     Raises:
         ClientError: The source does not exist, or the journal does not match the options.
         KafkaError: The broker returned an error.
     """
-    target = await describe_target(to_cluster, order.to_topic)
-    await _reject_same_topic(order, cluster, target)
-    journal = None if order.progress is None else load(order.progress, order.asked)
+    target = await describe_target(to_cluster, request.to_topic)
+    await _reject_same_topic(request, cluster, target)
+    journal = None if request.progress is None else load(request.progress, request.asked)
     if journal is not None and journal.finished:
         raise ClientError(
-            f"the replay of {order.progress} is finished; delete the file to replay again"
+            f"the replay of {request.progress} is finished; delete the file to replay again"
         )
-    source = await _source(order, cluster, {} if journal is None else journal.source)
-    encode = await encoding(order.subject, source)
+    source = await _source(request, cluster, {} if journal is None else journal.source)
+    encode = await encoding(request.subject, source)
     count = target.partitions or source.partitions or 0
-    keeps = keeps_partitions(order.partitioner, source.partitions, count)
-    return Found(source, target, encode, keeps, journal)
+    keeps = keeps_partitions(request.partitioner, source.partitions, count)
+    return ReplaySetup(source, target, encode, keeps, journal)
 
 
-async def _reject_same_topic(order: ReplayRequest, cluster: ClusterClient, target: Target) -> None:
-    is_topic = order.lines is None and order.lake is None
-    if not is_topic or order.allow_same_topic or order.topic != order.to_topic:
+async def _reject_same_topic(
+    request: ReplayRequest, cluster: ClusterClient, target: Target
+) -> None:
+    is_topic = request.lines is None and request.lake is None
+    if not is_topic or request.allow_same_topic or request.topic != request.to_topic:
         return
     if (await cluster.metadata([])).cluster_id == target.cluster_id:
         raise ClientError(
-            f"this would write topic {order.topic} to itself; name another --to-topic, or pass "
+            f"this would write topic {request.topic} to itself; name another --to-topic, or pass "
             "--allow-same-topic"
         )
 
 
 async def _source(
-    order: ReplayRequest, cluster: ClusterClient, remembered: Mapping[str, Any]
+    request: ReplayRequest, cluster: ClusterClient, remembered: Mapping[str, Any]
 ) -> Source:
     """Return the source, with the range that an earlier run determined, if any."""
-    first, last = _bounds(order, remembered)
-    if order.lines is not None:
+    first, last = _bounds(request, remembered)
+    if request.lines is not None:
         return NdjsonSource(
-            order.lines_name, order.lines, first, last, topic=order.topic, only=order.partitions
+            request.lines_name,
+            request.lines,
+            first,
+            last,
+            topic=request.topic,
+            only=request.partitions,
         )
-    assert order.topic is not None
-    if order.lake is not None:
-        lake = Path(order.lake)
-        return LakeSource(lake, order.topic, first, last, only=order.partitions)
+    assert request.topic is not None
+    if request.lake is not None:
+        lake = Path(request.lake)
+        return LakeSource(lake, request.topic, first, last, only=request.partitions)
     if "ranges" in remembered:
         ranges = remembered["ranges"]
-        return await remembered_topic(cluster, order.topic, ranges, committed=order.committed)
+        return await remembered_topic(cluster, request.topic, ranges, committed=request.committed)
     return await topic_source(
-        cluster, order.topic, first, last, only=order.partitions, committed=order.committed
+        cluster, request.topic, first, last, only=request.partitions, committed=request.committed
     )
 
 
-def _bounds(order: ReplayRequest, remembered: Mapping[str, Any]) -> tuple[OffsetSpec, OffsetSpec]:
+def _bounds(request: ReplayRequest, remembered: Mapping[str, Any]) -> tuple[OffsetSpec, OffsetSpec]:
     """Return start and end; times such as `-2h` count from the start of the first run."""
     if "bounds" not in remembered:
-        return order.first, order.last
+        return request.first, request.last
     first, last = (OffsetSpec(Kind(kind), value) for kind, value in remembered["bounds"])
     return first, last
 
 
-def dry_run(order: ReplayRequest, found: Found, written: Callable[[], None]) -> Replay:
-    """Return a replay that writes nothing. Raises ClientError if the partition count is unknown."""
-    count = found.target.partitions or found.source.partitions
+def dry_run(request: ReplayRequest, setup: ReplaySetup, written: Callable[[], None]) -> Replay:
+    """Return a replay that writes nothing.
+
+    Args:
+        request: Options of the replay.
+        setup: Source and target.
+        written: Called after each simulated write.
+
+    Returns:
+        The replay, not started.
+
+    Raises:
+        ClientError: The partition count of the target is unknown.
+    """
+    count = setup.target.partitions or setup.source.partitions
     if not count:
-        raise missing(found.target, None)
+        raise missing(setup.target, None)
 
     async def write(placed: RecordsByPartition) -> None:
         pass
 
     return Replay(
-        found.source,
+        setup.source,
         write,
-        kept(count) if found.keeps else by_key(count),
+        kept(count) if setup.keeps_partitions else by_key(count),
         Unpaced(),
-        Shift(order.shift_ms),
-        wanted=order.wanted,
-        encode=found.encode,
-        begun=None if found.journal is None else ResumeState(found.journal.positions),
+        Shift(request.shift_ms),
+        wanted=request.wanted,
+        encode=setup.encode,
+        begun=None if setup.journal is None else ResumeState(setup.journal.positions),
         written=written,
     )
 
 
 @dataclass(slots=True)
-class Writing:
+class WritingReplay:
     """A replay that writes, with its journal; `earlier` counts the records of earlier runs."""
 
     source: Source
@@ -173,84 +205,87 @@ class Writing:
     writer: Writer
     earlier: int
 
-    def keep(self, *, finished: bool = False) -> None:
+    def save(self, *, finished: bool = False) -> None:
         """Save the progress of the replay. Raises OSError."""
         self.journal.finished = finished
         if finished or not self.replay.is_behind:
-            self.writer.keep(self.replay.positions, at_once=True)
+            self.writer.save(self.replay.positions, at_once=True)
 
-    def left(self) -> list[str]:
+    def resume_hints(self) -> list[str]:
         """Return, for each unfinished stream, the options that resume it."""
-        return self.source.left(self.replay.positions)
+        return self.source.resume_hints(self.replay.positions)
 
-    def written(self) -> None:
+    def save_if_due(self) -> None:
         """Save the progress if the interval has passed.
 
         While the replay skips records that an earlier run has written, its positions do not match
         the journal's sequences, so nothing is saved.
         """
         if not self.replay.is_behind:
-            self.writer.keep(self.replay.positions)
+            self.writer.save(self.replay.positions)
 
 
 async def prepare(
-    order: ReplayRequest, found: Found, to_cluster: ClusterClient, written: Callable[[], None]
-) -> Writing:
-    """Return a replay that writes, and calls `written` after each write.
+    request: ReplayRequest,
+    setup: ReplaySetup,
+    to_cluster: ClusterClient,
+    written: Callable[[], None],
+) -> WritingReplay:
+    """Return a replay that writes, not started. It calls `written` after each write.
 
     Raises:
         ClientError: The target does not exist, or is not the one of the earlier run.
         KafkaError: The broker returned an error.
     """
-    if not found.target.partitions:
-        raise missing(found.target, found.source.partitions)
-    count = found.target.partitions
-    journal, begun = found.journal, ResumeState()
+    if not setup.target.partitions:
+        raise missing(setup.target, setup.source.partitions)
+    count = setup.target.partitions
+    journal, begun = setup.journal, ResumeState()
     if journal is None:
         identity = await new_identity(to_cluster)
-        journal = await _new_journal(order, found, to_cluster, identity)
+        journal = await _new_journal(request, setup, to_cluster, identity)
     else:
-        identity, there = await resume(to_cluster, order.to_topic, journal)
-        begun = ResumeState(journal.positions, there)
+        identity, already_written = await resume(to_cluster, request.to_topic, journal)
+        begun = ResumeState(journal.positions, already_written)
     producer = Producer(
-        to_cluster, codec=order.codec, identity=identity, patience_seconds=AWAY_SECONDS
+        to_cluster, codec=request.codec, identity=identity, patience_seconds=AWAY_SECONDS
     )
-    writer = Writer(producer, order.to_topic, journal, order.progress)
+    writer = Writer(producer, request.to_topic, journal, request.progress)
 
     def shift_found(ms: int) -> None:
         journal.shift_ms = ms
-        writer.keep(journal.positions, at_once=True)
+        writer.save(journal.positions, at_once=True)
 
     def after_write() -> None:
-        writing.written()
+        writing.save_if_due()
         written()
 
     replay = Replay(
-        found.source,
+        setup.source,
         writer.write,
-        kept(count) if found.keeps else by_key(count),
-        order.pace,
+        kept(count) if setup.keeps_partitions else by_key(count),
+        request.pace,
         Shift(journal.shift_ms, found=shift_found),
-        wanted=order.wanted,
-        encode=found.encode,
-        in_order=found.mixes,
+        wanted=request.wanted,
+        encode=setup.encode,
+        in_order=setup.mixes_partitions,
         begun=begun,
         written=after_write,
     )
-    writing = Writing(found.source, replay, journal, writer, sum(identity.sequences.values()))
-    writing.keep()
+    writing = WritingReplay(setup.source, replay, journal, writer, sum(identity.sequences.values()))
+    writing.save()
     return writing
 
 
 async def _new_journal(
-    order: ReplayRequest, found: Found, to_cluster: ClusterClient, identity: Identity
+    request: ReplayRequest, setup: ReplaySetup, to_cluster: ClusterClient, identity: Identity
 ) -> Journal:
-    bounds = [[place.kind.value, place.value] for place in (order.first, order.last)]
+    bounds = [[place.kind.value, place.value] for place in (request.first, request.last)]
     return Journal(
-        order.asked,
-        {"bounds": bounds} | found.source.remembered(),
+        request.asked,
+        {"bounds": bounds} | setup.source.remembered(),
         identity.producer_id,
         identity.epoch,
-        await ends_of(to_cluster, order.to_topic, found.target.partitions),
-        shift_ms=order.shift_ms,
+        await ends_of(to_cluster, request.to_topic, setup.target.partitions),
+        shift_ms=request.shift_ms,
     )

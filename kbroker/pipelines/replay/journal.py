@@ -1,11 +1,12 @@
-"""Progress file of a replay, which lets the same command resume without duplicates.
+"""Progress file of a replay, with which the same command resumes without duplicates.
 
-The file has the position of each source stream up to which everything is written, the number of
-records written to each target partition (the producer's sequence numbers), and the target's end
-offsets. The file may be out of date. A resumed run therefore scans the target from these offsets
-for batches of its producer ID. Their sequence numbers tell how many of the source's next records
-are already written, and these are skipped. The run keeps the producer ID, so that a late request of
-the earlier run is rejected.
+For each source stream, the file has the position up to which all records are written. For each
+target partition, it has the next sequence number of the producer and the end offset.
+
+The file may be out of date. A resumed run therefore scans the target from these end offsets for
+batches of its producer ID. Their sequence numbers show how many of the source's next records are
+already written; the run skips those records. It keeps the producer ID, so that the broker rejects
+late requests of the earlier run.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Journal:
             os.fsync(file.fileno())
         beside.replace(path)
 
-    def note(self, written: list[Written]) -> None:
+    def record_write(self, written: list[Written]) -> None:
         """Update sequences and offsets after a write."""
         for topic_partition, records, base_offset, header in written:
             index = str(topic_partition[1])
@@ -158,7 +159,7 @@ async def resume(
     identity.sequences = {
         (topic, int(index)): next_one for index, next_one in journal.sequences.items()
     }
-    there: dict[int, int] = {}
+    already_written: dict[int, int] = {}
     async with reading(cluster, ranges) as channel:
         async for found in channel:
             for read in found:
@@ -166,7 +167,7 @@ async def resume(
                     next_one = (read.batch.last_sequence + 1) & SEQUENCE_MASK
                     identity.sequences[read.partition] = next_one
     for (_, index), next_one in identity.sequences.items():
-        there[index] = (next_one - journal.sequences.get(str(index), 0)) & SEQUENCE_MASK
+        already_written[index] = (next_one - journal.sequences.get(str(index), 0)) & SEQUENCE_MASK
         journal.sequences[str(index)] = next_one
     journal.offsets = {str(index): ends[topic, index] for _, index in listed}
-    return identity, there
+    return identity, already_written

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,6 +21,8 @@ from .window import Window
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+    from kbroker.spark.source.arrow import HeaderRow
 
 
 class LakeSource:
@@ -66,13 +68,13 @@ class LakeSource:
     def remembered(self) -> dict[str, object]:
         return {}
 
-    def where(self, partition: int | None, record: Record) -> str:
+    def position_of(self, partition: int | None, record: Record) -> str:
         return in_partition(self.name, partition, record)
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)
 
-    def left(self, positions: Mapping[str, int]) -> list[str]:
+    def resume_hints(self, positions: Mapping[str, int]) -> list[str]:
         return [
             f"-p {index} --from {max(positions.get(str(index), begin), begin)}"
             for index, (begin, end) in self._ranges.items()
@@ -141,12 +143,7 @@ def _next_records(batches: Iterator[RecordBatch]) -> list[Record]:
     ]  # fmt: skip
 
 
-class _HeaderRow(TypedDict):
-    key: str
-    value: bytes | None
-
-
-def _pair(row: _HeaderRow) -> tuple[str, bytes | None]:
+def _pair(row: HeaderRow) -> tuple[str, bytes | None]:
     return row["key"], row["value"]
 
 

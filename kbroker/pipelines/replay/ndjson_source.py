@@ -65,13 +65,13 @@ class NdjsonSource:
     def remembered(self) -> dict[str, object]:
         return {}
 
-    def where(self, partition: int | None, record: Record) -> str:
+    def position_of(self, partition: int | None, record: Record) -> str:
         return self._line(record.offset)
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return {STREAM: chunk.records[-1].offset + 1}
 
-    def left(self, positions: Mapping[str, int]) -> list[str]:
+    def resume_hints(self, positions: Mapping[str, int]) -> list[str]:
         return [f"leave out the first {positions.get(STREAM, 0)} lines"]
 
     @asynccontextmanager

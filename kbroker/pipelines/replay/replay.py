@@ -22,7 +22,7 @@ RECORDS_MAX = 10_000
 BYTES_MAX = 8 * 1024 * 1024
 # Records due within this interval are written together.
 TICK_SECONDS = 0.01
-# Maximum time that records wait for others if the source is slower than the target.
+# Maximum time that records wait for more records to be written with them, if the source is slow.
 LINGER_SECONDS = 0.05
 CHUNKS_AHEAD = 8
 
@@ -112,18 +112,18 @@ class ResumeState:
 
     Attributes:
         positions: Position of each source stream.
-        there: Number of next records that each target partition already has.
+        already_written: Number of the next records that are already written, by target partition.
     """
 
     positions: Mapping[str, int] = field(default_factory=dict)
-    there: dict[int, int] = field(default_factory=dict)
+    already_written: dict[int, int] = field(default_factory=dict)
 
 
 class Replay:
     """One pass over a source that writes the selected records; see `run`.
 
     Args:
-        source: Where records are read.
+        source: Source of the records.
         write: Writes records by partition.
         partitioner: Returns the target partition of a record.
         pace: Determines when records are due.
@@ -166,7 +166,7 @@ class Replay:
         self._shift = shift
         self._wanted = wanted
         self._in_order = in_order or pace.in_order or shift.ms is None
-        self._there = dict(begun.there)
+        self._left_to_skip = dict(begun.already_written)
         self._written = written
         self._seen = dict(begun.positions)
         self._placed: RecordsByPartition = {}
@@ -179,7 +179,7 @@ class Replay:
     @property
     def is_behind(self) -> bool:
         """True if records that an earlier run has written are still being skipped."""
-        return any(self._there.values())
+        return any(self._left_to_skip.values())
 
     def stop(self) -> None:
         """Make `run` write the pending records and return."""
@@ -272,10 +272,10 @@ class Replay:
 
     def _without_written(self, index: int, records: list[Record]) -> list[Record]:
         """Return the records without those that an earlier run has written."""
-        there = self._there.get(index, 0)
-        if there:
-            self._there[index] = max(there - len(records), 0)
-        return records[there:]
+        already_written = self._left_to_skip.get(index, 0)
+        if already_written:
+            self._left_to_skip[index] = max(already_written - len(records), 0)
+        return records[already_written:]
 
     async def _flush(self) -> None:
         """Write the pending records and update the progress."""

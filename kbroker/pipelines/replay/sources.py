@@ -47,13 +47,13 @@ class Source(Protocol):
     def remembered(self) -> dict[str, object]:
         """Return the properties (as JSON) that a resumed run must reuse."""
 
-    def where(self, partition: int | None, record: Record) -> str:
+    def position_of(self, partition: int | None, record: Record) -> str:
         """Return the position of a record, for messages."""
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         """Return the position after these records in each stream."""
 
-    def left(self, positions: Mapping[str, int]) -> list[str]:
+    def resume_hints(self, positions: Mapping[str, int]) -> list[str]:
         """Return, for each unfinished stream, how to resume it."""
 
     def reading(

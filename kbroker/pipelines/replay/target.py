@@ -109,9 +109,9 @@ class Writer:
     async def write(self, placed: RecordsByPartition) -> None:
         """Write records by partition. Raises ClientError and KafkaError."""
         by_partition = {(self._topic, index): records for index, records in placed.items()}
-        self._journal.note(await self._producer.write(by_partition))
+        self._journal.record_write(await self._producer.write(by_partition))
 
-    def keep(self, positions: Mapping[str, int], *, at_once: bool = False) -> None:
+    def save(self, positions: Mapping[str, int], *, at_once: bool = False) -> None:
         """Save positions up to which everything is written, at once or after the save interval.
 
         Raises OSError.

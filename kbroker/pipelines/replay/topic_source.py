@@ -50,13 +50,13 @@ class TopicSource:
     def remembered(self) -> dict[str, object]:
         return {"ranges": {str(index): list(part) for index, part in self._ranges.items()}}
 
-    def where(self, partition: int | None, record: Record) -> str:
+    def position_of(self, partition: int | None, record: Record) -> str:
         return in_partition(self.name, partition, record)
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)
 
-    def left(self, positions: Mapping[str, int]) -> list[str]:
+    def resume_hints(self, positions: Mapping[str, int]) -> list[str]:
         return [
             f"-p {index} --from {max(positions.get(str(index), begin), begin)} --to {end}"
             for index, (begin, end) in sorted(self._ranges.items())

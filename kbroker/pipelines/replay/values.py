@@ -84,7 +84,7 @@ def _encoded(chunk: Chunk, encoder: JsonEncoder, source: Source) -> Chunk:
             new = None if value is None else encoder.encode(value)
         except UnencodableError as error:
             raise ClientError(
-                f"{source.where(index, record)} cannot be written as {encoder.description}: "
+                f"{source.position_of(index, record)} cannot be written as {encoder.description}: "
                 f"{error}; correct it, exclude it with a filter, or name another --to-schema"
             ) from None
         records.append(Record(key, new, timestamp, headers, offset))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,13 @@ COLUMNS = (
 )
 PLAIN = pa.schema(COLUMNS)
 WITH_HEADERS = pa.schema([*COLUMNS, pa.field(HEADERS, HEADERS_TYPE)])
+
+
+class HeaderRow(TypedDict):
+    """A header in a column of type `HEADERS_TYPE`, as `to_pylist` returns it."""
+
+    key: str
+    value: bytes | None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark.sql import datasource
@@ -28,6 +28,8 @@ from .schema import HEADERS, spark_headers
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
+
+    from .arrow import HeaderRow
 
 # Timeout of one flush call, after which failures are checked.
 FLUSH_SECONDS = 1
@@ -223,12 +225,7 @@ def records_of_batch(batch: pa.RecordBatch) -> Iterator[OutgoingRecord]:
     return map(OutgoingRecord, *columns.values())
 
 
-class _HeaderRow(TypedDict):
-    key: str
-    value: bytes | None
-
-
-def _pairs(headers: list[_HeaderRow] | None) -> list[Header] | None:
+def _pairs(headers: list[HeaderRow] | None) -> list[Header] | None:
     return [(each["key"], each["value"]) for each in headers] if headers else None
 
 

@@ -41,13 +41,13 @@ class ListSource:
     def remembered(self) -> dict[str, object]:
         return {}
 
-    def where(self, partition: int | None, record: Record) -> str:
+    def position_of(self, partition: int | None, record: Record) -> str:
         return f"record {record.offset} of {partition}"
 
     def positions(self, chunk: Chunk) -> dict[str, int]:
         return by_partition(chunk)
 
-    def left(self, positions: Mapping[str, int]) -> list[str]:
+    def resume_hints(self, positions: Mapping[str, int]) -> list[str]:
         return []
 
     @asynccontextmanager

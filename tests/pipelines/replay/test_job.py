@@ -12,7 +12,7 @@ import trio
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.producer import Producer
 from kbroker.pipelines.replay import target
-from kbroker.pipelines.replay.job import Writing
+from kbroker.pipelines.replay.job import WritingReplay
 from kbroker.pipelines.replay.journal import Journal
 from kbroker.pipelines.replay.pace import Rate
 from kbroker.pipelines.replay.partitioners import kept
@@ -33,18 +33,24 @@ async def test_progress_is_not_saved_while_target_is_ahead(
     saved: list[Any] = []
 
     def written() -> None:
-        writing.written()
+        writing.save_if_due()
         saved.append(json.loads(path.read_text())["positions"] if path.exists() else None)
 
     source = ListSource(records(*range(6)))
-    there = ResumeState({}, {0: 4})
+    already_written = ResumeState({}, {0: 4})
     replay = Replay(
-        source, ListTarget().write, kept(1), Rate(1), Shift(0), begun=there, written=written
+        source,
+        ListTarget().write,
+        kept(1),
+        Rate(1),
+        Shift(0),
+        begun=already_written,
+        written=written,
     )
-    writing = Writing(source, replay, journal, Writer(producer, "t", journal, path), 4)
-    writing.keep()
+    writing = WritingReplay(source, replay, journal, Writer(producer, "t", journal, path), 4)
+    writing.save()
     await replay.run()
     assert next(each for each in saved if each is not None) == {"0": 4}
     assert saved.count(None) >= 3
-    writing.keep(finished=True)
+    writing.save(finished=True)
     assert json.loads(path.read_text())["positions"] == {"0": 6}

@@ -138,10 +138,10 @@ def test_replay_killed_at_any_moment_resumes_without_duplicates(
         if chance.random() < 0.3:
             broker.stop()
             broker.start()
-    there = written(broker, topic)
+    already_written = written(broker, topic)
     status, said = command.run()
     assert status == 0, said
-    assert f"{there:,} records are already written" in said
+    assert f"{already_written:,} records are already written" in said
     assert order_of(broker.records(topic)) == order_of(broker.records("whole"))
     assert "is finished" in command.run()[1]
 

@@ -32,7 +32,7 @@ RECORD = pa.struct(
 )
 
 
-def where(partition: int, offset: int, *, tombstone: bool = False) -> dict[str, Any]:
+def record_column(partition: int, offset: int, *, tombstone: bool = False) -> dict[str, Any]:
     """Return the record column of a row. Offsets are a minute apart, partitions ten seconds."""
     return {
         "topic": "orders",
@@ -59,7 +59,7 @@ def write_raw_lake(lake: Path) -> None:
     for partition in (0, 1):
         for begin in range(0, 50, 10):
             rows = [
-                where(partition, offset, tombstone=offset == 7)
+                record_column(partition, offset, tombstone=offset == 7)
                 for offset in range(begin, begin + 10)
             ]
             values = [None if row["tombstone"] else b"\x00%d" % row["offset"] for row in rows]
@@ -85,7 +85,7 @@ def test_raw_values_are_replayed_unchanged(broker: LocalBroker, tmp_path: Path) 
     replay(broker, tmp_path, "--to-topic", "copy")
     for partition in (0, 1):
         found = records(broker, "copy", partition)
-        expected = [where(partition, offset) for offset in range(50)]
+        expected = [record_column(partition, offset) for offset in range(50)]
         assert [each.key for each in found] == [row["key"] for row in expected]
         assert [each.value for each in found] == [
             None if offset == 7 else b"\x00%d" % offset for offset in range(50)
@@ -115,7 +115,7 @@ def test_range_is_replayed_in_timestamp_order_to_one_partition(
 
 def test_json_values_are_replayed_as_equal_objects(broker: LocalBroker, tmp_path: Path) -> None:
     broker.create_topic("copy", 1)
-    rows = [where(0, offset) for offset in range(2)]
+    rows = [record_column(0, offset) for offset in range(2)]
     write_file(tmp_path, rows, {"order": pa.array([1, 2]), "note": pa.array(["\u00e9", None])})
     replay(broker, tmp_path, "--to-topic", "copy", "--filter-field", "order=.")
     assert [json.loads(each.value or b"") for each in records(broker, "copy", 0)] == [

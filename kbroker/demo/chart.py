@@ -8,7 +8,7 @@ from pathlib import Path
 from . import truth
 
 # Minimum number of flights for a meaningful mean of an hour.
-_FEWEST_FLIGHTS = 50
+_FLIGHTS_MIN = 50
 _RAIN, _DRY, _INK, _QUIET = "#2166ac", "#e08214", "#222222", "#777777"
 
 
@@ -38,7 +38,7 @@ def save(hours: Mapping[truth.Hour, truth.Figures], path: Path) -> None:
                 name, label, (8, 0), textcoords="offset points",
                 color=colour, va="center", fontsize=12, fontweight="bold",
             )  # fmt: skip
-    _dress(axes)
+    _style_axes(axes)
     flights = sum(figures["flights"] or 0 for figures in hours.values())
     figure.text(
         0.08, 0.92, "Departure delay through the day, in rain and in dry weather",
@@ -57,11 +57,11 @@ def mean_delays(hours: Mapping[truth.Hour, truth.Figures], weather: str) -> dict
     return {
         hour: (figures["delay_sum"] or 0) / departed
         for (hour, kind), figures in hours.items()
-        if kind == weather and (departed := figures["departed"] or 0) >= _FEWEST_FLIGHTS
+        if kind == weather and (departed := figures["departed"] or 0) >= _FLIGHTS_MIN
     }
 
 
-def _dress(axes: object) -> None:
+def _style_axes(axes: object) -> None:
     from matplotlib.axes import Axes
 
     assert isinstance(axes, Axes)

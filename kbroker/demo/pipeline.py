@@ -95,7 +95,7 @@ class Pipeline:
         self._began = time.monotonic()
         self._job_began = self._began
         self._weather = 0
-        self._spark_does = "starts"
+        self._spark_status = "starts"
         self._paused = False
         self._armed = False
         self._batch: int | None = None
@@ -129,7 +129,7 @@ class Pipeline:
             except Empty:
                 if self.broker and self.broker.ended:
                     raise DemoError(f"The broker has ended; see {self.broker.log}.") from None
-                self._show()
+                self._show_progress()
         raise DemoError(f"No progress for {_SILENCE_S} s; see the logs in {self.directory.path}.")
 
     def _handle(self, event: Event) -> bool:
@@ -152,10 +152,10 @@ class Pipeline:
             case "weather-complete":
                 self._job.send_command("start")
                 self.console.line("weather", f"{self._weather:,} records produced")
-                self._show()
+                self._show_progress()
             case "departures":
                 outcome.produced = fields["records"]
-                self._show()
+                self._show_progress()
             case "paused":
                 self._paused = True
                 self._resume_if_due()
@@ -167,37 +167,37 @@ class Pipeline:
         outcome = self.outcome
         match name:
             case "weather":
-                self._spark_does = f"has read {fields['rows']:,} hours of weather"
-                self._show()
+                self._spark_status = f"has read {fields['rows']:,} hours of weather"
+                self._show_progress()
             case "batch":
                 outcome.batches += 1
                 outcome.processed = fields["records"]
                 outcome.late_rows += fields["late"]
                 self._batch = fields["batch"]
-                self._show()
+                self._show_progress()
                 self._resume_if_due()
             case "writing":
                 self._on_batch_begin(fields["batch"])
             case "drained":
                 outcome.streamed_s = time.monotonic() - outcome.started
-                self._show()
+                self._show_progress()
 
     def _on_batch_begin(self, batch: int) -> None:
         """Handle the start of a batch's write; the first batch is empty."""
         outcome, interruption = self.outcome, self.outcome.interruption
         if not outcome.started:
-            took = self._since(self._began)
+            took = self._elapsed(self._began)
             self.console.line("Spark", f"{self._spark_name} streams, {took} after its start")
             outcome.started = time.monotonic()
             self._producer.send_command("go")
         elif interruption and interruption.spark_back_s is None:
             interruption.spark_back_s = time.monotonic() - self._job_began
-            self.console.line("back", f"Spark after {self._since(self._job_began)}")
-        elif self._armed and outcome.produced > self._half:
+            self.console.line("back", f"Spark after {self._elapsed(self._job_began)}")
+        elif self._armed and outcome.produced > self._pause_after:
             self._interrupt(batch)
 
     @property
-    def _half(self) -> int:
+    def _pause_after(self) -> int:
         return self.rows // 2
 
     def _resume_if_due(self) -> None:
@@ -242,17 +242,17 @@ class Pipeline:
         reason = event.fields.get("reason") or f"exit code {event.fields['code']}"
         raise DemoError(f"{who} stopped: {reason} (more in {log})")
 
-    def _show(self) -> None:
+    def _show_progress(self) -> None:
         """Show the current progress."""
         outcome = self.outcome
         if not outcome.started:
-            text = f"{self._spark_name} {self._spark_does} · {self._since(self._began)}"
-            self.console.passing("Spark", text)
+            text = f"{self._spark_name} {self._spark_status} · {self._elapsed(self._began)}"
+            self.console.transient_line("Spark", text)
         elif outcome.interruption and outcome.interruption.spark_back_s is None:
-            text = f"Spark restarts · {self._since(self._job_began)}"
-            self.console.passing("back", f"{text} · producer at {outcome.produced:,}")
+            text = f"Spark restarts · {self._elapsed(self._job_began)}"
+            self.console.transient_line("back", f"{text} · producer at {outcome.produced:,}")
         elif outcome.streamed_s:
-            self.console.passing("Spark", "computes the results by hour of day")
+            self.console.transient_line("Spark", "computes the results by hour of day")
         else:
             rate = outcome.processed / max(time.monotonic() - outcome.started, 0.001)
             self.console.progress(outcome.processed, outcome.produced, self.rows, rate, self._batch)
@@ -261,15 +261,15 @@ class Pipeline:
     def _spark_name(self) -> str:
         return f"PySpark {self.spark.version} on Java {self.spark.java}"
 
-    def _since(self, moment: float) -> str:
+    def _elapsed(self, moment: float) -> str:
         return f"{time.monotonic() - moment:.1f} s"
 
     def _start_producer(self) -> Worker:
         options = [f"--bootstrap={self.bootstrap}", f"--rows={self.rows}"]
         options += [f"--departures={self.topics.departures}", f"--weather={self.topics.weather}"]
         if self.interrupt:
-            rate = max(1, (self.rows - self._half) // _SECOND_HALF_S)
-            options += [f"--pause-at={self._half}", f"--rate={rate}"]
+            rate = max(1, (self.rows - self._pause_after) // _SECOND_HALF_S)
+            options += [f"--pause-at={self._pause_after}", f"--rate={rate}"]
         log, scratch = self.directory.log("producer"), self.directory.scratch
         return Worker("kbroker.demo.produce", options, self.events, log, scratch)
 

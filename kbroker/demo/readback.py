@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kafka import KafkaConsumer, TopicPartition
 
 # Maximum time without any record from a topic before the read fails, in seconds.
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
 
 
 class Record(NamedTuple):
@@ -65,10 +65,10 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
 
 
 def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator[Record]:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while behind := [p for p, end in ends.items() if consumer.position(p) < end]:
         for partition, batch in consumer.poll(timeout_ms=500).items():
-            deadline = time.monotonic() + _PATIENCE_S
+            deadline = time.monotonic() + _TIMEOUT_S
             for record in batch:
                 if record.offset < ends[partition]:
                     yield Record(
@@ -83,7 +83,7 @@ def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator
                 f"{p.partition} at {consumer.position(p)} of {ends[p]}" for p in behind
             )
             raise DemoError(
-                f"No records of topic {behind[0].topic} for {_PATIENCE_S} s: partition {where}."
+                f"No records of topic {behind[0].topic} for {_TIMEOUT_S} s: partition {where}."
             )
 
 

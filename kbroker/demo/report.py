@@ -40,7 +40,7 @@ class Console:
         """Print an empty line."""
         self._print("")
 
-    def passing(self, label: str, text: str) -> None:
+    def transient_line(self, label: str, text: str) -> None:
         """Print a line that the next one replaces; print nothing without a terminal."""
         if self._lively:
             width = shutil.get_terminal_size().columns - 1
@@ -64,7 +64,7 @@ class Console:
         if batch is not None:
             text += f" · {rate:,.0f} rows/s · batch {batch}"
         if self._lively:
-            self.passing("departures", f"{bar(done, produced, total)} {text}")
+            self.transient_line("departures", f"{bar(done, produced, total)} {text}")
         elif time.monotonic() - self._plain_at >= _PLAIN_EVERY_S:
             self._plain_at = time.monotonic()
             self.line("departures", f"{text} · producer at {produced:,}")

@@ -79,7 +79,7 @@ class Demo:
             self.directory.write_note(note)
             passed = self._check(bootstrap, files, note)
             self._report_locations(bootstrap, topics)
-            self.summary |= _measured(outcome, time.monotonic() - began)
+            self.summary |= _measurements(outcome, time.monotonic() - began)
             self._report_verdict(passed, time.monotonic() - began)
             self._keep_or_clean(bootstrap, broker, topics)
         return passed
@@ -143,12 +143,12 @@ class Demo:
 
     def _check(self, bootstrap: str, files: data.Files, note: Note) -> bool:
         self.console.blank()
-        self.console.passing("", "computing the expected results with csv and dict")
+        self.console.transient_line("", "computing the expected results with csv and dict")
         expected = truth.compute(files.flights, files.weather, note.rows)
         groups = readback.topic_groups(bootstrap, note.topics.delays)
         hours = readback.parquet_hours(self.directory.hours)
         checks = []
-        for check in self._checks(bootstrap, note, expected, groups, hours):
+        for check in self._run_checks(bootstrap, note, expected, groups, hours):
             self.console.check(check)
             checks.append(check)
         self.console.blank()
@@ -161,7 +161,7 @@ class Demo:
         }
         return passed
 
-    def _checks(
+    def _run_checks(
         self,
         bootstrap: str,
         note: Note,
@@ -170,7 +170,7 @@ class Demo:
         hours: dict[truth.Hour, truth.Figures],
     ) -> Iterator[verify.Check]:
         topics = note.topics
-        self.console.passing("", "reading the topics back")
+        self.console.transient_line("", "reading the topics back")
         for name, topic, digests, identity in (
             ("departures topic", topics.departures, expected.departures, truth.DEPARTURE_IDENTITY),
             ("weather topic", topics.weather, expected.weather, truth.WEATHER_IDENTITY),
@@ -232,7 +232,7 @@ class Demo:
             admin.close()
 
 
-def _measured(outcome: Outcome, seconds: float) -> dict[str, object]:
+def _measurements(outcome: Outcome, seconds: float) -> dict[str, object]:
     return {
         "rows": outcome.rows,
         "rows_per_second": round(outcome.rows_per_second),

@@ -55,8 +55,8 @@ def installed() -> Installed:
         raise ConnectorError("PySpark is not installed: run pip install 'kbroker[spark]'")
     module = Path(spec.submodule_search_locations[0])
     # If Spark was not installed with pip, its jars are in SPARK_HOME, not in the package.
-    elsewhere = os.environ.get("SPARK_HOME")
-    home = module if (module / "jars").is_dir() or not elsewhere else Path(elsewhere)
+    spark_home = os.environ.get("SPARK_HOME")
+    home = module if (module / "jars").is_dir() or not spark_home else Path(spark_home)
     return Installed(_version(module), home, _scala(home))
 
 

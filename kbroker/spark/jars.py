@@ -60,10 +60,10 @@ class Problem:
 def problems(names: Iterable[str], pyspark: Installed) -> list[Problem]:
     """Return the problems of a set of jars with this PySpark; other jars are ignored."""
     jars = [jar for name in names if (jar := parse(name))]
-    return [*_missing_or_double(jars), *_misfits(jars, pyspark)]
+    return [*_missing_or_duplicate_jars(jars), *_incompatible_jars(jars, pyspark)]
 
 
-def _missing_or_double(jars: list[Jar]) -> Iterator[Problem]:
+def _missing_or_duplicate_jars(jars: list[Jar]) -> Iterator[Problem]:
     for artifact in ARTIFACTS:
         versions = sorted({jar.version for jar in jars if jar.artifact == artifact})
         count = sum(jar.artifact == artifact for jar in jars)
@@ -73,7 +73,7 @@ def _missing_or_double(jars: list[Jar]) -> Iterator[Problem]:
             yield Problem(f"{artifact} is present {count} times ({', '.join(versions)})")
 
 
-def _misfits(jars: list[Jar], pyspark: Installed) -> Iterator[Problem]:
+def _incompatible_jars(jars: list[Jar], pyspark: Installed) -> Iterator[Problem]:
     for jar in jars:
         if jar.scala and jar.scala != pyspark.scala:
             yield Problem(f"{jar.artifact} is for Scala {jar.scala}, PySpark has {pyspark.scala}")
@@ -136,7 +136,7 @@ def _checked(pyspark: Installed, directory: Path, names: list[str]) -> None:
         )
 
 
-class NotThereError(Exception):
+class NotInRepositoryError(Exception):
     """The Maven repository does not have this version."""
 
 
@@ -207,7 +207,7 @@ def _first(fetch: Fetcher, artifact: str, versions: list[str], directory: Path) 
     for version in versions:
         try:
             fetch(artifact, version, directory)
-        except NotThereError:
+        except NotInRepositoryError:
             continue
         return version
     raise ConnectorError(
@@ -235,7 +235,7 @@ class Fetcher:
         if not done.returncode:
             return
         if self._lacks(output, artifact, version):
-            raise NotThereError
+            raise NotInRepositoryError
         lines = [line for line in output.splitlines() if re.search("ERROR|FAILED|unresolved", line)]
         raise ConnectorError(
             f"{Path(command[0]).name} could not download {artifact} {version}; if you use a proxy, "

@@ -45,7 +45,7 @@ class ProgressCommits:
         """Message of the last commit if it failed, otherwise None."""
         return self._commits.last_error
 
-    def take(self, query_id: str, sources: list[object]) -> None:
+    def commit_offsets(self, query_id: str, sources: list[object]) -> None:
         """Commit the end offsets of a batch.
 
         Args:
@@ -146,7 +146,7 @@ def _listener(commits: ProgressCommits) -> StreamingQueryListener:
         def onQueryProgress(self, event: Any) -> None:
             """Commit the end offsets of a finished batch."""
             ends = [source.endOffset for source in event.progress.sources]
-            commits.take(str(event.progress.id), ends)
+            commits.commit_offsets(str(event.progress.id), ends)
 
         def onQueryIdle(self, event: object) -> None:
             """Do nothing: the offsets have not changed."""

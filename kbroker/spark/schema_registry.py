@@ -87,7 +87,7 @@ class SchemaRegistry:
             UndecodableError: The schema has another type than `kind` (`AVRO`, `PROTOBUF`).
             SchemaError: The registry does not respond.
         """
-        answer = self._ask(f"schemas/ids/{schema_id}{self._query}")
+        answer = self._request(f"schemas/ids/{schema_id}{self._query}")
         if answer is None:
             raise UnknownSchemaError(f"{self._base} has no schema {schema_id}")
         if (found := kind_of(answer)) != kind:
@@ -97,7 +97,7 @@ class SchemaRegistry:
     def version(self, subject: str, version: int | str) -> Answer:
         """Return the response for a version (or `latest`) of a subject. Raises SchemaError."""
         path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}{self._query}"
-        answer = self._ask(path)
+        answer = self._request(path)
         if answer is None:
             what = f"version {version} of" if version != "latest" else "subject"
             raise SchemaError(f"{self._base} has no {what} {subject}")
@@ -120,7 +120,7 @@ class SchemaRegistry:
     def register(self, subject: str, document: Mapping[str, object]) -> int:
         """Return the ID of a schema, registering it if necessary. Raises SchemaError."""
         path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions"
-        answer = self._ask(path, document)
+        answer = self._request(path, document)
         schema_id = (answer or {}).get("id")
         if not isinstance(schema_id, int):
             raise SchemaError(f"{self._base} returned no ID for the schema of {subject}")
@@ -149,7 +149,7 @@ class SchemaRegistry:
             yield from self._referred(found, seen)
             yield str(reference["name"]), found
 
-    def _ask(self, path: str, body: Mapping[str, object] | None = None) -> Answer | None:
+    def _request(self, path: str, body: Mapping[str, object] | None = None) -> Answer | None:
         """Send a request and return the JSON response, or None for status 404."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self._base}/{path}", data, self._headers)

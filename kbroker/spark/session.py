@@ -169,7 +169,7 @@ def _start_java(conf: SparkConf) -> None:
         SparkContext(conf=conf, gateway=gateway)
     except Exception as error:
         raise _start_error(output.text(), error) from error
-    output.pass_on()
+    output.forward()
 
 
 def _start_error(jvm_output: str, error: Exception) -> ConnectorError:
@@ -205,7 +205,7 @@ class _JvmOutput:
         self._relay = threading.Thread(target=self._run, daemon=True)
         self._relay.start()
 
-    def pass_on(self) -> None:
+    def forward(self) -> None:
         """Forward all further output to this process's standard error."""
         self._passing = True
         os.close(self.descriptor)

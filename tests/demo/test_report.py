@@ -32,7 +32,7 @@ def test_bar_shows_processed_and_produced_rows(
 def test_pipe_gets_only_plain_lines() -> None:
     out = io.StringIO()
     console = report.Console(out)
-    console.passing("Spark", "starts")
+    console.transient_line("Spark", "starts")
     console.progress(5, 7, 10, 3.0, 1)
     console.progress(6, 8, 10, 3.0, 1)
     console.check(Check("late rows", "none dropped"))
@@ -46,7 +46,7 @@ def test_terminal_line_replaces_passing_line(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("COLUMNS", "40")
     out = Terminal()
     console = report.Console(out)
-    console.passing("Spark", "x" * 100)
+    console.transient_line("Spark", "x" * 100)
     console.line("Spark", "streams")
     passing, _, rest = out.getvalue().partition("\r\x1b[K  Spark       x")[2].partition("\r")
     assert len("  Spark       x" + passing) == 39

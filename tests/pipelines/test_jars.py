@@ -93,7 +93,7 @@ class Registry(jars.Fetcher):
 
     def __call__(self, artifact: str, version: str, directory: Path) -> None:
         if f"{artifact}-{version}" not in self.has:
-            raise jars.NotThereError
+            raise jars.NotInRepositoryError
         (directory / f"{artifact}-{version}.jar").touch()
         if artifact.startswith(jars.CONNECTOR):
             for name in (*RIGHT[2:], "spark-tags_2.13-4.2.0.jar"):

@@ -67,45 +67,47 @@ class Comparison:
         if ours == theirs:
             self._compared.equal += ours.size
             return
-        found = self._once(theirs, at)
+        found = self._index_by_offset(theirs, at)
         for row in ours.rows():
             match = found.pop(row.offset, None)
             if match is None:
-                self._only_in_topic(row, other)
+                self._handle_missing_row(row, other)
             elif match == row:
                 self._compared.equal += 1
             else:
-                self._add(Kind.DIFFERENT, row, _difference(row, match))
+                self._add_finding(Kind.DIFFERENT, row, _difference(row, match))
         for row in found.values():
-            self._only_in_other(row, topic)
+            self._handle_extra_row(row, topic)
 
     def _comparable(self, rows: Rows) -> Rows:
         if self._rules.values:
             return rows
         return rows._replace(values=[None if value is None else b"" for value in rows.values])
 
-    def _once(self, theirs: Rows, at: int) -> dict[int, Row]:
+    def _index_by_offset(self, theirs: Rows, at: int) -> dict[int, Row]:
         """Return the other side's records by offset, and report duplicate offsets."""
-        if theirs.size and theirs.offsets[0] >= at and _rises(theirs.offsets):
+        if theirs.size and theirs.offsets[0] >= at and _is_increasing(theirs.offsets):
             return {row.offset: row for row in theirs.rows()}
         found: dict[int, Row] = {}
         for row in theirs.rows():
             if row.offset < at or row.offset in found:
-                self._add(Kind.DOUBLED, row, f"{self._compared.other} has this record again")
+                self._add_finding(
+                    Kind.DOUBLED, row, f"{self._compared.other} has this record again"
+                )
             else:
                 found[row.offset] = row
         return found
 
-    def _only_in_topic(self, row: Row, other: Piece) -> None:
+    def _handle_missing_row(self, row: Row, other: Piece) -> None:
         reason = other.reason(row.offset)
         if reason in LOSSES:
             self._compared.excused[reason] += 1
         elif row.offset >= self._rules.other_end:
             self._compared.pending += 1
         else:
-            self._add(Kind.MISSING, row, f"{self._compared.other} lacks this record")
+            self._add_finding(Kind.MISSING, row, f"{self._compared.other} lacks this record")
 
-    def _only_in_other(self, row: Row, topic: Piece) -> None:
+    def _handle_extra_row(self, row: Row, topic: Piece) -> None:
         reason = Reason.DELETED if row.offset < self._rules.begin else topic.reason(row.offset)
         if reason in LOSSES:
             self._compared.excused[reason] += 1
@@ -116,9 +118,9 @@ class Comparison:
         }.get(reason or Reason.UNKNOWN, "but the topic does not")
         if row.offset >= self._rules.end:
             why = f"but the topic ends at {self._rules.end}"
-        self._add(Kind.EXTRA, row, f"{self._compared.other} has this record, {why}")
+        self._add_finding(Kind.EXTRA, row, f"{self._compared.other} has this record, {why}")
 
-    def _add(self, kind: Kind, row: Row, what: str) -> None:
+    def _add_finding(self, kind: Kind, row: Row, what: str) -> None:
         compared = self._compared
         found = Finding(kind, compared.topic, what, compared.partition, row.offset, key=row.key)
         self._findings.add(found)
@@ -144,7 +146,7 @@ class _Side:
         return taken
 
 
-def _rises(offsets: list[int]) -> bool:
+def _is_increasing(offsets: list[int]) -> bool:
     return all(map(lt, offsets, offsets[1:]))
 
 

@@ -93,7 +93,7 @@ class Findings:
     def __bool__(self) -> bool:
         return bool(self.counts)
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return all findings as text."""
         return "\n".join(self.lines())
 
@@ -112,7 +112,7 @@ class AuditError(AssertionError):
     """The audit has findings; the message lists them."""
 
     def __init__(self, findings: Findings) -> None:
-        super().__init__(findings.words())
+        super().__init__(findings.text())
         self.findings = findings
 
 

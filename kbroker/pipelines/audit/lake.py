@@ -135,14 +135,16 @@ def open_archive(lake: Path, topic: str, findings: Findings) -> Archive:
             f"{topic}`"
         )
     archive = Archive()
-    sound, _ = _sound(data, topic, findings)
-    unreadable, archive.poison = _sound(poison, topic, findings)
+    sound, _ = _check_files(data, topic, findings)
+    unreadable, archive.poison = _check_files(poison, topic, findings)
     archive.raw = _is_raw(lake, topic, sound)
     archive.files = sound + unreadable
     return archive
 
 
-def _sound(found: list[LakeFile], topic: str, findings: Findings) -> tuple[list[LakeFile], int]:
+def _check_files(
+    found: list[LakeFile], topic: str, findings: Findings
+) -> tuple[list[LakeFile], int]:
     """Return the readable files with their actual offsets, and their number of rows."""
     sound, rows = [], 0
     for file in found:
@@ -153,7 +155,7 @@ def _sound(found: list[LakeFile], topic: str, findings: Findings) -> tuple[list[
             findings.add(Finding(Kind.DAMAGED, topic, what, file.partition, file.first))
             continue
         rows += footer.num_rows
-        sound.append(_checked(file, topic, _Footer(footer), findings))
+        sound.append(_check_footer(file, topic, _Footer(footer), findings))
     return sound, rows
 
 
@@ -194,7 +196,7 @@ class _Footer:
             return None  # timestamps outside Python's dates, possible in unreadable records
 
 
-def _checked(file: LakeFile, topic: str, footer: _Footer, findings: Findings) -> LakeFile:
+def _check_footer(file: LakeFile, topic: str, footer: _Footer, findings: Findings) -> LakeFile:
     """Return the file with its actual offsets, and report a wrong name or directory."""
     offsets = footer.range_of("offset")
     expected_ranges = {

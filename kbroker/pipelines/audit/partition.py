@@ -84,12 +84,12 @@ class PartitionAudit:
         self._committed = committed
         self._sequences = Sequences(gapless=not compacted)
         # Lower offsets are accounted for.
-        self._next = facts.begin
+        self._next_offset = facts.begin
         # Batch headers below this offset have been read, or are known to be deleted.
         self._scanned = facts.begin
         self._batch_end = 0
         # Ranges from `_next` on without a record, with their reason.
-        self._known: deque[Gap] = deque()
+        self._known_gaps: deque[Gap] = deque()
         self._latest = TIMESTAMP_MIN
 
     def read(self, fetched: Fetched) -> Iterator[Piece]:
@@ -97,9 +97,9 @@ class PartitionAudit:
         if fetched.log_start > self._scanned:
             self._add_gap(self._scanned, fetched.log_start, Reason.DELETED)
             self._sequences.skip()
-        wanted = list(self._with_records(fetched))
+        wanted = list(self._visible_batches(fetched))
         for rows in self._decoded(fetched.batches, wanted):
-            yield self._piece(rows)
+            yield self._make_piece(rows)
         yield self._empty_piece(self._scanned)
 
     def _decoded(self, batches: bytes, wanted: list[Batch]) -> Iterator[Rows]:
@@ -115,7 +115,7 @@ class PartitionAudit:
                         records = []
             except KafkaError as error:
                 what = f"the batch up to offset {header.last_offset} cannot be read ({error})"
-                self._add(Kind.DAMAGED, header.base_offset, what)
+                self._add_finding(Kind.DAMAGED, header.base_offset, what)
                 self._add_gap(header.base_offset, header.next_offset, Reason.DAMAGED)
         yield Rows.of(records)
 
@@ -124,15 +124,15 @@ class PartitionAudit:
         self.facts.producers = self._sequences.producers
         return self._empty_piece(self.facts.end)
 
-    def unreadable(self, why: str) -> None:
+    def report_unreadable(self, why: str) -> None:
         """Report that the rest of the partition cannot be read."""
-        self._add(Kind.DAMAGED, self._next, why)
-        self._known.clear()
-        self._add_gap(self._next, self.facts.end, Reason.DAMAGED)
+        self._add_finding(Kind.DAMAGED, self._next_offset, why)
+        self._known_gaps.clear()
+        self._add_gap(self._next_offset, self.facts.end, Reason.DAMAGED)
 
     # -- batches
 
-    def _with_records(self, fetched: Fetched) -> Iterator[Batch]:
+    def _visible_batches(self, fetched: Fetched) -> Iterator[Batch]:
         """Yield the batches with visible records, and note the reason for other batches."""
         facts = self.facts
         for position, header in iter_headers(fetched.batches):
@@ -141,56 +141,56 @@ class PartitionAudit:
             if header.base_offset >= facts.end:
                 return
             if header.base_offset < self._batch_end:
-                self._add(
+                self._add_finding(
                     Kind.DAMAGED, header.base_offset, "the batch overlaps the offsets before it"
                 )
                 continue
             self._batch_end = self._scanned = header.next_offset
             facts.batches += 1
             facts.bytes += header.size
-            if reason := self._without_records(fetched, position, header):
+            if reason := self._check_batch(fetched, position, header):
                 self._add_gap(header.base_offset, header.next_offset, reason)
             else:
                 yield position, header
 
-    def _without_records(
-        self, fetched: Fetched, position: int, header: BatchHeader
-    ) -> Reason | None:
+    def _check_batch(self, fetched: Fetched, position: int, header: BatchHeader) -> Reason | None:
         """Check a batch; return why its records are not visible, or None."""
         first = header.base_offset
         if not check_crc(fetched.batches, position, header):
             what = f"the batch of offsets {first} to {header.last_offset} does not match its CRC"
-            self._add(Kind.CRC, first, what)
+            self._add_finding(Kind.CRC, first, what)
             self._sequences.skip()
             return Reason.DAMAGED
         self.facts.codecs[_codec_name(header.codec)] += 1
         if not header.is_control and (wrong := self._sequences.check(header)):
-            self._add(Kind.SEQUENCE, first, wrong)
+            self._add_finding(Kind.SEQUENCE, first, wrong)
         batch = memoryview(fetched.batches)[position : position + header.size]
         try:
             is_aborted = is_aborted_batch(header, batch, fetched.aborted)
         except KafkaError as error:
-            self._add(Kind.DAMAGED, first, f"a control record cannot be read ({error})")
+            self._add_finding(Kind.DAMAGED, first, f"a control record cannot be read ({error})")
             return Reason.DAMAGED
         if header.is_control:
             return Reason.CONTROL
         return Reason.ABORTED if is_aborted and self._committed else None
 
-    def _add(self, kind: Kind, offset: int, what: str, count: int = 1) -> None:
+    def _add_finding(self, kind: Kind, offset: int, what: str, count: int = 1) -> None:
         facts = self.facts
         self._findings.add(Finding(kind, facts.topic, what, facts.partition, offset, count))
 
     # -- records
 
-    def _piece(self, decoded: Rows) -> Piece:
+    def _make_piece(self, decoded: Rows) -> Piece:
         """Update the facts with decoded records."""
         facts = self.facts
         rows = decoded.between(facts.begin, facts.end)
         if not rows.size:
-            return Piece(rows, self._next)
+            return Piece(rows, self._next_offset)
         offsets = rows.offsets
         if not all(map(lt, offsets, offsets[1:])):
-            self._add(Kind.DAMAGED, offsets[0], "offsets do not increase in the batches from here")
+            self._add_finding(
+                Kind.DAMAGED, offsets[0], "offsets do not increase in the batches from here"
+            )
         facts.records += rows.size
         if facts.first_offset is None:
             facts.first_offset = offsets[0]
@@ -198,11 +198,11 @@ class PartitionAudit:
         facts.tombstones += rows.values.count(None)
         facts.without_key += rows.keys.count(None)
         facts.with_headers += rows.size - rows.headers.count(())
-        self._note_times(rows.timestamps)
-        gaps = self._gaps(offsets)
-        return Piece(rows, self._next, gaps)
+        self._count_timestamps(rows.timestamps)
+        gaps = self._find_gaps(offsets)
+        return Piece(rows, self._next_offset, gaps)
 
-    def _note_times(self, timestamps: list[int]) -> None:
+    def _count_timestamps(self, timestamps: list[int]) -> None:
         facts = self.facts
         if NO_TIMESTAMP in timestamps:
             timestamps = [each for each in timestamps if each != NO_TIMESTAMP]
@@ -218,51 +218,53 @@ class PartitionAudit:
 
     # -- gaps
 
-    def _gaps(self, offsets: list[int]) -> list[Gap]:
+    def _find_gaps(self, offsets: list[int]) -> list[Gap]:
         """Account for the gaps before and between records, up to the last record."""
-        first, end = self._next, offsets[-1] + 1
+        first, end = self._next_offset, offsets[-1] + 1
         if end - first == len(offsets):
-            self._next = end
+            self._next_offset = end
             return []
         gaps: list[Gap] = []
         for before, after in pairwise([first - 1, *offsets]):
             if after - before > 1:
                 gaps += self._explain(before + 1, after)
-        self._next = end
+        self._next_offset = end
         return gaps
 
     def _empty_piece(self, end: int) -> Piece:
         """Account for offsets up to `end`, which have no records."""
         end = min(end, self.facts.end)
-        gaps = list(self._explain(self._next, end)) if end > self._next else []
-        self._next = max(self._next, end)
-        return Piece(Rows.of([]), self._next, gaps)
+        gaps = list(self._explain(self._next_offset, end)) if end > self._next_offset else []
+        self._next_offset = max(self._next_offset, end)
+        return Piece(Rows.of([]), self._next_offset, gaps)
 
     def _add_gap(self, first: int, end: int, reason: Reason) -> None:
         """Store the reason why offsets have no record."""
         self._scanned = max(self._scanned, end)
-        insort(self._known, Gap(max(first, self._next), min(end, self.facts.end), reason))
+        insort(
+            self._known_gaps, Gap(max(first, self._next_offset), min(end, self.facts.end), reason)
+        )
 
     def _explain(self, first: int, end: int) -> Iterator[Gap]:
         """Yield the gaps in a range of offsets with their reasons."""
         while first < end:
-            while self._known and self._known[0].end <= first:
-                self._known.popleft()
-            if self._known and self._known[0].first <= first:
-                gap = Gap(first, min(end, self._known[0].end), self._known[0].reason)
+            while self._known_gaps and self._known_gaps[0].end <= first:
+                self._known_gaps.popleft()
+            if self._known_gaps and self._known_gaps[0].first <= first:
+                gap = Gap(first, min(end, self._known_gaps[0].end), self._known_gaps[0].reason)
             else:
-                until = min(end, self._known[0].first) if self._known else end
-                gap = Gap(first, until, self._unknown(first, until))
+                until = min(end, self._known_gaps[0].first) if self._known_gaps else end
+                gap = Gap(first, until, self._report_unknown(first, until))
             self.facts.absent[gap.reason] += gap.end - gap.first
             yield gap
             first = gap.end
 
-    def _unknown(self, first: int, end: int) -> Reason:
+    def _report_unknown(self, first: int, end: int) -> Reason:
         if self._compacted:
             return Reason.COMPACTION
         count = end - first
         what = f"offsets {first} to {end - 1} have no record" if count > 1 else "no record"
-        self._add(Kind.GAP, first, f"{what}, for an unknown reason", count)
+        self._add_finding(Kind.GAP, first, f"{what}, for an unknown reason", count)
         return Reason.UNKNOWN
 
 

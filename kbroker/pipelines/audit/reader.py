@@ -96,10 +96,10 @@ class TopicReader:
                     if error.code in DAMAGE:
                         await send.send(str(error))
                         return
-                    begin = await self._moved_start(partition, begin, error)
+                    begin = await self._advanced_start(partition, begin, error)
                     await send.send(Fetched(partition, b"", {}, begin, begin))
 
-    async def _moved_start(
+    async def _advanced_start(
         self, partition: Partition, begin: int, error: CannotRead | KafkaError
     ) -> int:
         """Return the log start offset if it advanced; otherwise raise the error."""
@@ -124,7 +124,7 @@ async def _pieces(
 ) -> AsyncIterator[Piece]:
     async for found in channel:
         if isinstance(found, str):
-            audit.unreadable(found)
+            audit.report_unreadable(found)
             continue
         for piece in audit.read(found):
             if watch is not None and piece.rows.size:

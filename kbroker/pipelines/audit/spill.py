@@ -80,9 +80,9 @@ class Spill:
         self.count += len(offsets)
         self._free -= len(offsets)
         if self._free <= 0:
-            self._to_disk()
+            self._write_to_disk()
 
-    def _to_disk(self) -> None:
+    def _write_to_disk(self) -> None:
         self._free = self._in_memory
         if self._directory is None:
             self._directory = TemporaryDirectory(prefix="kbroker-audit-")

@@ -31,7 +31,7 @@ DEPTH_MAX = 32
 NAME_OF_FIELD = "field"
 PARTITION = "__kbroker_partition"
 # First byte and length of a schema ID header.
-NUMBERED, NUMBER_BYTES = b"\0", 5
+SCHEMA_ID_MAGIC, SCHEMA_ID_HEADER_BYTES = b"\0", 5
 RESERVED = frozenset({RECORD, DATE, HOUR, PARTITION})
 
 _INT64 = range(-(2**63), 2**63)
@@ -111,15 +111,15 @@ def without_void(kind: Type) -> Type | None:
     return None if inner is None else {**kind, key: inner}
 
 
-def without_number(value: bytes) -> bytes:
+def without_schema_id(value: bytes) -> bytes:
     """Return JSON without the schema ID header that Confluent's serializers write."""
-    return value[NUMBER_BYTES:] if value.startswith(NUMBERED) else value
+    return value[SCHEMA_ID_HEADER_BYTES:] if value.startswith(SCHEMA_ID_MAGIC) else value
 
 
 def rejection_reason(value: bytes, schema: Struct, *, may_grow: bool) -> str:
     """Return why a value is not a JSON object of these fields, for users."""
     try:
-        text = without_number(value).decode()
+        text = without_schema_id(value).decode()
     except UnicodeDecodeError as error:
         return f"not UTF-8: byte {error.start}"
     try:

@@ -40,7 +40,7 @@ _TRANSIENT = (
 )
 
 # Event handler: gets the name and the properties of each event.
-Tell = Callable[[str, dict[str, object]], None]
+EventHandler = Callable[[str, dict[str, object]], None]
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Runner:
         make_session: Callable[[], tuple[SparkSession, str]],
         conf: Conf,
         topics: Sequence[str],
-        tell: Tell,
+        on_event: EventHandler,
     ) -> None:
         """Create the runner; the session is created once a broker responds and has the topics.
 
@@ -68,11 +68,11 @@ class Runner:
             make_session: Returns the session and the name of its Kafka source.
             conf: Configuration, except for the topic.
             topics: Topic names, or patterns with ``*`` and ``?``.
-            tell: Event handler.
+            on_event: Event handler.
         """
         self._make_session = make_session
         self._spark: SparkSession | None = None
-        self._conf, self._topics, self._report = conf, topics, tell
+        self._conf, self._topics, self._report = conf, topics, on_event
         self._brokers = Brokers(conf.bootstrap, conf.options)
         self._running: dict[str, _Running] = {}
         self._done: dict[str, Counts] = {}
@@ -103,22 +103,25 @@ class Runner:
         return self._done
 
     def _archive_all(self) -> None:
+        """Archive until the topics are complete (`once`), or until `stop` is called."""
         try:
             if self._conf.once:
                 for name in self._find_topics():
                     self._archive_one(name)
             else:
-                self._archive_on()
+                self._archive_continuously()
         finally:
-            self._end_all()
+            self._stop_all_queries()
 
     def _archive_one(self, name: str) -> None:
+        """Archive the current records of a topic; restart its query if brokers were unavailable."""
         while not self._stop.is_set() and name not in self._finished:
-            self._start(name)
+            self._start_query(name)
             while name in self._running and not self._stop.wait(_POLL_SECONDS):
                 self._check_query(name)
 
-    def _archive_on(self) -> None:
+    def _archive_continuously(self) -> None:
+        """Archive all selected topics until `stop` is called, including topics created later."""
         find_at = check_at = 0.0
         while not self._stop.is_set():
             now = time.monotonic()
@@ -126,7 +129,7 @@ class Runner:
                 found = self._find_topics()
                 for name in found:
                     if name not in self._running:
-                        self._start(name)
+                        self._start_query(name)
                 started = self._running.keys() >= set(found)
                 find_at = now + (_FIND_TOPICS_SECONDS if started else _RETRY_BACKOFF_SECONDS)
             if now >= check_at:
@@ -140,11 +143,11 @@ class Runner:
 
     def _find_topics(self) -> list[str]:
         """Return the selected topics that exist; wait for a broker if necessary."""
-        there = self._wait_for_broker()
+        existing = self._wait_for_broker()
         if self._stop.is_set():
             return []
-        found = {one for pattern in self._topics for one in _matching(pattern, there)}
-        missing = [one for one in self._topics if not _is_pattern(one) and one not in there]
+        found = {one for pattern in self._topics for one in _matching(pattern, existing)}
+        missing = [one for one in self._topics if not _is_pattern(one) and one not in existing]
         if missing:
             raise LakeError(
                 f"topic {missing[0]} does not exist on {self._conf.bootstrap}: create it first "
@@ -172,7 +175,7 @@ class Runner:
             return names
         return []
 
-    def _start(self, name: str) -> None:
+    def _start_query(self, name: str) -> None:
         if self._spark is None:
             self._spark, source = self._make_session()
             self._conf = replace(self._conf, source=source)
@@ -195,7 +198,7 @@ class Runner:
         if active:
             return
         del self._running[name]
-        self._add(name, one.archiver.counts)
+        self._add_counts(name, one.archiver.counts)
         failure = one.query.exception()
         if failure is None:
             self._finished.add(name)
@@ -208,14 +211,14 @@ class Runner:
         else:
             raise LakeError(_failure_message(name, str(failure), self._conf))
 
-    def _add(self, name: str, counts: Counts) -> None:
+    def _add_counts(self, name: str, counts: Counts) -> None:
         self._done[name] = self._done.get(name, Counts()) + counts
 
-    def _end_all(self) -> None:
+    def _stop_all_queries(self) -> None:
         for name, one in self._running.items():
             one.query.stop()
             one.archiver.wait()
-            self._add(name, one.archiver.counts)
+            self._add_counts(name, one.archiver.counts)
 
 
 def _is_pattern(name: str) -> bool:
@@ -245,7 +248,10 @@ def _new_progress(one: _Running) -> Iterator[dict[str, object]]:
 
 
 def _lag(source: dict[str, Any]) -> int | None:
-    """Return how many offsets the query is behind, or None if the source does not report it."""
+    """Return how many offsets a query is behind one source, or None if the source does not say.
+
+    Unlike in `kbroker.spark.lag`, a partition whose end decreased counts as 0.
+    """
     try:
         end, latest = (
             json.loads(source[name]) if isinstance(source[name], str) else source[name]

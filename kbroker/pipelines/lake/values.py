@@ -91,7 +91,7 @@ class JsonValues:
         """Implement `Values`."""
         from pyspark.sql import functions as F
 
-        text = rows.withColumn(_TEXT, _without_number(F.col(VALUE)).cast("string"))
+        text = rows.withColumn(_TEXT, _without_schema_id(F.col(VALUE)).cast("string"))
         parsed = text.withColumn(_PARSED, F.from_json(_TEXT, self._parsed_as(), _STRICT))
         unread = F.col(_PARSED).isNull() | F.col(f"{_PARSED}.{_CORRUPT}").isNotNull()
         bad = F.col(VALUE).isNotNull() & (
@@ -181,12 +181,14 @@ def _never_bad(_: bytes) -> str:
     return "not readable"
 
 
-def _without_number(value: Column) -> Column:
-    """Return the value without its schema ID header, as `fields.without_number` does."""
+def _without_schema_id(value: Column) -> Column:
+    """Return the value without its schema ID header, as `fields.without_schema_id` does."""
     from pyspark.sql import functions as F
 
-    is_numbered = F.substring(value, 1, 1) == F.lit(fields.NUMBERED)
-    return F.when(is_numbered, F.substring(value, fields.NUMBER_BYTES + 1, _END)).otherwise(value)
+    is_numbered = F.substring(value, 1, 1) == F.lit(fields.SCHEMA_ID_MAGIC)
+    return F.when(
+        is_numbered, F.substring(value, fields.SCHEMA_ID_HEADER_BYTES + 1, _END)
+    ).otherwise(value)
 
 
 def _objects(values: list[bytes]) -> list[dict[str, object]]:
@@ -194,7 +196,7 @@ def _objects(values: list[bytes]) -> list[dict[str, object]]:
     found = []
     for value in values:
         try:
-            parsed = json.loads(fields.without_number(value))
+            parsed = json.loads(fields.without_schema_id(value))
         except (ValueError, RecursionError):
             continue
         if isinstance(parsed, dict):

@@ -52,13 +52,13 @@ class GroupCommits:
                 asynchronous=False,
             )
         except KafkaException as error:
-            return self._failed(error.args[0].str(), new)
+            return self._record_failure(error.args[0].str(), new)
         if refused := [each for each in answers if each.error]:
-            return self._failed(refused[0].error.str(), new)
+            return self._record_failure(refused[0].error.str(), new)
         self._committed |= new
         self.last_error = None
 
-    def _failed(self, why: str, offsets: Offsets) -> None:
+    def _record_failure(self, why: str, offsets: Offsets) -> None:
         if why != self.last_error:
             partitions = named(offsets)
             logger.warning(

@@ -65,11 +65,11 @@ class FilePartitions(Partitions):
             found[topic].append(number)
         return dict(found)
 
-    def _list_offsets(self, asked: Mapping[Partition, int]) -> Offsets:
+    def _list_offsets(self, specs: Mapping[Partition, int]) -> Offsets:
         """Return the requested offset of each partition. Raises FilesError."""
         logs = self._directories.logs()
         return {
-            each: self._offset(logs[each], at) if each in logs else -1 for each, at in asked.items()
+            each: self._offset(logs[each], at) if each in logs else -1 for each, at in specs.items()
         }
 
     def _offset(self, log: StoredLog, at: int) -> int:
@@ -119,7 +119,7 @@ def file_tasks(ranges: list[OffsetRange], options: SourceOptions) -> list[RangeP
     tasks: list[RangePartition] = []
     for each in there:
         log = logs[each.topic, each.partition]
-        edges = [each.start, *log.cuts(each.start, each.end, wanted), each.end]
+        edges = [each.start, *log.split_offsets(each.start, each.end, wanted), each.end]
         pieces = [replace(each, start=start, end=end) for start, end in pairwise(edges)]
         for piece in split(pieces, longest=options.max_records_per_partition):
             tasks.append(FileTask(piece, replace(log), _aborted(log, piece, committed)))

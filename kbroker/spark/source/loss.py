@@ -9,7 +9,7 @@ from .offsets import Offsets, named
 
 logger = logging.getLogger(__name__)
 
-_EXPLAINED = (
+_LOSS_TEXT = (
     "Some data may have been lost because they are not available in Kafka any more: either they "
     "were aged out, or the topic was deleted before all of it was processed."
 )
@@ -32,10 +32,10 @@ def report(losses: Iterator[str], fail: bool) -> None:
     for loss in losses:
         if fail:
             raise DataLoss(
-                f"{_EXPLAINED} To continue without them, set the option "
+                f"{_LOSS_TEXT} To continue without them, set the option "
                 f'"failOnDataLoss" to "false". Reason: {loss}'
             )
-        logger.warning("%s Reason: %s", _EXPLAINED, loss)
+        logger.warning("%s Reason: %s", _LOSS_TEXT, loss)
 
 
 def changed(start: Offsets, end: Offsets) -> Iterator[str]:

@@ -123,7 +123,7 @@ class SourceOptions:
             OptionError: An option is unknown, invalid, or conflicts with another one.
         """
         given = _without_table_properties(options)
-        _refuse_unknown(given, SOURCE_NAMES)
+        _reject_unknown(given, SOURCE_NAMES)
         chosen = _Reader(given)
         return cls(
             include_headers=chosen.flag("includeHeaders", default=False),
@@ -193,7 +193,7 @@ class SinkOptions:
             OptionError: An option is unknown or invalid.
         """
         given = _without_table_properties(options)
-        _refuse_unknown(given, SINK_NAMES)
+        _reject_unknown(given, SINK_NAMES)
         topic = given.get("topic")
         return cls(topic.strip() if topic is not None else None, _kafka(given))
 
@@ -295,7 +295,7 @@ def _without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _refuse_unknown(given: Mapping[str, str], known: tuple[str, ...]) -> None:
+def _reject_unknown(given: Mapping[str, str], known: tuple[str, ...]) -> None:
     names = {name.lower() for name in known}
     unknown = [name for name in given if name not in names and not _is_of_client(name)]
     if unknown:

@@ -18,7 +18,7 @@ from .options import AtOffsets, AtTimestamps, Bound, Everywhere, OptionError, So
 logger = logging.getLogger(__name__)
 
 # Timeout of requests to the cluster, in seconds.
-ANSWER_SECONDS = 60
+REQUEST_SECONDS = 60
 # Pause before a retry after a leader change, in seconds.
 RETRY_BACKOFF_SECONDS = 0.2
 # Transient errors while a partition gets a new leader.
@@ -56,11 +56,11 @@ class Partitions(ABC):
         """Return the current partitions of each topic."""
 
     @abstractmethod
-    def _list_offsets(self, asked: Mapping[Partition, int]) -> Offsets:
+    def _list_offsets(self, specs: Mapping[Partition, int]) -> Offsets:
         """Return the requested offset of each partition.
 
         Args:
-            asked: For each partition `EARLIEST`, `LATEST` or a timestamp (ms).
+            specs: For each partition `EARLIEST`, `LATEST` or a timestamp (ms).
 
         Returns:
             For a timestamp, the offset of the first record at or after it, or -1 if there is no
@@ -118,9 +118,9 @@ class Partitions(ABC):
         Raises:
             SourceError: No broker responds.
         """
-        asked = dict.fromkeys(partitions, LATEST)
+        specs = dict.fromkeys(partitions, LATEST)
         for left in reversed(range(self.options.offset_tries)):
-            found = self._list_offsets(asked)
+            found = self._list_offsets(specs)
             if not left or all(found[each] >= known.get(each, 0) for each in found):
                 break
             time.sleep(self.options.offset_retry_seconds)
@@ -156,8 +156,8 @@ class Partitions(ABC):
 
     def _fixed(self, offsets: Offsets) -> Offsets:
         """Replace `EARLIEST` and `LATEST` by the current offsets."""
-        asked = {each: at for each, at in offsets.items() if at in (EARLIEST, LATEST)}
-        return offsets | self._list_offsets(asked)
+        specs = {each: at for each, at in offsets.items() if at in (EARLIEST, LATEST)}
+        return offsets | self._list_offsets(specs)
 
     def _at(self, timestamps: Offsets, or_latest: bool) -> Offsets:
         """Return the first offset of each partition at or after its timestamp."""
@@ -197,16 +197,16 @@ class WirePartitions(Partitions):
         All topics are requested, because a request for a single name may create the topic.
         """
         try:
-            found = self.client.list_topics(timeout=ANSWER_SECONDS)
+            found = self.client.list_topics(timeout=REQUEST_SECONDS)
         except KafkaException as error:
             raise self._unreachable(error) from None
         return {name: range(len(topic.partitions)) for name, topic in found.topics.items()}
 
-    def _list_offsets(self, asked: Mapping[Partition, int]) -> Offsets:
-        give_up_at = time.monotonic() + ANSWER_SECONDS
+    def _list_offsets(self, specs: Mapping[Partition, int]) -> Offsets:
+        give_up_at = time.monotonic() + REQUEST_SECONDS
         while True:
             try:
-                return self._list_offsets_once(asked)
+                return self._list_offsets_once(specs)
             except LeaderChange as error:
                 if time.monotonic() > give_up_at:
                     raise
@@ -214,13 +214,13 @@ class WirePartitions(Partitions):
             time.sleep(RETRY_BACKOFF_SECONDS)
             self._topics()  # refreshes the leaders in the client's metadata
 
-    def _list_offsets_once(self, asked: Mapping[Partition, int]) -> Offsets:
-        if not asked:
+    def _list_offsets_once(self, specs: Mapping[Partition, int]) -> Offsets:
+        if not specs:
             return {}
         answers = self.client.list_offsets(
-            {TopicPartition(*each): _spec(at) for each, at in asked.items()},
+            {TopicPartition(*each): _spec(at) for each, at in specs.items()},
             isolation_level=self.isolation,
-            request_timeout=ANSWER_SECONDS,
+            request_timeout=REQUEST_SECONDS,
         )
         found: Offsets = {}
         for each, answer in answers.items():

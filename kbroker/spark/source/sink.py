@@ -93,14 +93,14 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     for name, allowed in _TYPES.items():
         if name == "topic" and topic is not None:
             continue
-        if name in fields and not any(_same(fields[name], kind) for kind in allowed):
+        if name in fields and not any(_are_equal_types(fields[name], kind) for kind in allowed):
             raise OptionError(
                 f"{name} attribute unsupported type {fields[name].simpleString()}. {name} must be "
                 f"a(n) {' or '.join(kind.simpleString() for kind in allowed)}"
             )
 
 
-def _same(given: DataType, wanted: DataType) -> bool:
+def _are_equal_types(given: DataType, wanted: DataType) -> bool:
     """Return True if the types are equal except for nullability."""
     return bool(given.simpleString() == wanted.simpleString())
 

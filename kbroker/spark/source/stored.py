@@ -121,10 +121,10 @@ class StoredLog:
     @property
     def start(self) -> int:
         """First readable offset."""
-        bases = self.bases()
+        bases = self.segment_bases()
         return max(self.checkpointed_start, bases[0] if bases else self.high_watermark)
 
-    def bases(self) -> list[int]:
+    def segment_bases(self) -> list[int]:
         """Return the base offsets of the current segments.
 
         Raises:
@@ -195,7 +195,7 @@ class StoredLog:
 
     def headers(self, start: int, end: int) -> Iterator[tuple[File, Position, BatchHeader]]:
         """Yield file, position and header of the batches with records between two offsets."""
-        bases = self.bases()
+        bases = self.segment_bases()
         for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
             if start >= end or base >= end:
                 return
@@ -223,13 +223,13 @@ class StoredLog:
         high = index.position(last + 1) if last + 1 < len(index) else size
         return low, high, index
 
-    def cuts(self, start: int, end: int, bytes_wanted: int) -> Iterator[int]:
+    def split_offsets(self, start: int, end: int, bytes_wanted: int) -> Iterator[int]:
         """Yield offsets that split a range at batch boundaries into pieces of about `bytes_wanted`.
 
         The offsets come from the indexes. A wrong index leads to unequal pieces, but never to wrong
         records.
         """
-        bases = [base for base in self.bases() if base < end]
+        bases = [base for base in self.segment_bases() if base < end]
         gathered = 0
         for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
             try:
@@ -250,7 +250,7 @@ class StoredLog:
     def size(self, start: int, end: int) -> int:
         """Return the approximate size in bytes of the records between two offsets."""
         total = 0
-        bases = [base for base in self.bases() if base < end]
+        bases = [base for base in self.segment_bases() if base < end]
         for base in bases[max(bisect_right(bases, start) - 1, 0) :]:
             with suppress(FileNotFoundError):
                 low, high, _ = self.extent(base, start, end)
@@ -270,7 +270,7 @@ class StoredLog:
         known = sorted(offset for offset, suffix in names if suffix == SNAPSHOT)
         start, producers = Snapshots(FILES, self.directory, known).newest(self.start, end, 0)
         aborted: list[AbortedTransaction] = []
-        for base in self.bases():
+        for base in self.segment_bases():
             if base < start:
                 aborted += aborted_before(self._read_index(base, TXN_INDEX), start)
         for file, position, header in self.headers(start, end):
@@ -284,7 +284,7 @@ class StoredLog:
     def first_at_or_after(self, timestamp: int, end: int) -> FoundRecord | None:
         """Return the first record before offset `end` that is not older than `timestamp` (ms)."""
         log_start = self.start
-        bases = self.bases()
+        bases = self.segment_bases()
         for number, base in enumerate(bases):
             behind = min(end, bases[number + 1] if number + 1 < len(bases) else end)
             older = self._older_until(base, timestamp)

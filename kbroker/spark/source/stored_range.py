@@ -89,7 +89,7 @@ class StoredRange:
         segment has vanished, the directory is listed again.
         """
         for _ in range(LISTINGS_MAX):
-            bases = self.log.bases()
+            bases = self.log.segment_bases()
             for base in bases[max(bisect_right(bases, self.position) - 1, 0) :]:
                 if self.position >= self._end or base >= self._end:
                     return

@@ -30,7 +30,7 @@ from .client import Settings, create_client, reads_committed, settings
 from .loss import report
 from .offsets import OffsetRange
 from .options import SourceOptions
-from .partitions import ANSWER_SECONDS, SourceError, WirePartitions
+from .partitions import REQUEST_SECONDS, SourceError, WirePartitions
 
 # Maximum time that one consume call waits for the requested number of records.
 CONSUME_SECONDS = 0.05
@@ -220,7 +220,7 @@ class _RangeReader:
     def _watermarks(self) -> tuple[int, int]:
         where = TopicPartition(self.wanted.topic, self.wanted.partition)
         try:
-            low, high = self.consumer.get_watermark_offsets(where, timeout=ANSWER_SECONDS)
+            low, high = self.consumer.get_watermark_offsets(where, timeout=REQUEST_SECONDS)
         except KafkaException as error:
             raise SourceError(f"{self._where()}: {error.args[0].str()}") from None
         return low, high

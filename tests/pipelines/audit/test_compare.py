@@ -92,7 +92,7 @@ async def test_each_planted_error_is_found_and_no_other(name: str) -> None:
     for size in (1, 2, 3, 7, 17, 18, 100):
         for cuts in ((), (17,), (18,), tuple(range(COUNT))):
             counts, compared, findings = await compare(pieces(SOUND, cuts), as_files(planted, size))
-            assert counts == expected, (size, cuts, findings.words())
+            assert counts == expected, (size, cuts, findings.text())
             lost = sum(expected.get(kind, 0) for kind in (Kind.MISSING, Kind.DIFFERENT))
             assert compared.equal == COUNT - lost
 
@@ -127,8 +127,8 @@ async def test_records_lost_by_topic_are_excused() -> None:
     )
     assert counts == {Kind.EXTRA: 2}
     assert compared.excused == {Reason.COMPACTION: 2, Reason.DELETED: 6}
-    assert "a transaction marker" in findings.words()
-    assert "was aborted" in findings.words()
+    assert "a transaction marker" in findings.text()
+    assert "was aborted" in findings.text()
 
 
 async def test_explained_gaps_of_copy_are_excused() -> None:

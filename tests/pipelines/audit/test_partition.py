@@ -173,7 +173,7 @@ def test_batch_with_wrong_crc_is_found() -> None:
     assert found.kinds == {Kind.CRC: 1}
     assert found.offsets == [*range(10), *range(20, 30)]
     assert found.facts.absent == {Reason.DAMAGED: 10}
-    assert "10 to 19" in found.findings.words()
+    assert "10 to 19" in found.findings.text()
 
 
 def test_unreadable_records_with_valid_crc_are_found() -> None:
@@ -216,7 +216,7 @@ def test_unreadable_rest_of_partition_is_one_finding() -> None:
     findings = Findings()
     audit = PartitionAudit(facts, findings, compacted=False, committed=True)
     list(audit.read(Fetched(("t", 0), data(0), {}, 0, 10)))
-    audit.unreadable("KAFKA_STORAGE_ERROR")
+    audit.report_unreadable("KAFKA_STORAGE_ERROR")
     audit.finish()
     assert findings.counts == {Kind.DAMAGED: 1}
     assert facts.absent == {Reason.DAMAGED: 40}
@@ -242,7 +242,7 @@ def of_producer(offset: int, sequence: int, epoch: int = 0, count: int = COUNT) 
 def test_repeated_and_skipped_sequences_are_found(second: bytes, words: str) -> None:
     found = Audited([of_producer(0, 0), second], end=20)
     assert found.kinds == ({Kind.SEQUENCE: 1} if words else {})
-    assert words in found.findings.words()
+    assert words in found.findings.text()
 
 
 def test_sequences_wrap_and_start_at_any_number() -> None:
@@ -253,7 +253,7 @@ def test_sequences_wrap_and_start_at_any_number() -> None:
 
 def test_batch_of_fenced_producer_is_found() -> None:
     found = Audited([of_producer(0, 0, epoch=2), of_producer(10, 10, epoch=1)], end=20)
-    assert "fenced" in found.findings.words()
+    assert "fenced" in found.findings.text()
 
 
 def test_compacted_topic_allows_skipped_but_not_repeated_sequences() -> None:
@@ -273,5 +273,5 @@ def test_any_sequence_is_accepted_after_skipped_batches() -> None:
     audit = PartitionAudit(facts, findings, compacted=False, committed=True)
     for batch, log_start, end in ((of_producer(0, 0), 0, 10), (of_producer(30, 30), 30, 40)):
         list(audit.read(Fetched(("t", 0), batch, {}, log_start, end)))
-    assert not findings, findings.words()
+    assert not findings, findings.text()
     assert facts.absent == {Reason.DELETED: 20}

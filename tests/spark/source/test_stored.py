@@ -156,7 +156,7 @@ def test_small_tasks_read_all_records_despite_invalid_indexes(
 
 
 def test_tasks_are_split_by_bytes_and_by_rows(directory: Directory) -> None:
-    cuts = list(directory.log.cuts(0, 100, 300))
+    cuts = list(directory.log.split_offsets(0, 100, 300))
     limited = directory.options(maxRecordsPerPartition="5")
 
     sizes = [end - start for start, end in pairwise([0, *cuts, 100])]

@@ -40,13 +40,13 @@ class StockService:
             while not self._stopping.is_set():
                 message = self._consumer.poll(0.1)
                 if message is not None and message.error() is None:
-                    self._work_on(message, database)
+                    self._process(message, database)
                     self._commit(message)
 
     def stop(self) -> None:
         self._stopping.set()
 
-    def _work_on(self, message: Message, database: sqlite3.Connection) -> None:
+    def _process(self, message: Message, database: sqlite3.Connection) -> None:
         try:
             shipment = json.loads(message.value())
             row = shipment["id"], shipment["item"], int(shipment["amount"])

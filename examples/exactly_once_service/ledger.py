@@ -55,19 +55,19 @@ class LedgerService:
             while not self._stopping.is_set():
                 message = self._consumer.poll(0.1)
                 if message is not None and message.error() is None:
-                    self._work_on(message)
+                    self._process(message)
 
     def stop(self) -> None:
         self._stopping.set()
 
-    def _work_on(self, message: Message) -> None:
+    def _process(self, message: Message) -> None:
         try:
             self._book(message)
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
                 raise
             self._producer.abort_transaction()
-            # The transaction was aborted: the payment is delivered again, possibly elsewhere.
+            # The transaction was aborted: the payment is delivered again, possibly to another instance.
             with suppress(KafkaException):
                 self._consumer.seek(position(message, message.offset()))
 

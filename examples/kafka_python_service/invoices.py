@@ -45,14 +45,14 @@ class InvoiceService:
                 batch = self._consumer.poll(timeout_ms=100)
                 for orders in batch.values():
                     for order in orders:
-                        self._work_on(order)
+                        self._process(order)
                 if batch:
                     self._commit()
 
     def stop(self) -> None:
         self._stopping.set()
 
-    def _work_on(self, order: Any) -> None:
+    def _process(self, order: Any) -> None:
         try:
             topic, value = "invoices", invoice_for(order.value)
         except (ValueError, KeyError, TypeError):

@@ -34,9 +34,9 @@ def arguments(description: str | None, *, rows: int) -> argparse.Namespace:
     parser.add_argument(
         "--directory", type=Path, help="directory for checkpoints; a temporary one by default"
     )
-    asked = parser.parse_args()
-    asked.directory = asked.directory or Path(tempfile.mkdtemp(prefix="kbroker-example-"))
-    return asked
+    options = parser.parse_args()
+    options.directory = options.directory or Path(tempfile.mkdtemp(prefix="kbroker-example-"))
+    return options
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 PARTITIONS = 4
-_PATIENCE_S = 30
+_TIMEOUT_S = 30
 
 
 class Record(NamedTuple):
@@ -38,7 +38,7 @@ def create(
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 4})
     made = admin.create_topics([NewTopic(name, partitions, config=config) for name in names])
     for name, future in made.items():
-        if error := future.exception(_PATIENCE_S):
+        if error := future.exception(_TIMEOUT_S):
             raise SystemExit(
                 f"Topic {name} cannot be created at {bootstrap}: {error}. Delete the topics of an "
                 "earlier run, or use a new broker: kbroker run -- python -m ..."
@@ -69,8 +69,8 @@ def send(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
 
     for record in records:
         _produce(producer, topic, record, on_delivery)
-    if unsent := producer.flush(_PATIENCE_S):
-        failed.append(f"{unsent} records were not acknowledged within {_PATIENCE_S} s")
+    if unsent := producer.flush(_TIMEOUT_S):
+        failed.append(f"{unsent} records were not acknowledged within {_TIMEOUT_S} s")
     if failed:
         raise RuntimeError(f"Topic {topic} did not accept all records: {failed[0]}")
 
@@ -110,13 +110,13 @@ def read(bootstrap: str, topic: str) -> Iterator[Record]:
         }
     )
     try:
-        partitions = consumer.list_topics(topic, _PATIENCE_S).topics[topic].partitions
+        partitions = consumer.list_topics(topic, _TIMEOUT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
         at_end: set[int] = set()
         while len(at_end) < len(partitions):
-            message = consumer.poll(_PATIENCE_S)
+            message = consumer.poll(_TIMEOUT_S)
             if message is None:
-                raise RuntimeError(f"No records of topic {topic} for {_PATIENCE_S} s.")
+                raise RuntimeError(f"No records of topic {topic} for {_TIMEOUT_S} s.")
             if (error := message.error()) is None:
                 yield Record(
                     message.key(),

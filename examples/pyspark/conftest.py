@@ -18,7 +18,7 @@ QUIET = Path(__file__).with_name("log4j2.properties")
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Return a quiet session on two cores and local interfaces that retries failed tasks.
+    """Return a session that prints only errors, uses two cores, and retries failed tasks.
 
     KBROKER_SPARK_JARS may name a directory with the connector's jars, if no Maven repository is
     reachable.

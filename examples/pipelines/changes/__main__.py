@@ -15,29 +15,33 @@ from kbroker.spark import session
 from . import TABLES, capture, database, rebuild
 
 
-def main(asked: argparse.Namespace) -> int:
-    path = asked.directory / "flights.db"
-    asked.directory.mkdir(exist_ok=True)
-    capture.create_topics(asked.bootstrap)
+def main(options: argparse.Namespace) -> int:
+    path = options.directory / "flights.db"
+    options.directory.mkdir(exist_ok=True)
+    capture.create_topics(options.bootstrap)
     database.make(path)
     spark = session("changes", quick=True)
-    changes = capture.capture(path, asked.bootstrap)
-    for seed in (asked.seed, asked.seed + 1):
-        database.change(path, seed, asked.rows // 2)
-        changes += capture.capture(path, asked.bootstrap)
+    changes = capture.capture(path, options.bootstrap)
+    for seed in (options.seed, options.seed + 1):
+        database.change(path, seed, options.rows // 2)
+        changes += capture.capture(path, options.bootstrap)
     with program.timed("changes -> tables", changes):
         program.drain(
             [
                 rebuild.start(
-                    spark, asked.bootstrap, asked.directory, source=asked.format, batch_rows=5_000
+                    spark,
+                    options.bootstrap,
+                    options.directory,
+                    source=options.format,
+                    batch_rows=5_000,
                 )
             ]
         )
     truth = database.tables(path)
     found = {}
     for table in TABLES:
-        kept = rebuild.kept_table(spark, asked.directory, table)
-        now = rebuild.table_now(spark, asked.bootstrap, table, source=asked.format)
+        kept = rebuild.kept_table(spark, options.directory, table)
+        now = rebuild.table_now(spark, options.bootstrap, table, source=options.format)
         found[f"{table.name}, kept up to date"] = rebuild.rows_by_key(kept, table)
         found[f"{table.name}, from the whole topic"] = rebuild.rows_by_key(now, table)
     return program.verdict(found, {name: truth[name.partition(",")[0]] for name in found})

@@ -3,9 +3,9 @@
 Usage: python -m changes.capture --database FILE --bootstrap HOST:PORT
 
 The changes of a round and the number of its last change are one Kafka transaction. A killed process
-leaves its transaction open. The next process has the same transactional ID: it aborts this
-transaction, reads the last committed number, and continues after it. Read_committed consumers
-therefore see every change once.
+leaves its transaction open. The next process has the same transactional ID. It aborts the open
+transaction, reads the last committed number, and continues with the next change. Read_committed
+consumers therefore see every change once.
 
 A deleted row is a change without `after`, followed by a record without a value, with which
 compaction removes the key. The header `change` identifies each record.
@@ -27,7 +27,7 @@ from . import POSITIONS, TABLES, database
 _TRANSACTIONAL_ID = "changes.capture"
 _TOPICS = {table.name: table.topic for table in TABLES}
 _NEXT = "SELECT * FROM outbox WHERE sequence > ? ORDER BY sequence LIMIT ?"
-_PATIENCE_S = 60
+_TIMEOUT_S = 60
 
 
 def create_topics(bootstrap: str) -> None:
@@ -58,7 +58,7 @@ def capture(path: Path, bootstrap: str, round_size: int = 500) -> int:
             "partitioner": "murmur2_random",
         }
     )
-    producer.init_transactions(_PATIENCE_S)  # aborts an open transaction of an earlier process
+    producer.init_transactions(_TIMEOUT_S)  # aborts an open transaction of an earlier process
     begin: int = topics.latest(bootstrap, POSITIONS).get("outbox", 0)
     position = begin
     with database.connect(path) as opened:
@@ -68,7 +68,7 @@ def capture(path: Path, bootstrap: str, round_size: int = 500) -> int:
             for change in changes:
                 _produce(producer, *change)
             producer.produce(POSITIONS, str(position).encode(), b"outbox")
-            producer.commit_transaction(_PATIENCE_S)
+            producer.commit_transaction(_TIMEOUT_S)
             _delete_captured(opened, position)
             print(f"captured up to change {position}", flush=True)
     return position - begin
@@ -98,8 +98,8 @@ def main() -> None:
     parser.add_argument("--database", type=Path, required=True)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--round-size", type=int, default=500)
-    asked = parser.parse_args()
-    capture(asked.database, asked.bootstrap, asked.round_size)
+    options = parser.parse_args()
+    capture(options.database, options.bootstrap, options.round_size)
 
 
 if __name__ == "__main__":

@@ -17,26 +17,26 @@ from kbroker.spark import session
 from . import CLICKS, LATE, SESSIONS, generate, pipeline, truth
 
 
-def main(asked: argparse.Namespace) -> int:
-    topics.create(asked.bootstrap, [CLICKS])
-    topics.create(asked.bootstrap, [SESSIONS, LATE], compacted=True)
-    stream = generate.clicks(asked.seed, asked.rows)
-    topics.send(asked.bootstrap, CLICKS, generate.records(stream))
+def main(options: argparse.Namespace) -> int:
+    topics.create(options.bootstrap, [CLICKS])
+    topics.create(options.bootstrap, [SESSIONS, LATE], compacted=True)
+    stream = generate.clicks(options.seed, options.rows)
+    topics.send(options.bootstrap, CLICKS, generate.records(stream))
 
     start = partial(
         pipeline.start,
         session("clicks", quick=True),
-        asked.bootstrap,
-        asked.directory,
-        source=asked.format,
-        batch_rows=asked.rows // 3,
+        options.bootstrap,
+        options.directory,
+        source=options.format,
+        batch_rows=options.rows // 3,
     )
-    with program.timed("clicks -> sessions", asked.rows):
+    with program.timed("clicks -> sessions", options.rows):
         program.drain(start())
-    topics.send(asked.bootstrap, CLICKS, generate.heartbeats(stream))
+    topics.send(options.bootstrap, CLICKS, generate.heartbeats(stream))
     program.drain(start())
     return program.verdict(
-        {name: topics.latest(asked.bootstrap, name) for name in (SESSIONS, LATE)},
+        {name: topics.latest(options.bootstrap, name) for name in (SESSIONS, LATE)},
         {SESSIONS: truth.sessions(stream), LATE: truth.late(stream)},
     )
 

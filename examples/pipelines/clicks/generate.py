@@ -30,7 +30,7 @@ class Click(NamedTuple):
     page: str
     # Time of the click.
     time_ms: int
-    # Time at which it was sent: the record's timestamp.
+    # Time at which the click was sent: the record's timestamp.
     arrival_ms: int
 
 

@@ -1,4 +1,4 @@
-"""Plain Python computation of the same sessions."""
+"""Expected sessions and late clicks, computed in plain Python."""
 
 from __future__ import annotations
 

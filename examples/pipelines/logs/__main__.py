@@ -24,29 +24,29 @@ def bad_entries(bootstrap: str) -> Counter[tuple[str, bytes]]:
     return Counter((record.headers["reason"].decode(), record.value or b"") for record in records)
 
 
-def main(asked: argparse.Namespace) -> int:
-    topics.create(asked.bootstrap, [LOGS])
-    topics.create(asked.bootstrap, [BAD, ERRORS], compacted=True)
-    made = generate.entries(asked.seed, asked.rows)
-    topics.send(asked.bootstrap, LOGS, ship.records(generate.log_files(made)))
+def main(options: argparse.Namespace) -> int:
+    topics.create(options.bootstrap, [LOGS])
+    topics.create(options.bootstrap, [BAD, ERRORS], compacted=True)
+    made = generate.entries(options.seed, options.rows)
+    topics.send(options.bootstrap, LOGS, ship.records(generate.log_files(made)))
     spark = session("logs", quick=True)
     start = partial(
         pipeline.start,
         spark,
-        asked.bootstrap,
-        asked.directory,
-        source=asked.format,
-        batch_rows=asked.rows // 3,
+        options.bootstrap,
+        options.directory,
+        source=options.format,
+        batch_rows=options.rows // 3,
     )
     with program.timed("logs -> error rates", len(made)):
         program.drain(start())
-    directory = asked.directory / "lake"
+    directory = options.directory / "lake"
     with program.timed("logs -> lake", len(made)):
-        program.drain([lake.archive(spark, asked.bootstrap, directory, source=asked.format)])
+        program.drain([lake.archive(spark, options.bootstrap, directory, source=options.format)])
     return program.verdict(
         {
-            ERRORS: topics.latest(asked.bootstrap, ERRORS),
-            BAD: bad_entries(asked.bootstrap),
+            ERRORS: topics.latest(options.bootstrap, ERRORS),
+            BAD: bad_entries(options.bootstrap),
             "lake": Counter(lake.search(directory)),
         },
         {

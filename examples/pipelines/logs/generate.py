@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     message: str
     # Lines of a stack trace; empty without one.
     detail: str
-    # Why it cannot be parsed; None for a valid entry.
+    # Why the entry cannot be parsed; None for a valid entry.
     reason: str | None
     # The original entry: one or several lines.
     raw: bytes

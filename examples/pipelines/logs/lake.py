@@ -1,4 +1,4 @@
-"""Archive of all original entries in a lake, and a search in it."""
+"""Archive of all original entries in a lake, and a full-text search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain Python computation of the same results from the generator's data, without parsing."""
+"""Expected results, computed in plain Python from the generator's data without parsing."""
 
 from __future__ import annotations
 

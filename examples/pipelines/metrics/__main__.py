@@ -16,23 +16,23 @@ from kbroker.spark import session
 from . import METRICS, WIDTHS, generate, pipeline, truth
 
 
-def main(asked: argparse.Namespace) -> int:
-    topics.create(asked.bootstrap, [METRICS])
-    topics.create(asked.bootstrap, WIDTHS, compacted=True)
-    made = generate.readings(asked.seed, asked.rows)
-    topics.send(asked.bootstrap, METRICS, generate.records(made))
+def main(options: argparse.Namespace) -> int:
+    topics.create(options.bootstrap, [METRICS])
+    topics.create(options.bootstrap, WIDTHS, compacted=True)
+    made = generate.readings(options.seed, options.rows)
+    topics.send(options.bootstrap, METRICS, generate.records(made))
     spark = session("metrics", quick=True)
     with program.timed("metrics -> windows", len(made)):
         program.drain(
             pipeline.start(
                 spark,
-                asked.bootstrap,
-                asked.directory,
-                source=asked.format,
-                batch_rows=asked.rows // 3,
+                options.bootstrap,
+                options.directory,
+                source=options.format,
+                batch_rows=options.rows // 3,
             )
         )
-    found = {topic: topics.latest(asked.bootstrap, topic) for topic in WIDTHS}
+    found = {topic: topics.latest(options.bootstrap, topic) for topic in WIDTHS}
     return program.verdict(found, truth.windows(made))
 
 

@@ -1,4 +1,4 @@
-"""Plain Python computation of the same windows."""
+"""Expected windows, computed in plain Python."""
 
 from __future__ import annotations
 

@@ -86,12 +86,12 @@ class Parent:
 
     def __init__(self, hurry_at: int) -> None:
         self.hurry_at = hurry_at
-        self.asked = 0
+        self.queries = 0
 
     def received(self, command: str) -> bool:
         assert command == "hurry"
-        self.asked += 1
-        return self.asked >= self.hurry_at
+        self.queries += 1
+        return self.queries >= self.hurry_at
 
 
 def test_rate_is_limited_until_parent_sends_hurry(monkeypatch: pytest.MonkeyPatch) -> None:

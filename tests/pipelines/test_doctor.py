@@ -241,8 +241,8 @@ def test_packages_prints_coordinates_or_jars(
     assert kbroker("packages", "--submit") == (0, f"--jars {directory / NAMES[0]}\n")
     assert kbroker("packages", "--conf") == (0, f"spark.jars={directory / NAMES[0]}\n")
     put(directory, *NAMES)
-    status, said = kbroker("packages", "--jars-dir", str(directory))
-    assert (status, said.splitlines()[-1]) == (0, f"export {JARS_VARIABLE}={directory}")
+    status, output = kbroker("packages", "--jars-dir", str(directory))
+    assert (status, output.splitlines()[-1]) == (0, f"export {JARS_VARIABLE}={directory}")
 
 
 def test_packages_reports_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,11 +265,11 @@ def test_doctor_exit_status_reflects_findings(
     assert kbroker("doctor") == (0, "ok    Java        17\n")
     log = tmp_path / "job.log"
     log.write_text("all is well\n")
-    status, said = kbroker("doctor", str(log))
-    assert (status, said.splitlines()[0]) == (0, "No known failure found in 1 lines.")
-    status, said = kbroker("doctor", "-", typed="x\nFailed to find data source: kafka.\n")
+    status, output = kbroker("doctor", str(log))
+    assert (status, output.splitlines()[0]) == (0, "No known failure found in 1 lines.")
+    status, output = kbroker("doctor", "-", typed="x\nFailed to find data source: kafka.\n")
     assert status == 1
-    assert said.startswith("line 2: Failed to find data source: kafka.\n  Spark has no Kafka")
+    assert output.startswith("line 2: Failed to find data source: kafka.\n  Spark has no Kafka")
     noise = "Unable to load native-hadoop library for your platform\n"
     assert kbroker("doctor", "-", typed=noise)[0] == 0
     monkeypatch.setattr(doctor, "run", lambda: iter([Result("Java", "11", "install 17")]))

@@ -15,7 +15,7 @@ session = importlib.import_module("kbroker.spark.session")
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("jvm_output", "kind"),
     [
         ("unresolved dependency: org.apache.spark#spark-sql-kafka-0-10_2.13;4.3.0: not found",
          NoConnectorError),
@@ -24,8 +24,8 @@ session = importlib.import_module("kbroker.spark.session")
     ],
 )  # fmt: skip
 def test_missing_connector_raises_its_own_error(
-    said: str, kind: type[ConnectorError], monkeypatch: pytest.MonkeyPatch
+    jvm_output: str, kind: type[ConnectorError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "installed", lambda: Installed("4.3.0", Path("/spark"), "2.13"))
     monkeypatch.setattr(java, "default_java", lambda: java.Java(Path("/java"), 17))
-    assert type(session._start_error(said, RuntimeError("JAVA_GATEWAY_EXITED"))) is kind
+    assert type(session._start_error(jvm_output, RuntimeError("JAVA_GATEWAY_EXITED"))) is kind

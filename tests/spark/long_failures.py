@@ -75,17 +75,17 @@ def download(artifact: str, version: str, directory: Path) -> list[Path]:
 
 
 def test_matching_jars_cause_no_failure(right_jars: dict[str, Path]) -> None:
-    said = job(*right_jars.values())
-    assert serious(said) == []
-    assert said.endswith("9\n")
+    output = job(*right_jars.values())
+    assert serious(output) == []
+    assert output.endswith("9\n")
 
 
 @pytest.mark.parametrize(
     ("missing", "name"), [("commons-pool2", "no pool"), (jars.PROVIDER, "no token provider")]
 )
 def test_missing_jar_is_diagnosed(right_jars: dict[str, Path], missing: str, name: str) -> None:
-    said = job(*(path for artifact, path in right_jars.items() if artifact != missing))
-    assert serious(said)[0] == name
+    output = job(*(path for artifact, path in right_jars.items() if artifact != missing))
+    assert serious(output)[0] == name
 
 
 @pytest.mark.parametrize(("version", "name"), [("3.5.1", "wrong Scala"), ("2.4.8", "wrong Spark")])
@@ -140,16 +140,16 @@ def test_unsupported_java_is_diagnosed(right_jars: dict[str, Path]) -> None:
         pytest.skip(f"no Java is installed that Spark {version} does not run on")
     home = str(wrong[0].program.parent.parent)
     assert serious(job(*right_jars.values(), JAVA_HOME=home)) == ["Java too new"]
-    said = run("-c", "from kbroker.spark import session; session()", JAVA_HOME=home)
-    assert f"ConnectorError: Spark {version} does not run on Java {wrong[0].major}" in said
+    output = run("-c", "from kbroker.spark import session; session()", JAVA_HOME=home)
+    assert f"ConnectorError: Spark {version} does not run on Java {wrong[0].major}" in output
 
 
 def test_harmless_messages_of_working_session_are_known(right_jars: dict[str, Path]) -> None:
     """Spark prints warnings about settings, and the new topic is unknown at first."""
     with LocalBroker() as broker:
         broker.fault("Metadata", topic="made", error="UNKNOWN_TOPIC_OR_PARTITION").times(1)
-        said = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right_jars.values())))
-    found = {each.failure.name for each in explain(said)}
+        output = run("-c", JOB, broker.bootstrap_servers, ",".join(map(str, right_jars.values())))
+    found = {each.failure.name for each in explain(output)}
     name = socket.gethostname()
     on_loopback = {"loopback"} if socket.gethostbyname(name).startswith("127.") else set()
     assert found == {"native Hadoop", "topic made"} | on_loopback

@@ -137,11 +137,11 @@ def test_schemas_are_read_from_directory(tmp_path: Path) -> None:
 @contextmanager
 def registry(answers: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
     """Run a schema registry on a free port, and yield its address and the requests it gets."""
-    asked: list[tuple[str, str | None]] = []
+    requests: list[tuple[str, str | None]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append((self.path, self.headers["Authorization"]))
+            requests.append((self.path, self.headers["Authorization"]))
             answer = answers.get(self.path, 404)
             body = b"{}" if isinstance(answer, int) else json.dumps(answer).encode()
             self.send_response(answer if isinstance(answer, int) else 200)
@@ -155,7 +155,7 @@ def registry(answers: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
+            yield f"http://127.0.0.1:{server.server_port}", requests
         finally:
             server.shutdown()
             thread.join()
@@ -179,10 +179,10 @@ def test_schemas_are_read_from_registry() -> None:
         "/base/subjects/a%2Fmoney/versions/4": {"schema": json.dumps(MONEY)},
         "/base/schemas/ids/6": [1],
     }
-    with registry(answers) as (address, asked):
+    with registry(answers) as (address, requests):
         decoder = Decoder(address.replace("http://", "http://me:s%2Fcret@") + "/base/")
         assert [decoder.decode(OLD_VALUE)["id"] for _ in range(3)] == [1, 1, 1]
-        assert asked == [("/base/schemas/ids/1", "Basic bWU6cy9jcmV0")]
+        assert requests == [("/base/schemas/ids/1", "Basic bWU6cy9jcmV0")]
         body = b"\x04" + (1234).to_bytes(2, "big")
         assert decoder.decode(header_of(5) + body) == {"money": {"sum": Decimal("12.34")}}
         with pytest.raises(UnknownSchemaError, match="has no schema 9"):

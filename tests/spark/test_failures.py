@@ -220,17 +220,17 @@ def test_missing_jars_and_packages_are_explained(spark: SparkSession, tmp_path: 
     (line,) = (line for line in broken.splitlines() if line.startswith(": java.lang.NoClassDef"))
     assert serious(line) == ["connector broken"]
     assert serious(worker) == ["worker's interpreter"]
-    said = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "kbroker", "spark", "doctor", "-"],
         input=done.stderr,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert said.returncode == 1
-    assert "Spark has no Kafka connector" in said.stdout
-    assert "PYSPARK_PYTHON" in said.stdout
-    assert "connector broken" not in said.stdout
+    assert completed.returncode == 1
+    assert "Spark has no Kafka connector" in completed.stdout
+    assert "PYSPARK_PYTHON" in completed.stdout
+    assert "connector broken" not in completed.stdout
 
 
 SESSION = "from kbroker.spark import session; session(settings={settings!r})"
@@ -256,13 +256,13 @@ def test_missing_package_of_user_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [("-javaagent:/nowhere.jar", "/nowhere.jar"), ("-Xss1k", "stack size")],
 )
-def test_error_of_jvm_is_shown_when_it_does_not_start(options: str, words: str) -> None:
+def test_error_of_jvm_is_shown_when_it_does_not_start(options: str, message: str) -> None:
     done = python(SESSION.format(settings={"spark.driver.extraJavaOptions": options}))
     assert "ConnectorError: Spark does not start." in done.stderr
-    assert words in done.stderr
+    assert message in done.stderr
 
 
 def test_missing_java_is_reported() -> None:

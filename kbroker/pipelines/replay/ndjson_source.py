@@ -72,7 +72,7 @@ class NdjsonSource:
         return {STREAM: chunk.records[-1].offset + 1}
 
     def resume_hints(self, positions: Mapping[str, int]) -> list[str]:
-        return [f"leave out the first {positions.get(STREAM, 0)} lines"]
+        return [f"skip the first {positions.get(STREAM, 0)} lines"]
 
     @asynccontextmanager
     async def reading(

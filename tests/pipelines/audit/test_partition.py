@@ -230,7 +230,7 @@ def of_producer(offset: int, sequence: int, epoch: int = 0, count: int = COUNT) 
 
 
 @pytest.mark.parametrize(
-    ("second", "words"),
+    ("second", "message"),
     [
         (of_producer(10, 10), ""),
         (of_producer(10, 0, epoch=1), ""),
@@ -239,10 +239,10 @@ def of_producer(offset: int, sequence: int, epoch: int = 0, count: int = COUNT) 
         (of_producer(10, 4, epoch=1), "jumps from sequence -1 to 4"),
     ],
 )
-def test_repeated_and_skipped_sequences_are_found(second: bytes, words: str) -> None:
+def test_repeated_and_skipped_sequences_are_found(second: bytes, message: str) -> None:
     found = Audited([of_producer(0, 0), second], end=20)
-    assert found.kinds == ({Kind.SEQUENCE: 1} if words else {})
-    assert words in found.findings.text()
+    assert found.kinds == ({Kind.SEQUENCE: 1} if message else {})
+    assert message in found.findings.text()
 
 
 def test_sequences_wrap_and_start_at_any_number() -> None:

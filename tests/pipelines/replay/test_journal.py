@@ -79,8 +79,8 @@ class Command:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, said = process.communicate(timeout=PROCESS_SECONDS)
-    return process.returncode, said
+    _, stderr = process.communicate(timeout=PROCESS_SECONDS)
+    return process.returncode, stderr
 
 
 def order_of(records: list[KafkaRecord]) -> dict[int, list[bytes | None]]:
@@ -139,9 +139,9 @@ def test_replay_killed_at_any_moment_resumes_without_duplicates(
             broker.stop()
             broker.start()
     already_written = written(broker, topic)
-    status, said = command.run()
-    assert status == 0, said
-    assert f"{already_written:,} records are already written" in said
+    status, stderr = command.run()
+    assert status == 0, stderr
+    assert f"{already_written:,} records are already written" in stderr
     assert order_of(broker.records(topic)) == order_of(broker.records("whole"))
     assert "is finished" in command.run()[1]
 
@@ -156,8 +156,8 @@ def test_replay_waits_for_restarted_broker(broker: LocalBroker, lines: Path) -> 
     time.sleep(0.5)
     assert process.poll() is None
     broker.start()
-    status, said = ended(process)
-    assert status == 0, said
+    status, stderr = ended(process)
+    assert status == 0, stderr
     assert order_of(broker.records("copy")) == order_of(broker.records("orders"))
 
 
@@ -168,9 +168,9 @@ def test_replay_stopped_by_signal_prints_resume_options(broker: LocalBroker, lin
     process = Command(broker, "orders", "--to-topic", "copy", "--rate", "500").start()
     wait_for_some(broker, "copy", 50)
     process.send_signal(signal.SIGINT)
-    status, said = ended(process)
+    status, stderr = ended(process)
     assert status == 128 + signal.SIGINT
-    options = [text.split() for text in said.splitlines() if text.startswith("to resume: ")]
+    options = [text.split() for text in stderr.splitlines() if text.startswith("to resume: ")]
     assert len(options) == 3
     for words in options:
         done = Command(broker, "orders", "--to-topic", "copy", *words[2:]).run()
@@ -184,15 +184,15 @@ def test_failed_target_write_ends_replay_with_resume_hint(
 ) -> None:
     fault = broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic="copy")
     args = ["--ndjson", str(lines), "--to-topic", "copy"]
-    status, said = Command(broker, *args).run()
+    status, stderr = Command(broker, *args).run()
     assert (status, fault.hits) == (1, 1)
-    assert "leave out the first 0 lines" in said
-    assert "--progress FILE" in said
+    assert "skip the first 0 lines" in stderr
+    assert "--progress FILE" in stderr
     broker.fault("Produce", error="TOPIC_AUTHORIZATION_FAILED", topic="copy")
     command = Command(broker, *args, "--progress", str(tmp_path / "p"))
-    status, said = command.run()
+    status, stderr = command.run()
     assert status == 1
-    assert "run the same command to resume" in said
+    assert "run the same command to resume" in stderr
     assert command.run()[0] == 0
     assert len(broker.records("copy")) == COUNT
 
@@ -204,10 +204,10 @@ def test_progress_file_of_other_replay_is_rejected(
     progress = tmp_path / "p"
     args = ["--ndjson", str(lines), "--progress", str(progress), "--to-topic"]
     assert Command(broker, *args, "copy").run()[0] == 0
-    status, said = Command(broker, *args, "two", "--partitioner", "key").run()
+    status, stderr = Command(broker, *args, "two", "--partitioner", "key").run()
     assert status == 1
-    assert "belongs to another replay" in said
-    assert str(progress) in said
+    assert "belongs to another replay" in stderr
+    assert str(progress) in stderr
     progress.write_text("{}")
     assert "is not a progress file of a replay" in Command(broker, *args, "copy").run()[1]
 
@@ -230,11 +230,11 @@ def test_second_replay_with_same_progress_file_is_rejected(
     )
     first = command.start()
     wait_for_some(broker, "copy", 1)
-    status, said = command.run()
+    status, stderr = command.run()
     first.kill()
     ended(first)
     assert status == 1
-    assert f"another replay is using {progress}" in said
+    assert f"another replay is using {progress}" in stderr
 
 
 def test_recreated_target_topic_is_rejected(
@@ -249,6 +249,6 @@ def test_recreated_target_topic_is_rejected(
     progress.write_text(json.dumps(state | {"finished": False}))
     broker.delete_topic("copy")
     broker.create_topic("copy", 3)
-    status, said = command.run()
+    status, stderr = command.run()
     assert status == 1
-    assert "the topic was created again" in said
+    assert "the topic was created again" in stderr

@@ -172,12 +172,12 @@ def test_records_outside_supported_years_are_dead_letters(
     table = pq.read_table(tmp_path / layout.POISON / "t").flatten()
     offsets = [at for at, each in enumerate(times) if each not in dated]
     assert sorted(table.column("record.offset").to_pylist()) == offsets
-    said = CliRunner().invoke(
+    result = CliRunner().invoke(
         main,
         [*("audit", "t", "-b", broker.bootstrap_servers), "--against-lake", str(tmp_path)],
         catch_exceptions=False,
     )
-    assert (said.exit_code, said.stdout.splitlines()[-1]) == (0, "clean"), said.output
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "clean"), result.output
     words = ["replay", "t", "--lake", str(tmp_path), "--to-topic", "again"]
     broker.create_topic("again", configs=limits)
     replayed = CliRunner().invoke(

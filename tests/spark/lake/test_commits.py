@@ -228,10 +228,10 @@ def test_journal_with_path_outside_lake_is_rejected(tmp_path: Path, journal: str
     }[way]
     good = str(reading.files(lake, "t")[0].path.relative_to(lake))
     for source, target in ((bad, "t/x"), (good, bad)):
-        said: dict[str, Any] = {"from": source, "to": target, "replaces": [bad]}
+        content: dict[str, Any] = {"from": source, "to": target, "replaces": [bad]}
         if journal == "journal.json":
-            said = {"batch": 9, "checkpoint": "c", "moves": [[source, target]], "totals": {}}
-        (lake / layout.PRIVATE / "t" / journal).write_text(json.dumps(said))
+            content = {"batch": 9, "checkpoint": "c", "moves": [[source, target]], "totals": {}}
+        (lake / layout.PRIVATE / "t" / journal).write_text(json.dumps(content))
         before = sorted(lake.rglob("*"))
         with pytest.raises(LakeError, match="is not below"):
             (Commits if journal == "journal.json" else Merges)(lake, "t")

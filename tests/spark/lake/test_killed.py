@@ -58,9 +58,9 @@ def test_archiver_killed_under_load_loses_and_duplicates_nothing(
     archived = sum(file.last - file.first + 1 for file in reading.files(tmp_path, "t"))
     assert archived < sum(ends)
 
-    said, errors = start(broker, tmp_path, "--once").communicate(timeout=WAIT_SECONDS)
+    output, errors = start(broker, tmp_path, "--once").communicate(timeout=WAIT_SECONDS)
 
-    assert "records of t in" in said, errors
+    assert "records of t in" in output, errors
     checked = check(tmp_path, "t")
     assert checked.problems == []
     bad = HOURS * len(BAD)
@@ -97,8 +97,8 @@ def test_signal_during_spark_start_ends_archiver_silently(
         assert time.monotonic() < give_up_at
         time.sleep(0.01)
     kill(archiving.pid, signal.SIGTERM)
-    said, errors = archiving.communicate(timeout=WAIT_SECONDS)
-    assert (archiving.returncode, said, errors) == (0, "", "")
+    output, errors = archiving.communicate(timeout=WAIT_SECONDS)
+    assert (archiving.returncode, output, errors) == (0, "", "")
     while Path(f"/proc/{java}").exists():
         assert time.monotonic() < give_up_at
         time.sleep(0.05)

@@ -101,10 +101,10 @@ def test_range_is_replayed_in_timestamp_order_to_one_partition(
 ) -> None:
     write_raw_lake(tmp_path)
     broker.create_topic("one", 1)
-    said = replay(
+    stderr = replay(
         broker, tmp_path, "--to-topic", "one", "--from", "@2026-03-01T10:03:00Z", "--to", "-42"
     ).stderr
-    assert "has 2 partitions, one has 1: partitions are selected by the keys" in said
+    assert "has 2 partitions, one has 1: partitions are selected by the keys" in stderr
     found = records(broker, "one", 0)
     times = [each.timestamp for each in found]
     assert times == sorted(times)

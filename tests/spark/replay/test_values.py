@@ -63,17 +63,17 @@ def broker() -> Iterator[LocalBroker]:
 
 def run(broker: LocalBroker, *options: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Replay into the topic `orders`."""
-    words = ["replay", "-b", broker.bootstrap_servers, "--to-topic", "orders", *options]
+    command = ["replay", "-b", broker.bootstrap_servers, "--to-topic", "orders", *options]
     return subprocess.run(
-        [sys.executable, "-m", "kbroker", *words],
+        [sys.executable, "-m", "kbroker", *command],
         check=False, capture_output=True, timeout=60, text=True, input=stdin,
     )  # fmt: skip
 
 
 def replay(broker: LocalBroker, *options: str, stdin: str = "") -> str:
     """Replay with the schema of orders-value, which must succeed. Return the standard error."""
-    words = ["--to-schema", "orders-value", "--to-registry", broker.schema_registry_url]
-    done = run(broker, *words, *options, stdin=stdin)
+    schema = ["--to-schema", "orders-value", "--to-registry", broker.schema_registry_url]
+    done = run(broker, *schema, *options, stdin=stdin)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -112,8 +112,8 @@ def test_ndjson_values_are_encoded_as_avro(broker: LocalBroker) -> None:
     price = {"sum": "1.25", "at": "2026-03-01T12:30:00Z"}
     first = {"id": 1, "who": "a", "raw": "\x00\u00ff", "price": price, "counts": {"x": 1}}
     text = lines(first, None, {"id": 2, "raw": ""}, {"id": 3, "who": "c"})
-    said = replay(broker, "--ndjson", "-", "--dry-run", stdin=text)
-    assert "4 records, " in said
+    stderr = replay(broker, "--ndjson", "-", "--dry-run", stdin=text)
+    assert "4 records, " in stderr
     assert broker.records("orders") == []
     replay(broker, "--ndjson", "-", stdin=text)
     third = {"id": 3, "who": "c", "raw": b"\xff", "price": None, "counts": {}}
@@ -135,44 +135,46 @@ def test_avro_lake_is_replayed_unchanged(
 
 
 def test_value_that_does_not_match_schema_is_reported(broker: LocalBroker) -> None:
-    words = ["--to-schema", "orders-value", "--to-registry", broker.schema_registry_url]
+    options = ["--to-schema", "orders-value", "--to-registry", broker.schema_registry_url]
     text = lines({"id": 1}, {"id": "x"})
     for more in ([], ["--dry-run"]):
-        said = refusal(broker, *words, "--ndjson", "-", *more, stdin=text)
+        stderr = refusal(broker, *options, "--ndjson", "-", *more, stdin=text)
         assert (
             "line 2 of <stdin> cannot be written as shop.Order (schema 2): id: 'x' is not an integer "
             "of 32 bits; correct it, exclude it with a filter, or name another --to-schema"
-        ) in said
+        ) in stderr
     broker.create_topic("source", 1)
     for value in (b'{"id": 1}', b"\x00no"):
         broker.produce("source", value)
-    said = refusal(broker, *words, "source")
-    assert "offset 1 of partition 0 of topic source cannot be written" in said
-    assert "not a JSON object" in said
+    stderr = refusal(broker, *options, "source")
+    assert "offset 1 of partition 0 of topic source cannot be written" in stderr
+    assert "not a JSON object" in stderr
     replay(broker, "source", "--filter-field", "id=.")
     assert [each["id"] for each in read(broker)] == [1]
 
 
 def test_unusable_schema_is_reported(broker: LocalBroker) -> None:
-    def said(subject: str, url: str = broker.schema_registry_url) -> str:
-        words = ["--ndjson", "-", "--to-registry", url, "--to-schema", subject]
-        text = refusal(broker, *words)
+    def error_for_subject(subject: str, url: str = broker.schema_registry_url) -> str:
+        options = ["--ndjson", "-", "--to-registry", url, "--to-schema", subject]
+        text = refusal(broker, *options)
         assert "--to-schema needs a subject whose newest schema is an Avro record" in text
         return text
 
     register(broker, "object", schema='{"type": "object"}', schemaType="JSON")
     register(broker, "text", schema='"string"')
-    assert "has no subject nothing; " in said("nothing")
-    assert "the newest schema of object is JSON, not AVRO; " in said("object")
-    assert "the schema is not a record; use a schema of type 'record'; " in said("text")
+    assert "has no subject nothing; " in error_for_subject("nothing")
+    assert "the newest schema of object is JSON, not AVRO; " in error_for_subject("object")
+    assert "the schema is not a record; use a schema of type 'record'; " in error_for_subject(
+        "text"
+    )
     with socket.socket() as unused_port:
         unused_port.bind(("127.0.0.1", 0))
         silent = f"http://bob:secret@127.0.0.1:{unused_port.getsockname()[1]}"
-        found = said("orders-value", silent)
-    assert "no valid response from the schema registry" in found
-    assert "secret" not in found
+        error = error_for_subject("orders-value", silent)
+    assert "no valid response from the schema registry" in error
+    assert "secret" not in error
     broker.registry_fault("GET", error=50001)
-    assert "returned 500 fault: error 50001" in said("orders-value")
+    assert "returned 500 fault: error 50001" in error_for_subject("orders-value")
 
 
 def test_schema_with_references_is_used(broker: LocalBroker) -> None:
@@ -203,8 +205,8 @@ def test_progress_file_of_other_subject_is_rejected(broker: LocalBroker, tmp_pat
 
 
 def test_registry_setting_of_profile_is_used(broker: LocalBroker) -> None:
-    words = ["--ndjson", "-", "--to-schema", "orders-value"]
+    options = ["--ndjson", "-", "--to-schema", "orders-value"]
     address = broker.schema_registry_url
-    done = run(broker, *words, "-X", f"schema.registry.url={address}", stdin=lines({"id": 1}))
+    done = run(broker, *options, "-X", f"schema.registry.url={address}", stdin=lines({"id": 1}))
     assert done.returncode == 0, done.stderr
     assert [each["id"] for each in read(broker)] == [1]

@@ -45,14 +45,14 @@ REJECTED_BY_BOTH = [
 
 
 @pytest.mark.parametrize(
-    ("given", "words"), REJECTED_BY_BOTH, ids=[words for _, words in REJECTED_BY_BOTH]
+    ("given", "message"), REJECTED_BY_BOTH, ids=[message for _, message in REJECTED_BY_BOTH]
 )
 def test_options_rejected_by_connector_are_rejected(
-    spark: SparkSession, given: dict[str, str], words: str
+    spark: SparkSession, given: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(Exception, match=words):
+    with pytest.raises(Exception, match=message):
         spark.read.format(FORMATS[0]).options(**SERVERS, **given).load().collect()
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         check(given)
 
 
@@ -72,7 +72,7 @@ def test_option_errors_reach_spark_user(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss must be true or false"),
         ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger must be an integer"),
@@ -88,9 +88,9 @@ def test_option_errors_reach_spark_user(spark: SparkSession) -> None:
         ({"kafka.batch.sise": "1"}, "No such configuration property"),
     ],
 )
-def test_invalid_option_values_are_rejected(given: dict[str, str], words: str) -> None:
+def test_invalid_option_values_are_rejected(given: dict[str, str], message: str) -> None:
     topics = {} if "subscribePattern" in given else {"subscribe": "a"}
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         check(topics | given)
 
 

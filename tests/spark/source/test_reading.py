@@ -62,11 +62,11 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("asked", OPTIONS, ids=lambda asked: " ".join(asked))
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options))
 def test_rows_equal_rows_of_connector(
-    spark: SparkSession, mixed: LocalBroker, asked: dict[str, str]
+    spark: SparkSession, mixed: LocalBroker, options: dict[str, str]
 ) -> None:
-    theirs, ours = (read(spark, kind, mixed, **asked) for kind in FORMATS)
+    theirs, ours = (read(spark, kind, mixed, **options) for kind in FORMATS)
     assert theirs
     assert ours == theirs
 
@@ -74,7 +74,7 @@ def test_rows_equal_rows_of_connector(
 def test_missing_topics_and_offsets_are_rejected_by_both_sources(
     spark: SparkSession, mixed: LocalBroker
 ) -> None:
-    refused: list[tuple[dict[str, str], str]] = [
+    rejected: list[tuple[dict[str, str], str]] = [
         ({"subscribe": "nowhere"}, "does not host this topic-partition"),
         ({"subscribe": "mixed", "startingTimestamp": "9" * 13}, "No offset matched from request"),
         (
@@ -83,9 +83,9 @@ def test_missing_topics_and_offsets_are_rejected_by_both_sources(
         ),
     ]
     for kind in FORMATS:
-        for asked, words in refused:
-            with pytest.raises(Exception, match=words):
-                read(spark, kind, mixed, **asked)
+        for options, message in rejected:
+            with pytest.raises(Exception, match=message):
+                read(spark, kind, mixed, **options)
         late = {"startingTimestamp": "9" * 13, "startingOffsetsByTimestampStrategy": "latest"}
         assert read(spark, kind, mixed, subscribe="mixed", **late) == []
 

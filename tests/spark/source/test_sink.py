@@ -81,7 +81,7 @@ def test_undelivered_record_fails_job(spark: SparkSession, shared: LocalBroker) 
 
 
 @pytest.mark.parametrize(
-    ("columns", "topic", "words"),
+    ("columns", "topic", "message"),
     [
         ("value bigint", "t", r"value attribute unsupported type bigint. value must be a\(n\) str"),
         ("value string", None, "topic option required when no 'topic' attribute is present"),
@@ -93,13 +93,13 @@ def test_undelivered_record_fails_job(spark: SparkSession, shared: LocalBroker) 
     ],
 )
 def test_invalid_columns_are_rejected_with_message_of_connector(
-    spark: SparkSession, columns: str, topic: str | None, words: str
+    spark: SparkSession, columns: str, topic: str | None, message: str
 ) -> None:
     empty = spark.createDataFrame([], columns)
     options = {"kafka.bootstrap.servers": "127.0.0.1:1"} | ({"topic": topic} if topic else {})
-    with pytest.raises(Exception, match=words):
+    with pytest.raises(Exception, match=message):
         empty.write.format("kafka").options(**options).mode("append").save()
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         check_columns(StructType.fromDDL(columns), topic)
 
 
@@ -119,7 +119,7 @@ def sending(broker: LocalBroker, topic: str | None, **kafka: str) -> TaskProduce
 
 
 @pytest.mark.parametrize(
-    ("record", "words"),
+    ("record", "message"),
     [
         (OutgoingRecord(None, None, None, b"v", None), "null topic present in the data"),
         (OutgoingRecord("two", -1, None, b"v", None), "Invalid partition: -1"),
@@ -127,11 +127,11 @@ def sending(broker: LocalBroker, topic: str | None, **kafka: str) -> TaskProduce
     ],
 )
 def test_row_without_valid_target_fails(
-    shared: LocalBroker, record: OutgoingRecord, words: str
+    shared: LocalBroker, record: OutgoingRecord, message: str
 ) -> None:
     if "two" not in shared.topics():
         shared.create_topic("two", 2)
-    with pytest.raises(DeliveryError, match=words):
+    with pytest.raises(DeliveryError, match=message):
         send(sending(shared, None), record)
 
 

@@ -68,7 +68,7 @@ def test_request_waits_for_unknown_leader(shared: LocalBroker) -> None:
     produce(shared, "leaderless", ["a"])
 
     @shared.on("Metadata", topic="leaderless", at="after")
-    def hide(response: MetadataResponse, asked: Any) -> MetadataResponse:
+    def hide(response: MetadataResponse, request: Any) -> MetadataResponse:
         if hits[:3] != [1, 1, 1]:
             hits.append(1)
             for topic in response.topics:

@@ -75,9 +75,9 @@ def test_command_results_equal_plain_python(
 
 def test_whole_command_runs_in_its_own_processes(tmp_path: Path) -> None:
     python = sys.executable
-    words = [python, "-m", "kbroker", "run", "--", python, "-m", command_of("logs")]
+    command = [python, "-m", "kbroker", "run", "--", python, "-m", command_of("logs")]
     with subprocess.Popen(
-        [*words, *arguments("logs", tmp_path)],
+        [*command, *arguments("logs", tmp_path)],
         cwd=EXAMPLES,
         env=os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1])},
         stdout=subprocess.PIPE,
@@ -95,7 +95,7 @@ def test_whole_command_runs_in_its_own_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("found", "expected"),
     [
         ({"a": 1, "b": 2}, ("things: 2, all equal to plain Python's", 0)),
         ({"a": 1}, ("things: 1 missing, 0 unexpected, 0 different, such as b", 1)),
@@ -104,9 +104,9 @@ def test_whole_command_runs_in_its_own_processes(tmp_path: Path) -> None:
     ],
 )
 def test_verdict_reports_differences(
-    found: dict[str, int], says: tuple[str, int], capsys: pytest.CaptureFixture[str]
+    found: dict[str, int], expected: tuple[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     import program
 
     status = program.verdict({"things": found}, {"things": {"a": 1, "b": 2}})
-    assert (capsys.readouterr().out.strip(), status) == says
+    assert (capsys.readouterr().out.strip(), status) == expected

@@ -55,7 +55,7 @@ BINARY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandResult:
     """Exit status and output of a command."""
 
     status: int
@@ -63,11 +63,11 @@ class Said:
     err: str
 
 
-def ask(broker: Broker, *args: str, stdin: str | None = None) -> Said:
+def ask(broker: Broker, *args: str, stdin: str | None = None) -> CommandResult:
     """Run a command against a broker."""
     environ = {"KBROKER_BOOTSTRAP": broker.address, "KBROKER_PROFILES": "/nonexistent"}
     done = CliRunner(env=environ).invoke(main, args, input=stdin, catch_exceptions=False)
-    return Said(done.exit_code, done.stdout, done.stderr)
+    return CommandResult(done.exit_code, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -119,20 +119,20 @@ STARTED_MS = time.time_ns() // 1_000_000
 
 ADDRESS = re.compile(r"127\.0\.0\.1:\d+|timestamp \d+")
 # The broker's own error message follows the error name.
-BROKERS_WORDS = re.compile(r"(kbroker: [A-Z_]+): .*")
+BROKER_MESSAGE = re.compile(r"(kbroker: [A-Z_]+): .*")
 
 
-def comparable(said: Said) -> tuple[int, Any, str]:
+def comparable(result: CommandResult) -> tuple[int, Any, str]:
     """Return a command's result without volatile values."""
     try:
-        value: Any = [without_volatile(json.loads(said.out))]
+        value: Any = [without_volatile(json.loads(result.out))]
     except ValueError:
-        lines = said.out.splitlines()
+        lines = result.out.splitlines()
         try:
             value = [without_volatile(json.loads(line)) for line in lines]
         except ValueError:
-            value = ADDRESS.sub("...", said.out)
-    return said.status, value, BROKERS_WORDS.sub(r"\1", ADDRESS.sub("...", said.err))
+            value = ADDRESS.sub("...", result.out)
+    return result.status, value, BROKER_MESSAGE.sub(r"\1", ADDRESS.sub("...", result.err))
 
 
 def without_volatile(value: Any) -> Any:
@@ -250,7 +250,9 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
 
 
 @pytest.fixture(scope="module")
-def answers(apache: Broker, ours: Broker) -> list[tuple[tuple[str, ...], int, Said, Said]]:
+def answers(
+    apache: Broker, ours: Broker
+) -> list[tuple[tuple[str, ...], int, CommandResult, CommandResult]]:
     """Return every command with its expected status and its results on both brokers."""
     return [
         (args, status, ask(ours, *args, stdin=stdin), ask(apache, *args, stdin=stdin))
@@ -259,7 +261,7 @@ def answers(apache: Broker, ours: Broker) -> list[tuple[tuple[str, ...], int, Sa
 
 
 def test_all_commands_have_same_output_on_both_brokers(
-    answers: list[tuple[tuple[str, ...], int, Said, Said]],
+    answers: list[tuple[tuple[str, ...], int, CommandResult, CommandResult]],
 ) -> None:
     different = []
     for args, status, our, their in answers:
@@ -269,13 +271,15 @@ def test_all_commands_have_same_output_on_both_brokers(
 
 
 def test_logdirs_lists_directory_and_partitions(
-    apache: Broker, ours: Broker, answers: list[tuple[tuple[str, ...], int, Said, Said]]
+    apache: Broker,
+    ours: Broker,
+    answers: list[tuple[tuple[str, ...], int, CommandResult, CommandResult]],
 ) -> None:
     """The brokers may store different numbers of bytes, but in the same directories."""
     for broker in (apache, ours):
-        said = ask(broker, "cluster", "logdirs", *JSON)
-        assert said.status == 0, said
-        (row,) = json.loads(said.out)
+        result = ask(broker, "cluster", "logdirs", *JSON)
+        assert result.status == 0, result
+        (row,) = json.loads(result.out)
         assert row["directory"] == str(broker.data_dir)
         assert row["error"] is None
         assert 0 < row["usable_bytes"] < row["total_bytes"]
@@ -349,9 +353,11 @@ def test_consume_with_group_shares_partitions_with_librdkafka_member(
         other("join", member="other", topics=["shared"], group="sharing", session_ms=30_000)
         wait = ("group", "wait", "sharing", "--state", "Stable", "--members", "1")
         assert ask(broker, *wait, "--timeout", "30s").status == 0
-        said = ask(broker, "topic", "consume", "shared", "-g", "sharing", "-o", "start", "-n", "2")
-        assert (said.status, said.err) == (0, "")
-        mine = [json.loads(line)["partition"] for line in said.out.splitlines()]
+        result = ask(
+            broker, "topic", "consume", "shared", "-g", "sharing", "-o", "start", "-n", "2"
+        )
+        assert (result.status, result.err) == (0, "")
+        mine = [json.loads(line)["partition"] for line in result.out.splitlines()]
         assert ask(broker, *wait, "--timeout", "30s").status == 0
         (row,) = json.loads(ask(broker, "group", "describe", "sharing", *JSON).out)
         committed = {each["partition"]: each["current_offset"] for each in row["partitions"]}
@@ -548,8 +554,8 @@ def test_clients_continue_after_import(apache: Broker, directory: Path, confluen
     apache.stop()
 
     taken = KbrokerBroker(directory / "taken", PROPERTIES)
-    said = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
-    assert said.status == 0, said
+    result = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
+    assert result.status == 0, result
     checked = ask(apache, "log", "verify", str(taken.data_dir))
     assert checked.status == 0, checked
     taken.port = apache.port
@@ -582,7 +588,11 @@ AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-RIGHTS = (("security", "user", "list"), ("security", "acl", "list"), ("cluster", "quotas", "list"))
+SECURITY_COMMANDS = (
+    ("security", "user", "list"),
+    ("security", "acl", "list"),
+    ("cluster", "quotas", "list"),
+)
 
 
 def test_import_keeps_users_acls_and_quotas(directory: Path) -> None:
@@ -605,15 +615,15 @@ def test_import_keeps_users_acls_and_quotas(directory: Path) -> None:
         assert ask(apache, "cluster", "quotas", "set", *limits, "--user", "bob").status == 0
         rate = ("connection_creation_rate=7", "--ip", "<default>")
         assert ask(apache, "cluster", "quotas", "set", *rate).status == 0
-        before = [json.loads(ask(apache, *words, *JSON).out) for words in RIGHTS]
+        before = [json.loads(ask(apache, *words, *JSON).out) for words in SECURITY_COMMANDS]
     finally:
         apache.stop()
     taken = KbrokerBroker(directory / "taken-rights", AUTHORIZER)
-    said = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
-    assert said.status == 0, said
+    result = ask(apache, "log", "import", str(apache.data_dir), "--data-dir", str(taken.data_dir))
+    assert result.status == 0, result
     taken.start()
     try:
-        after = [json.loads(ask(taken, *words, *JSON).out) for words in RIGHTS]
+        after = [json.loads(ask(taken, *words, *JSON).out) for words in SECURITY_COMMANDS]
     finally:
         taken.kill()
     assert all(before)

@@ -26,9 +26,9 @@ CONFIGS = {
 }
 
 
-def by_call(said: str) -> dict[str, Any]:
+def by_call(output: str) -> dict[str, Any]:
     """Return the results by call name. An error is "error: NAME"."""
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {
         line["call"]: f"error: {line['error']}" if "error" in line else line["answer"]
         for line in lines

@@ -158,9 +158,9 @@ class TokenScript:
             each.close()
 
     def create(self, who: RawConnection, version: int = 3, **values: Any) -> Any:
-        asked = {"max_lifetime_ms": -1} | values
+        fields = {"max_lifetime_ms": -1} | values
         key = ApiKey.CREATE_DELEGATION_TOKEN
-        answer = who.ask(key, version, CreateDelegationTokenRequest(**asked))
+        answer = who.ask(key, version, CreateDelegationTokenRequest(**fields))
         self.results.append(
             (
                 "create",
@@ -303,11 +303,11 @@ class TokenScript:
 
 
 def test_token_responses_are_same_as_apache_kafkas(sides: dict[str, SecuredBroker]) -> None:
-    told = []
+    results = []
     for name in START:
         with closing(TokenScript(sides[name])) as script:
-            told.append(script.run_all())
-    ours, theirs = told
+            results.append(script.run_all())
+    ours, theirs = results
     assert len(ours) > 70
     assert any(mechanisms for kind, *_, mechanisms in ours if kind == "handshake")
     different = [pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]]
@@ -315,7 +315,7 @@ def test_token_responses_are_same_as_apache_kafkas(sides: dict[str, SecuredBroke
 
 
 def test_token_responses_without_secret_key_are_same(tmp_path: Path) -> None:
-    told: list[list[Any]] = []
+    results: list[list[Any]] = []
     for name, start in START.items():
         side = start(tmp_path / name, key="")
         try:
@@ -324,10 +324,10 @@ def test_token_responses_without_secret_key_are_same(tmp_path: Path) -> None:
                 script.create(alice)
                 script.reject_all(alice)
                 script.reject_all(script.open)
-                told.append(script.results)
+                results.append(script.results)
         finally:
             side.broker.kill()
-    assert told[0] == told[1]
+    assert results[0] == results[1]
 
 
 # -- clients that create and use tokens
@@ -363,11 +363,11 @@ def test_kafka_delegation_tokens_manages_token(
     guarded = sides[broker]
 
     def run(*words: str, name: str = "bob") -> str:
-        there = ("--bootstrap-server", guarded.inside)
+        address = ("--bootstrap-server", guarded.inside)
         config = ("--command-config", str(as_user(tmp_path, name)))
-        said = tools.run("kafka-delegation-tokens", *there, *config, *words)
-        assert said.status == 0, said
-        return said.stdout
+        output = tools.run("kafka-delegation-tokens", *address, *config, *words)
+        assert output.status == 0, output
+        return output.stdout
 
     made = run("--create", "--max-life-time-period", "-1", "--renewer-principal", "User:carol")
     (row,) = re.findall(
@@ -377,7 +377,7 @@ def test_kafka_delegation_tokens_manages_token(
     assert len(base64.b64decode(hmac)) == 64
     eventually(
         lambda: run("--describe", "--owner-principal", "User:bob"),
-        lambda said: token_id in said,
+        lambda output: token_id in output,
         "made",
     )
     for name in ("bob", "carol", "admin"):
@@ -392,8 +392,8 @@ def test_kafka_delegation_tokens_manages_token(
     config = ("--command-config", str(with_token(tmp_path, token_id, hmac)))
     listed = tools.run("kafka-topics", "--bootstrap-server", guarded.inside, *config, "--list")
     assert listed.status == 0, listed
-    there = ("--bootstrap-server", guarded.inside)
-    refused = tools.run("kafka-delegation-tokens", *there, *config, "--describe")
+    address = ("--bootstrap-server", guarded.inside)
+    refused = tools.run("kafka-delegation-tokens", *address, *config, "--describe")
     assert "DelegationTokenDisabledException" not in refused.stdout + refused.stderr
     assert "Delegation Token requests are not allowed" in refused.stdout + refused.stderr
     assert "Completed expire operation" in run(
@@ -401,10 +401,10 @@ def test_kafka_delegation_tokens_manages_token(
     )
     eventually(
         lambda: run("--describe", "--owner-principal", "User:bob"),
-        lambda said: token_id not in said,
+        lambda output: token_id not in output,
         "ended",
     )
-    refused = tools.run("kafka-topics", *there, *config, "--list")
+    refused = tools.run("kafka-topics", *address, *config, "--list")
     assert refused.status == 1, refused
     assert "SaslAuthenticationException: Authentication failed" in refused.stdout + refused.stderr
 
@@ -422,7 +422,7 @@ def test_java_client_authenticates_with_token(
     config = with_token(tmp_path, token.token_id, hmac, mechanism)
     rate, seconds = 100, 5
     count = rate * seconds
-    said = java(
+    output = java(
         jar_set,
         COMMANDS["kafka-producer-perf-test"],
         *("--topic", f"by-token-{jar_set}-{mechanism}", "--record-size", "100"),
@@ -430,7 +430,7 @@ def test_java_client_authenticates_with_token(
         *("--producer-props", f"bootstrap.servers={guarded.inside}"),
         *("--producer.config", str(config)),
     )
-    assert f"{count} records sent" in said, said
+    assert f"{count} records sent" in output, output
 
 
 @pytest.mark.parametrize("broker", START)
@@ -456,7 +456,7 @@ def test_security_token_command_manages_token(sides: dict[str, SecuredBroker], b
     token = json.loads(made)
     token_id = token["token"]
     eventually(
-        lambda: run("security", "token", "list", "bob"), lambda said: token_id in said, "made"
+        lambda: run("security", "token", "list", "bob"), lambda output: token_id in output, "made"
     )
     login = (
         f'ScramLoginModule required username="{token_id}" password="{token["hmac"]}" '
@@ -467,12 +467,12 @@ def test_security_token_command_manages_token(sides: dict[str, SecuredBroker], b
     assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in refused
     rows = run("security", "token", "list", "bob", "--json", name="carol").splitlines()
     assert token_id in [json.loads(each)["token"] for each in rows]
-    said = run("security", "token", "renew", token_id, "--for", "1h", name="carol")
-    assert f"token {token_id} is valid until" in said
+    output = run("security", "token", "renew", token_id, "--for", "1h", name="carol")
+    assert f"token {token_id} is valid until" in output
     run("security", "token", "expire", token_id)
     eventually(
         lambda: run("security", "token", "list", name="admin"),
-        lambda said: token_id not in said,
+        lambda output: token_id not in output,
         "ended",
     )
     assert "cannot authenticate as" in run("topic", "list", login=login, ok=False)

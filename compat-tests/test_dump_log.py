@@ -79,12 +79,12 @@ def dumped(data_dir: Path, tools: Tools) -> dict[str, str]:
         if path.suffix in (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
         and path.stat().st_size
     ]
-    said = ""
+    output = ""
     for first in range(0, len(files), FILES_AT_ONCE):
         names = ",".join(map(str, files[first : first + FILES_AT_ONCE]))
-        said += tools.run(TOOL, "--deep-iteration", "--files", names).stdout
+        output += tools.run(TOOL, "--deep-iteration", "--files", names).stdout
     # Split by file: the tool prints "Dumping <path>" before each.
-    parts = re.split(r"^Dumping (.+)$", said, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^Dumping (.+)$", output, flags=re.MULTILINE)[1:]
     dump = {Path(path): text for path, text in zip(parts[::2], parts[1::2], strict=True)}
     assert set(dump) == set(files), "the tool did not dump all files"
     return {f"{path.parent.name}/{path.name}": text for path, text in dump.items()}
@@ -181,17 +181,17 @@ def test_indexes_pass_checks_of_tool(data_dir: Path, tools: Tools, check: str) -
         for path in sorted((data_dir / f"{ROLLED}-0").iterdir())
         if path.suffix in (".index", ".timeindex") and path.stat().st_size
     ]
-    said = tools.run(TOOL, check, "--files", ",".join(map(str, indexes)))
-    assert said.status == 0
-    assert not [word for word in COMPLAINTS if word in said.stdout + said.stderr]
+    output = tools.run(TOOL, check, "--files", ",".join(map(str, indexes)))
+    assert output.status == 0
+    assert not [word for word in COMPLAINTS if word in output.stdout + output.stderr]
     if check == "--index-sanity-check":
-        assert said.stdout.count(" passed sanity check.") == len(indexes)
+        assert output.stdout.count(" passed sanity check.") == len(indexes)
 
 
 def test_records_are_printed(data_dir: Path, tools: Tools) -> None:
     first = str(data_dir / f"{ROLLED}-0" / "00000000000000000000.log")
-    said = tools.run(TOOL, "--print-data-log", "--files", first).stdout
-    assert re.search(rf"^\| offset: 0 .* key: 0-0 payload: {VALUE}$", said, flags=re.MULTILINE)
+    output = tools.run(TOOL, "--print-data-log", "--files", first).stdout
+    assert re.search(rf"^\| offset: 0 .* key: 0-0 payload: {VALUE}$", output, flags=re.MULTILINE)
     brief = tools.run(TOOL, "--print-data-log", "--skip-record-metadata", "--files", first).stdout
     assert f"| payload: {VALUE}" in brief or f"| key: 0-0 payload: {VALUE}" in brief
 
@@ -202,8 +202,8 @@ def test_dump_tool_reports_planted_damage(data_dir: Path, tools: Tools, tmp_path
     damaged = bytearray(source.read_bytes())
     damaged[5_000] ^= 1
     (tmp_path / source.name).write_bytes(damaged)
-    said = tools.run(TOOL, "--deep-iteration", "--files", str(tmp_path / source.name))
-    assert any(word in said.stdout + said.stderr for word in COMPLAINTS)
+    output = tools.run(TOOL, "--deep-iteration", "--files", str(tmp_path / source.name))
+    assert any(word in output.stdout + output.stderr for word in COMPLAINTS)
 
 
 def test_group_records_are_decoded(data_dir: Path, tools: Tools) -> None:
@@ -211,11 +211,11 @@ def test_group_records_are_decoded(data_dir: Path, tools: Tools) -> None:
         path for path in sorted(data_dir.glob("__consumer_offsets-*/*.log")) if path.stat().st_size
     ]
     names = ",".join(map(str, logs))
-    said = tools.run(TOOL, "--offsets-decoder", "--files", names).stdout
-    assert re.search(rf'"group":"dump-group","topic":"{ROLLED}","partition":0', said)
-    states = [line for line in said.splitlines() if '{"group":"dump-group"}' in line]
+    output = tools.run(TOOL, "--offsets-decoder", "--files", names).stdout
+    assert re.search(rf'"group":"dump-group","topic":"{ROLLED}","partition":0', output)
+    states = [line for line in output.splitlines() if '{"group":"dump-group"}' in line]
     assert any('"protocolType":"consumer"' in line for line in states), states
-    assert "Failed to decode" not in said
+    assert "Failed to decode" not in output
 
 
 def test_transaction_records_are_decoded(data_dir: Path, tools: Tools) -> None:
@@ -223,8 +223,8 @@ def test_transaction_records_are_decoded(data_dir: Path, tools: Tools) -> None:
         path for path in sorted(data_dir.glob("__transaction_state-*/*.log")) if path.stat().st_size
     ]
     names = ",".join(map(str, logs))
-    said = tools.run(TOOL, "--transaction-log-decoder", "--files", names).stdout
-    states = [line for line in said.splitlines() if '{"transactionalId":"dump-id"}' in line]
+    output = tools.run(TOOL, "--transaction-log-decoder", "--files", names).stdout
+    states = [line for line in output.splitlines() if '{"transactionalId":"dump-id"}' in line]
     assert any(f'"topic":"{TRANSACTIONAL}","partitionIds":[0]' in line for line in states), states
     assert '"transactionStatus":5' in states[-1], "CompleteAbort"
-    assert "Failed to decode" not in said
+    assert "Failed to decode" not in output

@@ -161,7 +161,7 @@ def test_throttled_producer_pauses(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
     came: list[float] = []
-    broker.on("Produce", topic=topic)(lambda request, asked: came.append(time.monotonic()))
+    broker.on("Produce", topic=topic)(lambda request, call: came.append(time.monotonic()))
     fault = broker.fault("Produce", topic=topic).throttle(WAIT_MS)
     answers = send(worker, topic, LARGE)
     assert fault.hits == 1
@@ -251,8 +251,8 @@ def test_hook_is_called_for_all_requests_of_client(
     seen: dict[str, int] = defaultdict(int)
 
     @broker.on()
-    def look(request: Any, asked: Any) -> None:
-        seen[asked.api.api_name] += 1
+    def count_request(request: Any, call: Any) -> None:
+        seen[call.api.api_name] += 1
 
     send(worker, topic, ["x"])
     assert {"ApiVersions", "Metadata", "InitProducerId", "Produce"} <= seen.keys()
@@ -263,13 +263,13 @@ def test_client_works_with_older_broker_versions(
     broker: LocalBroker, worker: ClientProcess, topic: str, release: str
 ) -> None:
     broker.cap_versions(release)
-    asked: list[Any] = []
-    broker.on(["Produce", "Fetch"])(lambda request, what: asked.append(what))
+    calls: list[Any] = []
+    broker.on(["Produce", "Fetch"])(lambda request, call: calls.append(call))
     assert [answer["offset"] for answer in send(worker, topic, ["x", "y"])] == [0, 1]
     assert [row["value"] for row in worker("read", topic=topic, count=2)] == ["x", "y"]
     newest = {"4.0": (12, 17), "2.8": (9, 12), "0.11": (3, 5)}[release]
     for api, limit in zip(("Produce", "Fetch"), newest, strict=True):
-        assert max(one.version for one in asked if one.api.api_name == api) <= limit
+        assert max(one.version for one in calls if one.api.api_name == api) <= limit
 
 
 # -- faults of the cluster
@@ -384,7 +384,7 @@ CONTINUES_AFTER_FENCING = {"kafka-python-3": True, "confluent-kafka": True, "aio
 def test_fenced_producer_reports_error(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
-    async def fence(request: Any, asked: Any) -> None:
+    async def fence(request: Any, call: Any) -> None:
         await broker.running.fence_producer()
 
     broker.fault("Produce", topic=topic).hook(fence).on_call(2)
@@ -468,13 +468,13 @@ def test_java_producer_writes_once_despite_lost_response(
 ) -> None:
     fault = armed(broker, effect, "Produce", topic)
     timeout_ms = "1000" if effect == "blackhole" else "15000"
-    said = tools.run(
+    completed = tools.run(
         "kafka-console-producer",
         *("--bootstrap-server", broker.bootstrap_servers, "--topic", topic),
         *("--request-required-acks", "all", "--request-timeout-ms", timeout_ms),
         stdin="\n".join(VALUES),
     )
-    assert said.status == 0, said
+    assert completed.status == 0, completed
     assert held(broker, topic) == VALUES
     assert fault.hits == 1
 
@@ -502,7 +502,7 @@ def test_java_consumer_reads_each_record_once_despite_faults(
 def test_java_consumer_reports_corrupt_batch(broker: LocalBroker, tools: Tools, topic: str) -> None:
     broker.produce(topic, "x")
     fault = armed(broker, "corrupt_batch", "Fetch", topic)
-    said = read_by_java(broker, tools, topic)
-    assert said.stdout == ""
-    assert "Received exception when fetching the next record" in said.stderr
+    completed = read_by_java(broker, tools, topic)
+    assert completed.stdout == ""
+    assert "Received exception when fetching the next record" in completed.stderr
     assert fault.hits == 1

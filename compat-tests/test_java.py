@@ -27,10 +27,10 @@ def tool(broker: Broker, tools: Tools) -> Tool:
 
     def run(command: str, *arguments: str, stdin: str = "") -> str:
         address = ["--bootstrap-server", broker.address]
-        said = tools.run(command, *address, *arguments, stdin=stdin)
-        if said.status:
-            raise ToolFailed(f"{command} {arguments} ended with {said}")
-        return said.stdout + said.stderr
+        done = tools.run(command, *address, *arguments, stdin=stdin)
+        if done.status:
+            raise ToolFailed(f"{command} {arguments} ended with {done}")
+        return done.stdout + done.stderr
 
     return run
 
@@ -56,15 +56,15 @@ def test_group_with_live_member_is_described_and_not_deleted(
 def test_java_reads_every_codec(tool: Tool, written: dict[str, Any]) -> None:
     """One consumer reads all topics of the codec matrix."""
     wanted = len(written) * len(RECORDS)
-    said = tool(
+    output = tool(
         CONSUMER,
         *("--include", "codecs-.*", "--from-beginning", "--max-messages", str(wanted)),
         *("--timeout-ms", "30000", "--formatter-property", "print.headers=true"),
     )
-    assert f"Processed a total of {wanted} messages" in said
+    assert f"Processed a total of {wanted} messages" in output
     in_order = [library for library, _ in WRITERS if library.headers == "list"]
-    assert said.count("a:1,b:,a:2\t") == len(in_order)
-    assert said.count("kbroker " * 12_500) == len(written)
+    assert output.count("a:1,b:,a:2\t") == len(in_order)
+    assert output.count("kbroker " * 12_500) == len(written)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -42,9 +42,9 @@ def kcat(broker: Broker) -> Kcat:
             timeout=SECONDS,
             check=False,
         )
-        said = (done.stdout + done.stderr).decode("latin-1")
-        assert (done.returncode == 0) is ok, said
-        return said
+        output = (done.stdout + done.stderr).decode("latin-1")
+        assert (done.returncode == 0) is ok, output
+        return output
 
     return run
 
@@ -59,9 +59,9 @@ class Member:
     """`kcat -G` in the background, with records as NDJSON and rebalances on stderr."""
 
     def __init__(self, broker: Broker, directory: Any, group: str, topic: str) -> None:
-        self.records, self.told = directory / "records", directory / "told"
+        self.records, self.errors = directory / "records", directory / "errors"
         directory.mkdir()
-        with self.records.open("wb") as out, self.told.open("wb") as err:
+        with self.records.open("wb") as out, self.errors.open("wb") as err:
             self.process = subprocess.Popen(
                 [
                     *(program(), "-b", broker.address, *QUICK),
@@ -79,8 +79,8 @@ class Member:
 
     def share(self) -> int:
         """Return the number of partitions in its last assignment."""
-        said = self.told.read_text().splitlines()
-        assigned = [line for line in said if "assigned:" in line]
+        output = self.errors.read_text().splitlines()
+        assigned = [line for line in output if "assigned:" in line]
         return assigned[-1].count("[") if assigned else 0
 
     def leave(self) -> None:
@@ -106,8 +106,8 @@ def join(broker: Broker, tmp_path: Any) -> Iterator[Callable[[str, str], Member]
 
 def read(kcat: Kcat, topic: str, *arguments: str) -> list[dict[str, Any]]:
     """Return all records of a topic in kcat's JSON format."""
-    said = kcat("-C", "-t", topic, "-e", "-q", "-J", *arguments)
-    return [json.loads(line) for line in said.splitlines()]
+    output = kcat("-C", "-t", topic, "-e", "-q", "-J", *arguments)
+    return [json.loads(line) for line in output.splitlines()]
 
 
 @pytest.mark.parametrize("codec", ALL_CODECS)
@@ -169,8 +169,8 @@ def test_kcat_reads_from_offsets_and_timestamps(
         ("-o", f"s@{BASE_MS + 5000}", "-o", f"e@{BASE_MS + 8000}"): range(5, 8),
     }.items():
         assert [row["payload"] for row in read(kcat, topic, *arguments)] == [*map(str, values)]
-    asked = kcat("-Q", "-t", f"{topic}:0:{BASE_MS + 9_001}")
-    assert asked.split() == [topic, "[0]", "offset", "10"]
+    found = kcat("-Q", "-t", f"{topic}:0:{BASE_MS + 9_001}")
+    assert found.split() == [topic, "[0]", "offset", "10"]
 
 
 def test_kcat_lists_metadata(
@@ -178,16 +178,16 @@ def test_kcat_lists_metadata(
 ) -> None:
     topic = unique("topic")
     admin.admin("create_topic", name=topic, partitions=3)
-    said = eventually(
+    output = eventually(
         lambda: json.loads(kcat("-L", "-J", "-t", topic)),
         lambda seen: len(seen["topics"][0]["partitions"]) == 3,
         "metadata",
         broker.settle_seconds,
     )
-    (node,) = (one["id"] for one in said["brokers"])
-    assert said["brokers"][0]["name"].endswith(f":{broker.port}")
-    assert said["controllerid"] == node
-    for partition in said["topics"][0]["partitions"]:
+    (node,) = (one["id"] for one in output["brokers"])
+    assert output["brokers"][0]["name"].endswith(f":{broker.port}")
+    assert output["controllerid"] == node
+    for partition in output["topics"][0]["partitions"]:
         assert partition["leader"] == node
         assert partition["replicas"] == partition["isrs"] == [{"id": node}]
 
@@ -253,10 +253,10 @@ def test_kcat_reports_broker_errors(
     topic = unique("topic")
     admin.admin("create_topic", name=topic)
     allowed = ("-X", "allow.auto.create.topics=false") if "-C" in arguments else ()
-    said = kcat(*(one.format(topic=topic) for one in arguments), *allowed, stdin="x", ok=False)
-    assert re.search(word, said)
+    output = kcat(*(one.format(topic=topic) for one in arguments), *allowed, stdin="x", ok=False)
+    assert re.search(word, output)
 
 
 def test_kcat_reports_refused_connection(kcat: Kcat) -> None:
-    said = kcat("-L", "-m", "1", address="127.0.0.1:9", ok=False)
-    assert "Connection refused" in said
+    output = kcat("-L", "-m", "1", address="127.0.0.1:9", ok=False)
+    assert "Connection refused" in output

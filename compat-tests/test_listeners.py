@@ -71,10 +71,12 @@ def cases(ports: tuple[int, int]) -> Iterator[Case]:
     for _ in range(CONFIGURATIONS):
         names = chosen.sample(NAMES, chosen.choice((1, 1, 2)))
         bound = tuple((name, chosen.choice(HOSTS), chosen.choice(ports)) for name in names)
-        told = chosen.sample(names, chosen.choice((0, len(names), len(names), 1)))
-        told += ["OTHER"] * (chosen.random() < 0.05)
-        advertised = tuple((name, chosen.choice(ADVERTISED_HOSTS), 9092) for name in told)
-        mapped = {*names, *told}
+        advertised_names = chosen.sample(names, chosen.choice((0, len(names), len(names), 1)))
+        advertised_names += ["OTHER"] * (chosen.random() < 0.05)
+        advertised = tuple(
+            (name, chosen.choice(ADVERTISED_HOSTS), 9092) for name in advertised_names
+        )
+        mapped = {*names, *advertised_names}
         if chosen.random() < 0.05:
             mapped.pop()
         protocol = chosen.choice(("PLAINTEXT", "PLAINTEXT", "plaintext", "Plaintext", "PLAIN"))
@@ -96,7 +98,7 @@ class Kafka:
         command = command_line("kafka-4.3", str(COMPAT / "java" / "ServerRunner.java"))
         self._jvm = ScriptProcess("kafka-4.3", command, directory / "jvm.log")
 
-    def look(self, case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
+    def start_and_observe(self, case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
         """Start Kafka and return its listeners, or None if it does not start."""
         self._write(case.properties)
         if self._jvm("start", properties=str(self._file))["refused"]:
@@ -104,7 +106,7 @@ class Kafka:
         try:
             # The Metadata of a listener that is not advertised never lists brokers.
             is_complete = not case.advertised or not _not_advertised(case)
-            return look(addresses, REGISTERED_SECONDS if is_complete else 0)
+            return observe_listeners(addresses, REGISTERED_SECONDS if is_complete else 0)
         finally:
             self._jvm("stop")
 
@@ -127,7 +129,7 @@ class Kafka:
         self._file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
 
-def kbroker_look(case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
+def observe_kbroker(case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
     """Start kbroker in memory and return its listeners, or None if it does not start."""
 
     async def run() -> Listening | None:
@@ -135,14 +137,14 @@ def kbroker_look(case: Case, addresses: list[tuple[str, int]]) -> Listening | No
         try:
             listeners = configured_listeners(config)
             async with open_broker(config, data_dir=None, listeners=listeners):
-                return await trio.to_thread.run_sync(look, addresses, 0)
+                return await trio.to_thread.run_sync(observe_listeners, addresses, 0)
         except (ConfigError, CannotListen):
             return None
 
     return trio.run(run)
 
 
-def look(addresses: list[tuple[str, int]], seconds: float) -> Listening:
+def observe_listeners(addresses: list[tuple[str, int]], seconds: float) -> Listening:
     """Request Metadata at all addresses, and wait this long for the broker to be listed."""
     found: Listening = {}
     ends_at = time.monotonic() + seconds
@@ -162,13 +164,16 @@ def look(addresses: list[tuple[str, int]], seconds: float) -> Listening:
     return found
 
 
-def expected(case: Case, kafka: Listening | None, mended: Listening | None) -> Listening | None:
+def expected(
+    case: Case, kafka: Listening | None, complete_result: Listening | None
+) -> Listening | None:
     """Return kbroker's expected result for Kafka's result, with the intended differences.
 
-    `mended` is Kafka's result if it advertises localhost for the listeners that are not advertised.
+    `complete_result` is Kafka's result if all listeners that `case` does not advertise are
+    advertised as localhost.
     """
-    told = {name.upper() for name, _, _ in case.advertised}
-    base = mended if kafka is None else kafka
+    advertised_names = {name.upper() for name, _, _ in case.advertised}
+    base = complete_result if kafka is None else kafka
     if base is None:
         return None
     listening: Listening = {}
@@ -179,14 +184,14 @@ def expected(case: Case, kafka: Listening | None, mended: Listening | None) -> L
     by_place = {}
     for place in listening:
         name = _listener_at(case, *place)
-        by_place[place] = listening[place] if name in told else [place]
+        by_place[place] = listening[place] if name in advertised_names else [place]
     return by_place
 
 
 def _not_advertised(case: Case) -> list[str]:
     """Return the listeners that `advertised.listeners` omits."""
-    told = {name.upper() for name, _, _ in case.advertised}
-    return [name for name, _, _ in case.bound if name.upper() not in told]
+    advertised_names = {name.upper() for name, _, _ in case.advertised}
+    return [name for name, _, _ in case.bound if name.upper() not in advertised_names]
 
 
 def _bound_to(case: Case) -> list[tuple[str, int]]:
@@ -209,22 +214,25 @@ def test_listener_configurations_start_listen_and_advertise_as_in_kafka(tmp_path
     differences, started, refused = [], 0, 0
     try:
         for case in cases(ports):
-            theirs = kafka.look(case, addresses)
+            theirs = kafka.start_and_observe(case, addresses)
             started, refused = started + (theirs is not None), refused + (theirs is None)
-            mended = None
+            complete_result = None
             if theirs is None and (left_out := _not_advertised(case)):
                 # Kafka rejects 0.0.0.0 as an advertised address and requires an advertised
                 # inter-broker listener. kbroker advertises the address that the client used.
-                told = (*case.advertised, *((name, "localhost", 9092) for name in left_out))
-                complete = Case(case.bound, told, case.protocols, case.between)
-                mended = kafka.look(complete, addresses)
-            wanted = expected(case, theirs, mended)
-            ours = kbroker_look(case, addresses)
+                with_localhost = (
+                    *case.advertised,
+                    *((name, "localhost", 9092) for name in left_out),
+                )
+                complete = Case(case.bound, with_localhost, case.protocols, case.between)
+                complete_result = kafka.start_and_observe(complete, addresses)
+            wanted = expected(case, theirs, complete_result)
+            ours = observe_kbroker(case, addresses)
             if ours != wanted:
                 differences.append(f"{case.properties}\n  Kafka: {wanted}\n  kbroker: {ours}")
     finally:
         kafka.close()
-    print(f"{started} configurations started, {refused} were refused")
+    print(f"{started} configurations started, {refused} were rejected")
     assert not differences, "\n".join([f"{len(differences)} differ", *differences])
     assert started >= STARTED_MIN
     assert refused >= REFUSED_MIN
@@ -233,10 +241,10 @@ def test_listener_configurations_start_listen_and_advertise_as_in_kafka(tmp_path
 def test_default_advertised_host_is_canonical_host_name_as_in_kafka(tmp_path: Path) -> None:
     port = free_port()
     kafka = Kafka(tmp_path)
-    bound, told = (("PLAINTEXT", "", port),), (("PLAINTEXT", "", port),)
-    case = Case(bound, told, "PLAINTEXT:PLAINTEXT", "PLAINTEXT")
+    bound, advertised = (("PLAINTEXT", "", port),), (("PLAINTEXT", "", port),)
+    case = Case(bound, advertised, "PLAINTEXT:PLAINTEXT", "PLAINTEXT")
     try:
-        seen = kafka.look(case, [("127.0.0.1", port)])
+        seen = kafka.start_and_observe(case, [("127.0.0.1", port)])
     finally:
         kafka.close()
     assert seen == {("127.0.0.1", port): [(canonical_host_name(), port)]}
@@ -248,7 +256,7 @@ def test_comparison_reports_listener_that_misses_ipv6() -> None:
     theirs: Listening = {place: [("localhost", port)] for place in addresses}
     for host, is_same in (("", True), ("127.0.0.1", False)):
         case = Case((("PLAINTEXT", host, port),), (), "PLAINTEXT:PLAINTEXT", "PLAINTEXT")
-        assert (kbroker_look(case, addresses) == expected(case, theirs, None)) is is_same
+        assert (observe_kbroker(case, addresses) == expected(case, theirs, None)) is is_same
 
 
 def _outside() -> list[str]:

@@ -43,7 +43,7 @@ BYTES_MAX = 100_000_000
 EXPORTER = os.environ.get("KBROKER_COMPAT_KAFKA_EXPORTER") or shutil.which("kafka_exporter")
 # Directory of Strimzi's example metrics.
 DASHBOARDS = os.environ.get("KBROKER_COMPAT_DASHBOARDS")
-OF_EXPORTER = ("kafka_brokers", "kafka_broker_info", "kafka_topic_", "kafka_consumergroup_")
+EXPORTER_PREFIXES = ("kafka_brokers", "kafka_broker_info", "kafka_topic_", "kafka_consumergroup_")
 # Value of kafka_exporter for a partition without a committed offset.
 NOTHING_COMMITTED = -1
 READ_SECONDS = 60
@@ -67,13 +67,12 @@ def metrics() -> Iterator[bytes]:
     with LocalBroker(topics={"orders": 3}, config=config, service=service) as broker:
         for number in range(10):
             broker.produce("orders", str(number), key=str(number))
-        there = service.endpoint_of(1)
-        yield trio.run(_fetched, there)
+        yield trio.run(_fetched, service.endpoint_of(1))
 
 
-async def _fetched(there: Endpoint) -> bytes:
+async def _fetched(endpoint: Endpoint) -> bytes:
     answer = await fetch(
-        f"http://{there}/metrics",
+        f"http://{endpoint}/metrics",
         seconds=30,
         bytes_max=BYTES_MAX,
         trusted=None,
@@ -85,9 +84,9 @@ async def _fetched(there: Endpoint) -> bytes:
 def test_promtool_accepts_metrics(metrics: bytes) -> None:
     """promtool may warn only about names that are kept for compatibility."""
     done = promtool("check", "metrics", given=metrics)
-    said = done.stderr.decode().splitlines()
-    assert done.returncode in (0, 3), said
-    assert [line for line in said if not line.startswith(FAITHFUL)] == []
+    warnings = done.stderr.decode().splitlines()
+    assert done.returncode in (0, 3), warnings
+    assert [line for line in warnings if not line.startswith(FAITHFUL)] == []
 
 
 def test_promtool_accepts_rules() -> None:
@@ -100,19 +99,19 @@ def test_promtool_accepts_example_configuration() -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-def questions() -> list[str]:
+def dashboard_queries() -> list[str]:
     """Return the queries of the dashboard."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
-    asked = [target["expr"] for panel in panels for target in panel.get("targets", ())]
-    assert len(asked) > 20
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    assert len(queries) > 20
     return [
         each.replace("$job", "kbroker").replace("$__rate_interval", f"{RATE_SECONDS}s")
-        for each in asked
+        for each in queries
     ]
 
 
 def test_promtool_parses_dashboard_queries() -> None:
-    for each in questions():
+    for each in dashboard_queries():
         done = promtool("promql", "format", "--experimental", each)
         assert done.returncode == 0, done.stderr.decode()
 
@@ -130,7 +129,7 @@ def read_all(consumer: Consumer, count: int) -> None:
 
 
 @pytest.fixture
-def used() -> Iterator[tuple[str, str]]:
+def active_broker() -> Iterator[tuple[str, str]]:
     """Start a broker with an active and an empty group. Return its address and its metrics URL."""
     config = BrokerConfig.load(options={"http.port": "0"})
     service = HttpService(config)
@@ -139,14 +138,14 @@ def used() -> Iterator[tuple[str, str]]:
             broker.produce("orders", str(number), key=str(number))
         settings = {"bootstrap.servers": broker.bootstrap_servers, "enable.auto.commit": False}
         reader = Consumer({**settings, "group.id": "reads", "auto.offset.reset": "earliest"})
-        away = Consumer({**settings, "group.id": "away"})
+        missing = Consumer({**settings, "group.id": "away"})
         reader.subscribe(["orders"])
         read_all(reader, 20)
-        away.commit(offsets=[TopicPartition("orders", 1, 2)], asynchronous=False)
+        missing.commit(offsets=[TopicPartition("orders", 1, 2)], asynchronous=False)
         broker.produce("orders", "behind", key="behind")
         yield broker.bootstrap_servers, f"http://{service.endpoint_of(1)}/metrics"
         reader.close()
-        away.close()
+        missing.close()
 
 
 def program() -> Path:
@@ -185,22 +184,22 @@ def states_of(server: Prometheus) -> dict[str, str]:
 
 @pytest.mark.parametrize("protocol", ["OpenMetricsText1.0.0", "PrometheusText0.0.4"])
 def test_prometheus_scrapes_all_metrics(
-    protocol: str, used: tuple[str, str], tmp_path: Path
+    protocol: str, active_broker: tuple[str, str], tmp_path: Path
 ) -> None:
     """All series are scraped, no rule fails or fires, and each dashboard query has a result."""
-    _, url = used
+    _, url = active_broker
     with scraping(tmp_path, url, protocol) as server:
         (target,) = server.targets()
         assert (target["health"], target["lastError"]) == ("up", "")
         expected = {name for name, _ in samples_of(fetch_text(url))}
-        there = {row["metric"]["__name__"] for row in server.series('{job="kbroker"}')}
-        assert expected - there == set()
-        silent = [question for question in questions() if not server.series(question)]
+        names = {row["metric"]["__name__"] for row in server.series('{job="kbroker"}')}
+        assert expected - names == set()
+        silent = [query for query in dashboard_queries() if not server.series(query)]
         assert silent == []
         assert states_of(server) == {}
         (scraped,) = server.series("scrape_samples_scraped")
     print(f"\nfigures: {scraped['value'][1]} series in Prometheus as {protocol}")
-    print(f"figures: {len(questions())} questions of the dashboard are answered")
+    print(f"figures: {len(dashboard_queries())} queries of the dashboard have results")
 
 
 def test_prometheus_alerts_when_broker_is_down(tmp_path: Path) -> None:
@@ -229,71 +228,77 @@ def test_prometheus_receives_metrics_by_otlp(
         }
         make_broker("sends", sends).start()
         expected = {name for name, _ in samples_of(fetch_text(f"http://127.0.0.1:{port}/metrics"))}
-        question = '{job="kbroker"}'
-        there = eventually(
-            lambda: {row["metric"]["__name__"] for row in server.series(question)}, bool, "series"
+        query = '{job="kbroker"}'
+        names = eventually(
+            lambda: {row["metric"]["__name__"] for row in server.series(query)}, bool, "series"
         )
         (one,) = server.series("kafka_brokers")
-        assert expected - there == set()
+        assert expected - names == set()
     assert one["value"][1] == "1"
-    print(f"\nfigures: {len(there)} names come by OTLP")
+    print(f"\nfigures: {len(names)} metric names received by OTLP")
 
 
-def of_exporter(samples: dict[Sample, float]) -> dict[Sample, float]:
+def exporter_samples(samples: dict[Sample, float]) -> dict[Sample, float]:
     """Return the samples with metric names of kafka_exporter."""
-    return {key: value for key, value in samples.items() if key[0].startswith(OF_EXPORTER)}
+    return {key: value for key, value in samples.items() if key[0].startswith(EXPORTER_PREFIXES)}
 
 
-def test_kafka_exporter_metrics_have_same_values(used: tuple[str, str], tmp_path: Path) -> None:
-    """kbroker omits partitions without committed offsets, from sums too."""
+def test_kafka_exporter_metrics_have_same_values(
+    active_broker: tuple[str, str], tmp_path: Path
+) -> None:
+    """kbroker omits partitions without committed offsets, also from sums."""
     if EXPORTER is None:
-        print("figures: kafka_exporter is not here")
-        pytest.skip("kafka_exporter is in no registry: name it in KBROKER_COMPAT_KAFKA_EXPORTER")
-    bootstrap, url = used
+        print("figures: kafka_exporter is not installed")
+        pytest.skip(
+            "no package registry has kafka_exporter: set KBROKER_COMPAT_KAFKA_EXPORTER to its path"
+        )
+    bootstrap, url = active_broker
     with kafka_exporter(EXPORTER, tmp_path, bootstrap) as its_url:
-        theirs = of_exporter(samples_of(fetch_text(its_url)))
-    ours = of_exporter(samples_of(fetch_text(url)))
+        theirs = exporter_samples(samples_of(fetch_text(its_url)))
+    ours = exporter_samples(samples_of(fetch_text(url)))
     nothing = {key for key, value in theirs.items() if value == NOTHING_COMMITTED}
     expected = {key: value for key, value in theirs.items() if key not in nothing}
-    away = frozenset({("consumergroup", "away"), ("topic", "orders")})
-    # Its sum includes the -1 of two partitions.
-    expected["kafka_consumergroup_current_offset_sum", away] += 2
+    labels = frozenset({("consumergroup", "away"), ("topic", "orders")})
+    # kafka_exporter's sum includes the -1 of two partitions.
+    expected["kafka_consumergroup_current_offset_sum", labels] += 2
     assert ours == expected
     assert {name for name, _ in nothing} == {
         "kafka_consumergroup_current_offset",
         "kafka_consumergroup_lag",
     }
-    print(f"\nfigures: {len(ours)} series as kafka_exporter, {len(nothing)} of its own are -1")
+    print(
+        f"\nfigures: {len(ours)} series equal those of kafka_exporter, {len(nothing)} of its series are -1"
+    )
 
 
-def asked_by(page: Any) -> Iterator[str]:
+def queries_of(page: Any) -> Iterator[str]:
     """Return all queries of a dashboard."""
     if isinstance(page, dict):
         for name, value in page.items():
             if name in ("expr", "query") and isinstance(value, str):
                 yield value
             else:
-                yield from asked_by(value)
+                yield from queries_of(value)
     elif isinstance(page, list):
         for each in page:
-            yield from asked_by(each)
+            yield from queries_of(each)
 
 
-def test_strimzi_dashboards_find_their_series(used: tuple[str, str]) -> None:
+def test_strimzi_dashboards_find_their_series(active_broker: tuple[str, str]) -> None:
     """Quorum, JVM and Kubernetes series are not expected."""
     if DASHBOARDS is None:
-        print("figures: Strimzi's dashboards are not here")
+        print("figures: Strimzi's dashboards are not installed")
         pytest.skip(
-            "Strimzi's dashboards are in no registry: name them in KBROKER_COMPAT_DASHBOARDS"
+            "no package registry has Strimzi's dashboards: set KBROKER_COMPAT_DASHBOARDS to their directory"
         )
-    _, url = used
-    there = {name for name, _ in samples_of(fetch_text(url))}
+    _, url = active_broker
+    names = {name for name, _ in samples_of(fetch_text(url))}
     pages = [each for each in sorted(Path(DASHBOARDS).rglob("*.json")) if each.name in PAGES]
-    asked = {
+    queries = {
         name
         for page in pages
-        for query in asked_by(json.loads(page.read_text()))
+        for query in queries_of(json.loads(page.read_text()))
         for name in SERIES.findall(re.sub(r'"[^"]*"', "", query))
     }
-    assert asked - there == set()
-    print(f"\nfigures: {len(asked)} names of {len(pages)} dashboards of Strimzi are found")
+    assert queries - names == set()
+    print(f"\nfigures: {len(queries)} names in {len(pages)} dashboards of Strimzi exist")

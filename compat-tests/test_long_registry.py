@@ -46,7 +46,7 @@ def url() -> Iterator[str]:
         yield f"http://{service.endpoint_of(1)}"
 
 
-def told(*command: str) -> dict[str, Any]:
+def run_client(*command: str) -> dict[str, Any]:
     """Run a client program and return its JSON output."""
     done = subprocess.run(command, capture_output=True, check=False, timeout=SECONDS)
     assert not done.returncode, done.stderr.decode()
@@ -56,7 +56,7 @@ def told(*command: str) -> dict[str, Any]:
 
 def test_confluent_kafka_serializers_work(url: str) -> None:
     python = str(environment_python("registry"))
-    assert told(python, str(COMPAT / "registry" / "serialisers.py"), url) == {
+    assert run_client(python, str(COMPAT / "registry" / "serialisers.py"), url) == {
         "avro": {"a": 7},
         "frame": 0,
         "json": {"a": 7},
@@ -79,13 +79,15 @@ def test_confluent_kafka_serializers_work(url: str) -> None:
 def test_confluent_kafka_authenticates_at_registry() -> None:
     script = COMPAT / "registry" / "logins.py"
     with LocalBroker(schema_registry=True, users={"alice": "secret"}) as broker:
-        found = told(str(environment_python("registry")), str(script), broker.schema_registry_url)
+        found = run_client(
+            str(environment_python("registry")), str(script), broker.schema_registry_url
+        )
     assert found == {"nobody": [401, 401], "in_url": [], "by_setting": [1]}
 
 
 def test_spark_and_confluent_kafka_values_are_same(url: str) -> None:
     python = str(environment_python("registry"))
-    assert told(python, str(COMPAT / "registry" / "spark_values.py"), url) == {
+    assert run_client(python, str(COMPAT / "registry" / "spark_values.py"), url) == {
         "same": True,
         "ours": {"a": 7, "b": "x"},
         "theirs": {"a": 7, "b": "x"},
@@ -98,7 +100,7 @@ def test_spark_and_confluent_kafka_values_are_same(url: str) -> None:
 def test_node_clients_work(url: str) -> None:
     directory = environment("registry-node")
     node = str(environment("node") / "node")
-    assert told(node, str(directory / "driver.mjs"), url) == {
+    assert run_client(node, str(directory / "driver.mjs"), url) == {
         "kafkajs AVRO": 7,
         "kafkajs JSON": 7,
         "kafkajs PROTOBUF": 7,
@@ -113,7 +115,7 @@ def test_node_clients_work(url: str) -> None:
 
 
 def test_go_clients_work(url: str) -> None:
-    assert told(str(environment("registry-go") / "driver"), url) == {
+    assert run_client(str(environment("registry-go") / "driver"), url) == {
         "sr compatible": False,
         "sr level": "FULL",
         "sr refused": True,
@@ -229,8 +231,10 @@ def fill(registry: Registry, name: str) -> None:
 def test_karapace_and_kbroker_share_schema_topic(tmp_path: Path) -> None:
     """Each registry sees the schemas of the other one, and no id is assigned twice."""
     if KARAPACE is None:
-        print("figures: Karapace is not here")
-        pytest.skip("Karapace is in no registry of packages: KBROKER_COMPAT_KARAPACE starts it")
+        print("figures: Karapace is not installed")
+        pytest.skip(
+            "no package registry has Karapace: set KBROKER_COMPAT_KARAPACE to the command that starts it"
+        )
     service = RegistryService(BrokerConfig.load(options={"registry.port": "0"}))
     with LocalBroker(service=service) as broker:
         mine = Registry(f"http://{service.endpoint_of(1)}")
@@ -241,7 +245,7 @@ def test_karapace_and_kbroker_share_schema_topic(tmp_path: Path) -> None:
             other.ask("/config", {"compatibility": "NONE"}, "PUT")
             eventually(mine.everything, lambda it: it == other.everything(), "the same", SECONDS)
             known = mine.everything()
-            fill(mine, "Theirs")  # all of these are registered already
+            fill(mine, "Theirs")  # all of these schemas are already registered
             assert mine.everything() == known
             last = mine.register("last", '"long"')
             ids = [each for some in known["versions"].values() for each in some]
@@ -249,7 +253,9 @@ def test_karapace_and_kbroker_share_schema_topic(tmp_path: Path) -> None:
             assert len(set(ids)) == len(ids)
             eventually(lambda: other.ask("/subjects"), lambda it: "last" in it, "last", SECONDS)
             assert other.id_of("last", 1) == last
-    print(f"\nfigures: {len(known['subjects'])} subjects by Karapace and by us on one topic")
+    print(
+        f"\nfigures: {len(known['subjects'])} subjects written by Karapace and kbroker to one topic"
+    )
 
 
 def ours(reader: str, writer: str) -> tuple[str, str]:
@@ -278,16 +284,16 @@ def test_avro_compatibility_is_same_as_avros_own_libraries() -> None:
     python = [str(environment_python("registry")), str(COMPAT / "registry" / "avro_reads.py")]
     differences = []
     kinds: Counter[str] = Counter()
-    for pair, line, also_said in zip(pairs, java, theirs(python, pairs), strict=True):
-        said, _, text = line.partition("\t")
+    for pair, line, python_verdict in zip(pairs, java, theirs(python, pairs), strict=True):
+        verdict, _, text = line.partition("\t")
         found, canonical = ours(*pair)
-        kinds[said] += 1
-        if (said, also_said, text if canonical else "") != (found, found, canonical):
-            differences.append((said, also_said, found, *pair, text))
+        kinds[verdict] += 1
+        if (verdict, python_verdict, text if canonical else "") != (found, found, canonical):
+            differences.append((verdict, python_verdict, found, *pair, text))
     assert differences == []
     assert kinds.keys() >= {"COMPATIBLE", "INCOMPATIBLE"}
     print(
-        f"\nfigures: {CASES} pairs of schemas, of which Avro for Java and Python and we say {dict(kinds)}"
+        f"\nfigures: {CASES} pairs of schemas, verdicts of Avro for Java and Python and of kbroker: {dict(kinds)}"
     )
 
 
@@ -298,15 +304,15 @@ def test_aliases_of_named_types_resolve_as_in_avros_java_library() -> None:
     differences = []
     kinds: Counter[str] = Counter()
     for pair, line in zip(pairs, java, strict=True):
-        said, _, text = line.partition("\t")
+        verdict, _, text = line.partition("\t")
         found, canonical = ours(*pair)
-        if said == "INVALID" and AMBIGUOUS in text:
-            said, text = "INCOMPATIBLE", canonical
-        kinds[said] += 1
-        if (said, text) != (found, canonical):
-            differences.append((said, found, *pair, text))
+        if verdict == "INVALID" and AMBIGUOUS in text:
+            verdict, text = "INCOMPATIBLE", canonical
+        kinds[verdict] += 1
+        if (verdict, text) != (found, canonical):
+            differences.append((verdict, found, *pair, text))
     assert differences == []
     assert min(kinds["COMPATIBLE"], kinds["INCOMPATIBLE"]) > ALIAS_CASES // 10
     print(
-        f"\nfigures: {ALIAS_CASES:,} pairs of schemas with aliases, of which Avro for Java and we say {dict(kinds)}"
+        f"\nfigures: {ALIAS_CASES:,} pairs of schemas with aliases, verdicts of Avro for Java and of kbroker: {dict(kinds)}"
     )

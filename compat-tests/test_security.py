@@ -247,12 +247,12 @@ def test_librdkafka_reauthenticates_on_same_connection(
         check=True,
         timeout=90,
     )
-    said = json.loads(done.stdout)
-    assert said["failed"] == 0, said
-    assert said["told"] == [], said
-    assert said["written"] > BUSY_SECONDS * 10, said
-    connects = [count for name, count in said["connects"].items() if name.endswith("/1")]
-    assert connects == [1], said
+    report = json.loads(done.stdout)
+    assert report["failed"] == 0, report
+    assert report["errors"] == [], report
+    assert report["written"] > BUSY_SECONDS * 10, report
+    connects = [count for name, count in report["connects"].items() if name.endswith("/1")]
+    assert connects == [1], report
 
 
 def with_tokens(secured: Secured) -> str:
@@ -272,7 +272,7 @@ def _busy_java(
 ) -> dict[str, float]:
     """Run a Java producer with 100 records per second and no errors, and return its metrics."""
     rate = 100
-    said = java(
+    output = java(
         jar_set,
         COMMANDS["kafka-producer-perf-test"],
         *("--topic", topic, "--num-records", str(seconds * rate), "--record-size", "100"),
@@ -280,8 +280,8 @@ def _busy_java(
         *("--producer-props", f"bootstrap.servers={address}"),
         *("--producer.config", str(settings)),
     )
-    assert f"{seconds * rate} records sent" in said, said
-    found = re.findall(r"producer-metrics:([\w-]+):\{.*\} *: ([\d.]+)", said)
+    assert f"{seconds * rate} records sent" in output, output
+    found = re.findall(r"producer-metrics:([\w-]+):\{.*\} *: ([\d.]+)", output)
     metrics = {name: float(value) for name, value in found}
     for name in (
         "failed-reauthentication-total",
@@ -289,7 +289,7 @@ def _busy_java(
         "record-error-total",
         "record-retry-total",
     ):
-        assert metrics[name] == 0, said
+        assert metrics[name] == 0, output
     return metrics
 
 
@@ -328,16 +328,16 @@ def test_kafka_tools_connect_with_tls_version(
         f"ssl.keystore.type=PEM\nssl.keystore.location={secured.client}\n"
     )
     topic = unique("topic")
-    there = ("--bootstrap-server", secured.address, "--command-config", str(settings))
-    made = tools.run("kafka-topics", *there, "--create", "--topic", topic)
+    connection_options = ("--bootstrap-server", secured.address, "--command-config", str(settings))
+    made = tools.run("kafka-topics", *connection_options, "--create", "--topic", topic)
     assert made.status == 0, made
     written = tools.run(
-        "kafka-console-producer", *there, "--topic", topic, stdin="one\ntwo\nthree\n"
+        "kafka-console-producer", *connection_options, "--topic", topic, stdin="one\ntwo\nthree\n"
     )
     assert written.status == 0, written
     read = tools.run(
         "kafka-console-consumer",
-        *there,
+        *connection_options,
         *("--topic", topic, "--from-beginning", "--max-messages", "3", "--timeout-ms", "20000"),
     )
     assert read.stdout.split() == ["one", "two", "three"], read
@@ -355,11 +355,11 @@ def test_kafka_tools_authenticate_with_mechanism(
     )
     settings.write_text(text % PASSWORD)
     topic = unique("topic")
-    there = ("--bootstrap-server", secured.guarded, "--command-config", str(settings))
-    made = tools.run("kafka-topics", *there, "--create", "--topic", topic)
+    connection_options = ("--bootstrap-server", secured.guarded, "--command-config", str(settings))
+    made = tools.run("kafka-topics", *connection_options, "--create", "--topic", topic)
     assert made.status == 0, made
     settings.write_text(text % "pen")
-    refused = tools.run("kafka-topics", *there, "--list")
+    refused = tools.run("kafka-topics", *connection_options, "--list")
     assert refused.status == 1, refused
     assert "SaslAuthenticationException: Authentication failed" in refused.stdout + refused.stderr
 
@@ -372,10 +372,10 @@ def made_by_kafka_configs(
         "security.protocol=SSL\nssl.truststore.type=PEM\n"
         f"ssl.truststore.location={secured.trusted}\n"
     )
-    there = ("--bootstrap-server", secured.address, "--command-config", str(settings))
+    connection_options = ("--bootstrap-server", secured.address, "--command-config", str(settings))
     made = tools.run(
         "kafka-configs",
-        *there,
+        *connection_options,
         *("--alter", "--entity-type", "users", "--entity-name", name),
         *("--add-config", f"{mechanism}=[iterations=8192,password={BRUSH}]"),
     )
@@ -412,8 +412,8 @@ def test_users_created_at_runtime_can_authenticate(
         made_by_kbroker(secured, name, mechanism)
     else:
         worker = spawn(LIBRARIES[maker], secured.address)
-        told = worker.admin("make_user", name=name, mechanism=mechanism, password=BRUSH)
-        assert told.keys() == {mechanism}
+        iterations = worker.admin("make_user", name=name, mechanism=mechanism, password=BRUSH)
+        assert iterations.keys() == {mechanism}
     monkeypatch.setenv("COMPAT_LOGIN", f"{mechanism}:{name}:{BRUSH}")
     for library in ("confluent-kafka", "kafka-python-3", "kafka-python-2", "aiokafka"):
         worker = spawn(LIBRARIES[library], secured.guarded)
@@ -426,8 +426,8 @@ def test_users_created_at_runtime_can_authenticate(
         f"ssl.truststore.type=PEM\nssl.truststore.location={secured.trusted}\n"
         f'sasl.jaas.config={MODULES[mechanism]} required username="{name}" password="{BRUSH}";\n'
     )
-    there = ("--bootstrap-server", secured.guarded, "--command-config", str(settings))
-    listed = tools.run("kafka-topics", *there, "--list")
+    connection_options = ("--bootstrap-server", secured.guarded, "--command-config", str(settings))
+    listed = tools.run("kafka-topics", *connection_options, "--list")
     assert topic in listed.stdout, listed
 
 

@@ -59,12 +59,12 @@ UNKNOWN_ID = UUID(int=7)
 # Acknowledgement of records: first offset, last offset, types.
 Row: TypeAlias = tuple[int, int, list[int]]
 # Acknowledgements by partition.
-Said: TypeAlias = dict[int, list[Row]]
+Acknowledgements: TypeAlias = dict[int, list[Row]]
 # Stored state: start offset and number of completed records after it (from the summary), state
 # epoch, start offset (from the read), and offset, state and delivery count of each record.
 State: TypeAlias = tuple[int, int, int, int, list[tuple[int, int, int]]]
 # Record states: acknowledged, archived.
-DONE_WITH = {2, 4}
+FINAL_STATES = {2, 4}
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Side:
     members: dict[str, RawConnection] = field(default_factory=dict)
     transaction: tuple[str, int, int] = ("", -1, -1)
 
-    def of_member(self, name: str) -> RawConnection:
+    def connection_of(self, name: str) -> RawConnection:
         if name not in self.members:
             self.members[name] = RawConnection(self.broker.address)
         return self.members[name]
@@ -132,11 +132,11 @@ class Side:
         assert not self.connection.ask(ApiKey.END_TXN, 5, message).error_code
 
     def state(self, key: ApiKey, partition: int, group: str = GROUP, **row: Any) -> Any:
-        asked = of(key, "Topic", topic_id=self.topic_id, partitions=[of(key, "Partition", **row)])
-        asked.partitions[0].partition = partition
+        topic = of(key, "Topic", topic_id=self.topic_id, partitions=[of(key, "Partition", **row)])
+        topic.partitions[0].partition = partition
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
-            message = request(key, group_id=group, topics=[asked])
+            message = request(key, group_id=group, topics=[topic])
             answer = self.connection.ask(key, 1 if key == SUMMARY else 0, message)
             (found,) = answer.results[0].partitions
             if found.error_code not in NOT_YET or time.monotonic() > deadline:
@@ -144,14 +144,15 @@ class Side:
             time.sleep(0.1)
 
 
-def shown(value: Any, topic_id: UUID) -> Any:
+def comparable(value: Any, topic_id: UUID) -> Any:
     """Return the fields of a response in comparable form. Kafka returns rows in any order."""
     if isinstance(value, Struct):
         return {
-            each.name: shown(getattr(value, each.name), topic_id) for each in fields(type(value))
+            each.name: comparable(getattr(value, each.name), topic_id)
+            for each in fields(type(value))
         }
     if isinstance(value, list):
-        rows = [shown(each, topic_id) for each in value]
+        rows = [comparable(each, topic_id) for each in value]
         return (
             sorted(rows, key=lambda row: (row.get("topic_id", ""), row.get("partition_index", 0)))
             if rows
@@ -187,10 +188,10 @@ def brief(answer: Any) -> str:
     return text.replace("}, {", "},\n  {")
 
 
-def batches_of(cls: Any, said: list[Row]) -> list[Any]:
+def batches_of(cls: Any, acknowledgements: list[Row]) -> list[Any]:
     return [
         cls.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=types)
-        for first, last, types in said
+        for first, last, types in acknowledgements
     ]
 
 
@@ -217,7 +218,7 @@ class Pair:
         self,
         member: str,
         partitions: list[int],
-        said: Said | None = None,
+        acknowledgements: Acknowledgements | None = None,
         forget: Sequence[int] = (),
         known: bool = True,
         version: int = 2,
@@ -231,9 +232,11 @@ class Pair:
             rows = [
                 cls.Partition(
                     partition_index=index,
-                    acknowledgement_batches=batches_of(cls, (said or {}).get(index, [])),
+                    acknowledgement_batches=batches_of(
+                        cls, (acknowledgements or {}).get(index, [])
+                    ),
                 )
-                for index in dict.fromkeys([*partitions, *(said or {})])
+                for index in dict.fromkeys([*partitions, *(acknowledgements or {})])
             ]
             defaults: dict[str, Any] = {
                 "group_id": self.group,
@@ -252,9 +255,9 @@ class Pair:
                 else [],
             }
             message = request(FETCH, **defaults | more)
-            answers.append((side, side.of_member(member).ask(FETCH, version, message)))
+            answers.append((side, side.connection_of(member).ask(FETCH, version, message)))
         return self._same(
-            f"fetch {member} {epoch} {partitions} {said} {forget} {version} {more}",
+            f"fetch {member} {epoch} {partitions} {acknowledgements} {forget} {version} {more}",
             answers,
             member,
             epoch,
@@ -263,7 +266,7 @@ class Pair:
     def acknowledge(
         self,
         member: str,
-        said: Said,
+        acknowledgements: Acknowledgements,
         version: int = 2,
         known: bool = True,
         **more: Any,
@@ -274,7 +277,7 @@ class Pair:
             cls: Any = type(request(ACKNOWLEDGE))
             rows = [
                 cls.Partition(partition_index=index, acknowledgement_batches=batches_of(cls, some))
-                for index, some in said.items()
+                for index, some in acknowledgements.items()
             ]
             topic_id = side.topic_id if known else UNKNOWN_ID
             message = request(
@@ -287,14 +290,17 @@ class Pair:
                 }
                 | more,
             )
-            answers.append((side, side.of_member(member).ask(ACKNOWLEDGE, version, message)))
+            answers.append((side, side.connection_of(member).ask(ACKNOWLEDGE, version, message)))
         return self._same(
-            f"acknowledge {member} {epoch} {said} {version} {more}", answers, member, epoch
+            f"acknowledge {member} {epoch} {acknowledgements} {version} {more}",
+            answers,
+            member,
+            epoch,
         )
 
     def _same(self, what: str, answers: list[tuple[Side, Any]], member: str, epoch: int) -> Any:
         self.history.append(what)
-        ours, theirs = (shown(answer, side.topic_id) for side, answer in answers)
+        ours, theirs = (comparable(answer, side.topic_id) for side, answer in answers)
         assert ours == theirs, "\n".join(
             [*self.history[-12:], "ours", brief(ours), "theirs", brief(theirs)]
         )
@@ -335,7 +341,7 @@ class Pair:
                 batch_size=1,
                 topics=[cls.Topic(topic_id=side.topic_id, partitions=rows)],
             )
-            assert not side.of_member(member).ask(FETCH, 2, message).error_code
+            assert not side.connection_of(member).ask(FETCH, 2, message).error_code
         self.epochs[member] = 1
 
     def same_states(self, seen: Callable[[State], State] = lambda state: state) -> None:
@@ -377,7 +383,7 @@ def in_effect(state: State) -> State:
     Kafka stores the next lock that expired in the same millisecond.
     """
     start, done_count, epoch, read_start, records = state
-    done = {offset for offset, became, _ in records if became in DONE_WITH}
+    done = {offset for offset, became, _ in records if became in FINAL_STATES}
     while start in done:
         start, done_count = start + 1, done_count - 1
     return start, done_count, epoch, max(start, read_start), [r for r in records if r[0] >= start]
@@ -438,10 +444,10 @@ def has_marker(side: Side) -> None:
 def end_of(side: Side, partition: int, **more: Any) -> int:
     key = ApiKey.LIST_OFFSETS
     row = of(key, "Partition", partition_index=partition, timestamp=-1)
-    asked = request(
+    message = request(
         key, replica_id=-1, topics=[of(key, "Topic", name=TOPIC, partitions=[row])], **more
     )
-    return int(side.connection.ask(key, 7, asked).topics[0].partitions[0].offset)
+    return int(side.connection.ask(key, 7, message).topics[0].partitions[0].offset)
 
 
 def rows_of(answer: Any) -> list[Any]:
@@ -473,18 +479,20 @@ class Walk:
         self.random = random.Random(seed)
         self.pair = group_of(sides, f"group {seed}")
         self.partitions = range(PARTITIONS if seed % 3 == 2 else 1)
-        self.says_with_fetches = seed >= 3
-        if self.says_with_fetches:  # the start offset advances at random times
+        self.acknowledges_with_fetches = seed >= 3
+        if self.acknowledges_with_fetches:  # the start offset advances at random times
             self.pair.configure("share.partition.max.record.locks", "4000")
         self.held: dict[tuple[str, int], set[int]] = {}
         self.ends = [end_of(sides[0], partition) for partition in range(PARTITIONS)]
         self.codes: set[int] = set()
 
-    def said(self, member: str, types: tuple[int, ...] = (1, 1, 2, 2, 3, 0)) -> Said:
+    def make_acknowledgements(
+        self, member: str, types: tuple[int, ...] = (1, 1, 2, 2, 3, 0)
+    ) -> Acknowledgements:
         """Return acknowledgements of records that a member holds, or does not hold."""
         rng = self.random
         count = min(len(self.partitions), rng.choice((1, 1, 2)))
-        found: Said = {}
+        found: Acknowledgements = {}
         for partition in rng.sample(self.partitions, count):
             mine = sorted(self.held.get((member, partition), ()))
             if mine and rng.random() < 0.9:
@@ -516,8 +524,8 @@ class Walk:
         first = max(0, rng.choice((end - rng.randrange(40), rng.randrange(max(end, 1)))))
         return [(first, first + rng.choice((0, 0, 1, 3, -1)), [rng.choice((1, 3, 4, 5, -1))])]
 
-    def forget(self, member: str, told: Said) -> None:
-        for partition, rows in told.items():
+    def forget(self, member: str, acknowledgements: Acknowledgements) -> None:
+        for partition, rows in acknowledgements.items():
             for first, last, _ in rows:
                 mine = self.held.setdefault((member, partition), set())
                 mine.difference_update(range(first, last + 1))
@@ -533,19 +541,19 @@ class Walk:
         if member not in self.pair.epochs:
             self.pair.begin(member, list(self.partitions))
             return
-        says = self.says_with_fetches and rng.random() < 0.4
-        told = self.said(member, (0, 1, 3)) if says else None
+        acknowledges = self.acknowledges_with_fetches and rng.random() < 0.4
+        acknowledgements = self.make_acknowledgements(member, (0, 1, 3)) if acknowledges else None
         is_one = len(self.partitions) == 1
         answer = self.pair.fetch(
             member,
             [],
-            told,
+            acknowledgements,
             max_records=rng.choice((1, 3, 10, 20, 100)) if is_one else 1000,
             batch_size=rng.choice((1, 5, 20, 500)),
             share_acquire_mode=rng.choice((0, 0, 1)),
             max_bytes=rng.choice((1 << 20, 1 << 20, 300)) if is_one else 1 << 20,
         )
-        self.forget(member, told or {})
+        self.forget(member, acknowledgements or {})
         for row in rows_of(answer):
             self.codes.add(row.acknowledge_error_code)
             for each in row.acquired_records:
@@ -554,9 +562,9 @@ class Walk:
 
     def acknowledge(self, member: str) -> None:
         if member in self.pair.epochs:
-            told = self.said(member)
-            answer = self.pair.acknowledge(member, told)
-            self.forget(member, told)
+            acknowledgements = self.make_acknowledgements(member)
+            answer = self.pair.acknowledge(member, acknowledgements)
+            self.forget(member, acknowledgements)
             self.codes.update(row.error_code for row in rows_of(answer))
 
     def guess_epoch(self, member: str) -> None:
@@ -568,12 +576,12 @@ class Walk:
             for partition in self.partitions:
                 self.held.pop((member, partition), None)
 
-    def look(self, member: str) -> None:
+    def compare_states(self, member: str) -> None:
         self.pair.same_states()
 
     def step(self) -> None:
         do = self.random.choices(
-            (self.produce, self.fetch, self.acknowledge, self.guess_epoch, self.look),
+            (self.produce, self.fetch, self.acknowledge, self.guess_epoch, self.compare_states),
             (25, 35, 30, 5, 5),
         )[0]
         do(self.random.choice(MEMBERS))
@@ -591,7 +599,7 @@ def test_random_requests_have_same_responses_and_states(
         walk.pair.begin(member, list(walk.partitions), records_max=1)  # there are no records yet
     for _ in range(STEPS):
         walk.step()
-    walk.look(MEMBERS[0])
+    walk.compare_states(MEMBERS[0])
     assert {0, 42, 121} <= walk.codes
 
 
@@ -676,9 +684,9 @@ def test_invalid_acknowledgements_are_rejected(sides: tuple[Side, Side]) -> None
         [],
     ]
     for some in rows:
-        said = [(first + begin, last + begin, types) for first, last, types in some]
+        acknowledgements = [(first + begin, last + begin, types) for first, last, types in some]
         for version in (1, 2):
-            pair.acknowledge("a", {0: said}, version)
+            pair.acknowledge("a", {0: acknowledgements}, version)
     pair.acknowledge("a", {0: [(begin, begin, [1])], 1: [], 99: [(0, 0, [1])], 98: []})
     pair.acknowledge("a", {0: []})
     pair.acknowledge("a", {0: [(begin, begin, [1])]}, known=False)
@@ -788,7 +796,7 @@ def test_deleted_records_are_skipped(sides: tuple[Side, Side]) -> None:
                 batch_size=100,
             )
             epoch += 1
-            answer = each.of_member("a").ask(FETCH, 2, message)
+            answer = each.connection_of("a").ask(FETCH, 2, message)
             mine += [
                 (r.first_offset, r.last_offset, r.delivery_count)
                 for topic in answer.responses

@@ -97,9 +97,9 @@ def test_spark_reads_with_options_of_tls_dev_server(spark: ScriptProcess, tmp_pa
     """The options that `kbroker serve --tls-dev` prints are used as they are."""
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "spark-secure", "value": "hello"}\n')
-    with secure_server(tmp_path, "--seed", str(seed)) as told:
+    with secure_server(tmp_path, "--seed", str(seed)) as server:
         script = tmp_path / "options.py"
-        script.write_text(told.examples["Spark"])
+        script.write_text(server.examples["Spark"])
         options = run_path(str(script))["options"]
         rows = spark("read", options={**options, "subscribe": "spark-secure"})
     assert [row["value"] for row in rows] == ["hello"]

@@ -53,22 +53,22 @@ class Side:
     broker: Broker
     connection: RawConnection
     group: str = ""
-    said: list[Any] = field(default_factory=list)
+    responses: list[Any] = field(default_factory=list)
 
     def topic(self, name: str, partitions: int) -> None:
         row = of(
             ApiKey.CREATE_TOPICS,
             "Topic",
-            name=self.own(name),
+            name=self.own_name(name),
             num_partitions=partitions,
             replication_factor=1,
         )
-        asked = request(ApiKey.CREATE_TOPICS, topics=[row], timeout_ms=10_000)
-        (made,) = self.connection.ask(ApiKey.CREATE_TOPICS, 7, asked).topics
+        message = request(ApiKey.CREATE_TOPICS, topics=[row], timeout_ms=10_000)
+        (made,) = self.connection.ask(ApiKey.CREATE_TOPICS, 7, message).topics
         assert not made.error_code, made
         time.sleep(min(self.broker.settle_seconds, 0.5))
 
-    def own(self, name: str) -> str:
+    def own_name(self, name: str) -> str:
         """Return the full name of a topic of this test."""
         return f"{self.group}-{name}"
 
@@ -80,15 +80,15 @@ class Side:
                 return answer
             time.sleep(0.1)
 
-    def beat(self, member: str, epoch: int, **said: Any) -> Any:
+    def beat(self, member: str, epoch: int, **fields: Any) -> Any:
         """Send a heartbeat and record its response for comparison."""
-        answer = self.ask(BEAT, 0, self.heartbeat(member, epoch, **said))
-        self.said.append(plain(answer))
+        answer = self.ask(BEAT, 0, self.heartbeat(member, epoch, **fields))
+        self.responses.append(plain(answer))
         return answer
 
-    def heartbeat(self, member: str, epoch: int, **said: Any) -> Any:
+    def heartbeat(self, member: str, epoch: int, **fields: Any) -> Any:
         if epoch == 0:
-            said = {
+            fields = {
                 "rebalance_timeout_ms": 60_000,
                 "active_tasks": [],
                 "standby_tasks": [],
@@ -96,20 +96,22 @@ class Side:
                 "process_id": f"process-{member}",
                 "topology": self.topology(),
                 "client_tags": [],
-                **said,
+                **fields,
             }
         values = {"group_id": self.group, "member_id": member, "member_epoch": epoch}
-        return request(BEAT, **{**values, **said})
+        return request(BEAT, **{**values, **fields})
 
-    def until(self, accepts: Callable[[Any], bool], member: str, epoch: int, **said: Any) -> Any:
+    def beat_until(
+        self, accepts: Callable[[Any], bool], member: str, epoch: int, **fields: Any
+    ) -> Any:
         """Send heartbeats until a response is accepted, and record only that one for comparison."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
-            answer = self.ask(BEAT, 0, self.heartbeat(member, epoch, **said))
+            answer = self.ask(BEAT, 0, self.heartbeat(member, epoch, **fields))
             # An error has no topics and tasks, so `accepts` could match it.
             assert not answer.error_code, answer
             if accepts(answer):
-                self.said.append(plain(answer))
+                self.responses.append(plain(answer))
                 return answer
             assert time.monotonic() < deadline, answer
             time.sleep(0.1)
@@ -131,54 +133,63 @@ class Side:
             BEAT,
             "Subtopology",
             subtopology_id=name,
-            source_topics=list(map(self.own, sources)),
-            repartition_sink_topics=list(map(self.own, sinks)),
+            source_topics=list(map(self.own_name, sources)),
+            repartition_sink_topics=list(map(self.own_name, sinks)),
             repartition_source_topics=[
-                of(BEAT, "TopicInfo", name=self.own(each), partitions=count)
+                of(BEAT, "TopicInfo", name=self.own_name(each), partitions=count)
                 for each, count in repartition
             ],
             state_changelog_topics=[
                 of(
                     BEAT,
                     "TopicInfo",
-                    name=self.own(each),
+                    name=self.own_name(each),
                     topic_configs=[of(BEAT, "KeyValue", key="cleanup.policy", value="compact")],
                 )
                 for each in changelogs
             ],
             copartition_groups=[
-                of(BEAT, "CopartitionGroup", source_topics=own, repartition_source_topics=between)
-                for own, between in copartition
+                of(
+                    BEAT,
+                    "CopartitionGroup",
+                    source_topics=inputs,
+                    repartition_source_topics=between,
+                )
+                for inputs, between in copartition
             ],
         )
 
     def describe(self, *groups: str) -> None:
-        asked = request(DESCRIBE, group_ids=list(groups or (self.group,)))
-        answer = self.ask(DESCRIBE, 0, asked)
-        self.said.append(plain(answer))
+        message = request(DESCRIBE, group_ids=list(groups or (self.group,)))
+        answer = self.ask(DESCRIBE, 0, message)
+        self.responses.append(plain(answer))
 
-    def plainly(self, key: ApiKey, version: int, **values: Any) -> Any:
+    def ask_and_record(self, key: ApiKey, version: int, **values: Any) -> Any:
         """Send any other request and record its response for comparison."""
         answer = self.ask(key, version, request(key, **values))
-        self.said.append(plain(answer))
+        self.responses.append(plain(answer))
         return answer
 
     def commit(self, member: str, epoch: int, topic: str, partition: int, version: int = 9) -> None:
         row = of(COMMIT, "Partition", partition_index=partition, committed_offset=5)
-        rows = [of(COMMIT, "Topic", name=self.own(topic), partitions=[row])]
+        rows = [of(COMMIT, "Topic", name=self.own_name(topic), partitions=[row])]
         values = {"group_id": self.group, "member_id": member}
-        self.plainly(COMMIT, version, generation_id_or_member_epoch=epoch, topics=rows, **values)
+        self.ask_and_record(
+            COMMIT, version, generation_id_or_member_epoch=epoch, topics=rows, **values
+        )
 
     def offsets(self, member: str | None, epoch: int, topic: str) -> None:
-        asked = of(
+        row = of(
             FETCH_OFFSETS,
             "Group",
             group_id=self.group,
             member_id=member,
             member_epoch=epoch,
-            topics=[of(FETCH_OFFSETS, "Topic", name=self.own(topic), partition_indexes=[0, 1])],
+            topics=[
+                of(FETCH_OFFSETS, "Topic", name=self.own_name(topic), partition_indexes=[0, 1])
+            ],
         )
-        self.plainly(FETCH_OFFSETS, 9, groups=[asked])
+        self.ask_and_record(FETCH_OFFSETS, 9, groups=[row])
 
     def set_group(self, **settings: str) -> None:
         """Set configs of the group, with underscores for dots."""
@@ -196,8 +207,8 @@ class Side:
         key = ApiKey.FETCH
         partition = of(key, "Partition", partition=0, partition_max_bytes=1 << 26)
         topic = of(key, "Topic", topic=OFFSETS_TOPIC, partitions=[partition])
-        asked = request(key, topics=[topic], max_wait_ms=100, max_bytes=1 << 26)
-        answer = self.connection.ask(key, 12, asked)
+        message = request(key, topics=[topic], max_wait_ms=100, max_bytes=1 << 26)
+        answer = self.connection.ask(key, 12, message)
         data = memoryview(bytes(answer.responses[0].partitions[0].records))
         found = []
         for position, header in iter_headers(data):
@@ -260,43 +271,43 @@ def tasks(*partitions: int, name: str = "0") -> Any:
     return [of(BEAT, "TaskIds", subtopology_id=name, partitions=list(partitions))]
 
 
-def none(**said: Any) -> dict[str, Any]:
+def no_tasks(**fields: Any) -> dict[str, Any]:
     """Return the heartbeat fields of a member without tasks, except those given."""
-    return {"active_tasks": [], "standby_tasks": [], "warmup_tasks": [], **said}
+    return {"active_tasks": [], "standby_tasks": [], "warmup_tasks": [], **fields}
 
 
 # --- scripts of members
 
 
-def a_member_comes_and_goes(side: Side) -> None:
+def member_joins_and_leaves(side: Side) -> None:
     side.topic("in", 4)
-    answer = side.until(is_ready, "a", 0)
-    side.beat("a", answer.member_epoch, **none(active_tasks=tasks(0, 1, 2, 3)))
+    answer = side.beat_until(is_ready, "a", 0)
+    side.beat("a", answer.member_epoch, **no_tasks(active_tasks=tasks(0, 1, 2, 3)))
     side.beat("a", answer.member_epoch)
     side.describe()
-    side.plainly(ApiKey.LIST_GROUPS, 5, types_filter=["streams"], states_filter=["stable"])
+    side.ask_and_record(ApiKey.LIST_GROUPS, 5, types_filter=["streams"], states_filter=["stable"])
     side.beat("a", -1)
     side.describe()
     side.beat("a", -1)
-    side.plainly(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
+    side.ask_and_record(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
     side.describe()
     side.beat("a", 5)
     side.beat("a", -1)
 
 
-def members_give_tasks_to_others(side: Side) -> None:
+def members_hand_over_tasks(side: Side) -> None:
     side.topic("in", 4)
-    side.until(is_ready, "a", 0)
+    side.beat_until(is_ready, "a", 0)
     side.beat("b", 0)
     side.describe()
     side.beat("a", 2)
     side.beat("b", 3)
-    side.beat("a", 2, **none(active_tasks=tasks(0, 1, 2, 3)))
-    side.beat("a", 2, **none(active_tasks=tasks(0, 1)))
+    side.beat("a", 2, **no_tasks(active_tasks=tasks(0, 1, 2, 3)))
+    side.beat("a", 2, **no_tasks(active_tasks=tasks(0, 1)))
     side.beat("b", 3)
     side.describe()
     side.beat("a", 3)
-    side.beat("b", 2, **none(active_tasks=tasks(2)))
+    side.beat("b", 2, **no_tasks(active_tasks=tasks(2)))
     side.beat("b", 1)
     side.beat("b", 7)
     side.beat("nobody", 3)
@@ -304,13 +315,13 @@ def members_give_tasks_to_others(side: Side) -> None:
     side.beat("d", 0)
     side.beat("a", 0)
     side.beat("b", -1)
-    side.beat("a", 3, **none(active_tasks=tasks(0, 1)))
+    side.beat("a", 3, **no_tasks(active_tasks=tasks(0, 1)))
     side.beat("c", 4)
     side.beat("a", 0)
     side.describe()
 
 
-def internal_topics_are_made(side: Side) -> None:
+def internal_topics_are_created(side: Side) -> None:
     topology = side.topology(
         side.subtopology("0", sources=["in"], sinks=("between",)),
         side.subtopology("1", repartition=(("between", 0),), changelogs=("counts",)),
@@ -318,18 +329,18 @@ def internal_topics_are_made(side: Side) -> None:
     epoch = side.beat("a", 0, topology=topology).member_epoch
     side.describe()
     for state in ("NotReady", "not_ready"):
-        side.plainly(ApiKey.LIST_GROUPS, 5, types_filter=["Streams"], states_filter=[state])
+        side.ask_and_record(ApiKey.LIST_GROUPS, 5, types_filter=["Streams"], states_filter=[state])
     side.topic("in", 3)
-    side.until(lambda answer: MISSING_SOURCES not in codes(answer), "a", epoch)
-    epoch = side.until(has_tasks, "a", 0, topology=topology).member_epoch
+    side.beat_until(lambda answer: MISSING_SOURCES not in codes(answer), "a", epoch)
+    epoch = side.beat_until(has_tasks, "a", 0, topology=topology).member_epoch
     side.describe()
-    partitions = [side.own(name) for name in ("between", "counts")]
+    topics = [side.own_name(name) for name in ("between", "counts")]
     key = ApiKey.METADATA
-    asked = request(key, topics=[of(key, "Topic", name=name) for name in partitions])
-    found = side.connection.ask(key, 12, asked).topics
-    side.said.append([(each.name, len(each.partitions)) for each in found])
-    side.beat("a", epoch, **none(active_tasks=tasks(3)))
-    side.beat("a", epoch, **none(active_tasks=tasks(0, name="7")))
+    message = request(key, topics=[of(key, "Topic", name=name) for name in topics])
+    found = side.connection.ask(key, 12, message).topics
+    side.responses.append([(each.name, len(each.partitions)) for each in found])
+    side.beat("a", epoch, **no_tasks(active_tasks=tasks(3)))
+    side.beat("a", epoch, **no_tasks(active_tasks=tasks(0, name="7")))
 
 
 def codes(answer: Any) -> set[int]:
@@ -341,18 +352,18 @@ def standbys(side: Side) -> None:
     side.topic("in", 2)
     side.topic("log", 2)
     topology = side.topology(side.subtopology("0", sources=["in"], changelogs=("log",)))
-    first = side.until(has_tasks, "a", 0, topology=topology)
+    first = side.beat_until(has_tasks, "a", 0, topology=topology)
     epoch = first.member_epoch
     side.beat("b", 0, topology=topology)
     side.describe()
-    side.beat("a", epoch, **none(active_tasks=tasks(0, 1)))
-    side.beat("a", epoch, **none(active_tasks=tasks(0)))
-    side.beat("b", epoch + 1, **none(standby_tasks=tasks(0)))
+    side.beat("a", epoch, **no_tasks(active_tasks=tasks(0, 1)))
+    side.beat("a", epoch, **no_tasks(active_tasks=tasks(0)))
+    side.beat("b", epoch + 1, **no_tasks(standby_tasks=tasks(0)))
     side.beat("b", epoch + 1)
     side.beat("a", epoch + 1)
     side.describe()
     side.set_group(streams_num_standby_replicas="0")
-    side.until(lambda answer: answer.member_epoch > epoch + 1, "a", epoch + 1, **none())
+    side.beat_until(lambda answer: answer.member_epoch > epoch + 1, "a", epoch + 1, **no_tasks())
     side.describe()
     side.beat("b", -1)
     side.describe()
@@ -384,16 +395,16 @@ def topologies(side: Side) -> None:
         side.topology(side.subtopology("0", sources=["in", "nowhere", "nothing"])),
     ):
         side.beat("a", 0, topology=each)
-        side.plainly(ApiKey.DELETE_GROUPS, 2, groups_names=["none"])
+        side.ask_and_record(ApiKey.DELETE_GROUPS, 2, groups_names=["none"])
         side.beat("a", -1)
-        side.plainly(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
+        side.ask_and_record(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
 
 
 def wrong_requests(side: Side) -> None:
     side.topic("in", 1)
     topology = side.topology()
-    side.until(is_ready, "a", 0)
-    for said in (
+    side.beat_until(is_ready, "a", 0)
+    for wrong in (
         {"instance_id": "i"},
         {"task_offsets": []},
         {"task_end_offsets": []},
@@ -407,14 +418,14 @@ def wrong_requests(side: Side) -> None:
         {"member_id": "  "},
         {"group_id": ""},
     ):
-        side.beat("b", 0, **said)
-    for said in (
+        side.beat("b", 0, **wrong)
+    for wrong in (
         {"topology": topology},
         {"active_tasks": []},
         {"instance_id": "i"},
         {"instance_id": ""},
     ):
-        side.beat("a", 2, **said)
+        side.beat("a", 2, **wrong)
     for epoch in (-2, -3, 99):
         side.beat("a", epoch)
     side.beat("b", -1)
@@ -433,7 +444,7 @@ def wrong_requests(side: Side) -> None:
 
 def topology_epochs(side: Side) -> None:
     side.topic("in", 1)
-    side.until(is_ready, "a", 0, topology=side.topology(epoch=3))
+    side.beat_until(is_ready, "a", 0, topology=side.topology(epoch=3))
     side.beat("b", 0, topology=side.topology(epoch=2))
     side.beat("b", 3)
     side.beat("c", 0, topology=side.topology(epoch=4))
@@ -448,10 +459,10 @@ def endpoints(side: Side) -> None:
     two = of(BEAT, "Endpoint", host="two", port=2)
     tags = [of(BEAT, "KeyValue", key="zone", value="x"), of(BEAT, "KeyValue", key="a", value="b")]
     joins = {"topology": topology, "client_tags": tags, "rack_id": "r"}
-    side.until(is_ready, "a", 0, user_endpoint=one, **joins)
+    side.beat_until(is_ready, "a", 0, user_endpoint=one, **joins)
     side.beat("a", 2, endpoint_information_epoch=0)
     side.beat("b", 0, user_endpoint=two, process_id="p", **joins)
-    side.beat("a", 2, endpoint_information_epoch=1, **none(active_tasks=tasks(0)))
+    side.beat("a", 2, endpoint_information_epoch=1, **no_tasks(active_tasks=tasks(0)))
     side.beat("b", 3, endpoint_information_epoch=1)
     side.beat("b", 3, endpoint_information_epoch=3)
     side.beat("a", 3, user_endpoint=two)
@@ -460,7 +471,7 @@ def endpoints(side: Side) -> None:
 
 def shutdown(side: Side) -> None:
     side.topic("in", 2)
-    side.until(is_ready, "a", 0)
+    side.beat_until(is_ready, "a", 0)
     side.beat("b", 0)
     side.beat("a", 2, shutdown_application=True)
     side.beat("b", 3, shutdown_application=True)
@@ -474,10 +485,10 @@ def shutdown(side: Side) -> None:
 def a_new_group_waits(side: Side) -> None:
     side.set_group(streams_initial_rebalance_delay_ms="2000")
     side.topic("in", 4)
-    side.until(is_ready, "a", 0)
+    side.beat_until(is_ready, "a", 0)
     side.beat("a", 1)
     side.describe()
-    side.until(lambda answer: bool(answer.active_tasks), "a", 1)
+    side.beat_until(lambda answer: bool(answer.active_tasks), "a", 1)
     side.describe()
 
 
@@ -485,13 +496,13 @@ def offsets(side: Side) -> None:
     side.topic("in", 2)
     side.topic("else", 1)
     side.commit("", -1, "in", 0)
-    side.until(is_ready, "a", 0)
+    side.beat_until(is_ready, "a", 0)
     side.commit("", -1, "in", 0)
     side.commit("a", 2, "in", 0)
     side.commit("a", 2, "in", 0, version=8)
     side.commit("a", 2, "else", 0)
     side.beat("b", 0)
-    side.beat("a", 2, **none(active_tasks=tasks(0)))
+    side.beat("a", 2, **no_tasks(active_tasks=tasks(0)))
     side.commit("a", 2, "in", 0)
     side.commit("a", 2, "in", 1)
     side.commit("a", 2, "else", 0)
@@ -505,18 +516,18 @@ def offsets(side: Side) -> None:
     key = ApiKey.OFFSET_DELETE
     for topic in ("in", "else"):
         rows = [of(key, "Partition", partition_index=0)]
-        asked = [of(key, "Topic", name=side.own(topic), partitions=rows)]
-        side.plainly(key, 0, group_id=side.group, topics=asked)
-    side.plainly(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
+        topics = [of(key, "Topic", name=side.own_name(topic), partitions=rows)]
+        side.ask_and_record(key, 0, group_id=side.group, topics=topics)
+    side.ask_and_record(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
     side.beat("a", -1)
     side.beat("b", -1)
-    side.plainly(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
+    side.ask_and_record(ApiKey.DELETE_GROUPS, 2, groups_names=[side.group])
     side.offsets(None, -1, "in")
 
 
-def other_kinds_of_groups(side: Side) -> None:
+def requests_to_other_group_types(side: Side) -> None:
     side.topic("in", 2)
-    side.until(is_ready, "a", 0)
+    side.beat_until(is_ready, "a", 0)
     join = ApiKey.JOIN_GROUP
     values = {
         "group_id": side.group,
@@ -526,46 +537,48 @@ def other_kinds_of_groups(side: Side) -> None:
         "protocols": [of(join, "Protocol", name="range", metadata=b"")],
     }
     member = {"group_id": side.group, "member_id": "a"}
-    side.plainly(join, 3, **values)
-    side.plainly(ApiKey.SYNC_GROUP, 3, generation_id=2, **member)
-    side.plainly(ApiKey.HEARTBEAT, 3, generation_id=2, **member)
+    side.ask_and_record(join, 3, **values)
+    side.ask_and_record(ApiKey.SYNC_GROUP, 3, generation_id=2, **member)
+    side.ask_and_record(ApiKey.HEARTBEAT, 3, generation_id=2, **member)
     leaving = [of(ApiKey.LEAVE_GROUP, "Member", member_id="a")]
-    side.plainly(ApiKey.LEAVE_GROUP, 3, group_id=side.group, members=leaving)
+    side.ask_and_record(ApiKey.LEAVE_GROUP, 3, group_id=side.group, members=leaving)
     for version in (5, 6):
-        side.plainly(ApiKey.DESCRIBE_GROUPS, version, groups=[side.group])
-    side.plainly(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[side.group])
+        side.ask_and_record(ApiKey.DESCRIBE_GROUPS, version, groups=[side.group])
+    side.ask_and_record(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[side.group])
     consumer = {
         "member_id": "c",
         "rebalance_timeout_ms": 1000,
-        "subscribed_topic_names": [side.own("in")],
+        "subscribed_topic_names": [side.own_name("in")],
         "topic_partitions": [],
     }
     beat = ApiKey.CONSUMER_GROUP_HEARTBEAT
-    side.plainly(beat, 1, group_id=side.group, member_epoch=0, **consumer)
-    side.plainly(beat, 1, group_id=side.group, member_epoch=3, member_id="c")
-    side.plainly(ApiKey.LIST_GROUPS, 5, types_filter=["Streams"], states_filter=["not_ready"])
+    side.ask_and_record(beat, 1, group_id=side.group, member_epoch=0, **consumer)
+    side.ask_and_record(beat, 1, group_id=side.group, member_epoch=3, member_id="c")
+    side.ask_and_record(
+        ApiKey.LIST_GROUPS, 5, types_filter=["Streams"], states_filter=["not_ready"]
+    )
     other = f"{side.group}-consumer"
-    side.plainly(beat, 1, group_id=other, member_epoch=0, **consumer)
+    side.ask_and_record(beat, 1, group_id=other, member_epoch=0, **consumer)
     side.beat("a", 0, group_id=other)
     side.beat("a", 3, group_id=other)
     side.beat("a", -1, group_id=other)
     side.describe(other, "nowhere", side.group)
     side.beat("a", -1)
-    side.plainly(beat, 1, group_id=side.group, member_epoch=0, **consumer)
+    side.ask_and_record(beat, 1, group_id=side.group, member_epoch=0, **consumer)
     answer = side.connection.ask(join, 3, request(join, **values))
-    side.said.append(answer.error_code)
+    side.responses.append(answer.error_code)
     side.describe()
     side.beat("a", 0)
     leaving = [of(ApiKey.LEAVE_GROUP, "Member", member_id=answer.member_id)]
     leave = request(ApiKey.LEAVE_GROUP, group_id=side.group, members=leaving)
-    side.said.append(side.connection.ask(ApiKey.LEAVE_GROUP, 3, leave).error_code)
+    side.responses.append(side.connection.ask(ApiKey.LEAVE_GROUP, 3, leave).error_code)
     side.beat("a", 0)
 
 
 SCRIPTS = (
-    a_member_comes_and_goes,
-    members_give_tasks_to_others,
-    internal_topics_are_made,
+    member_joins_and_leaves,
+    members_hand_over_tasks,
+    internal_topics_are_created,
     standbys,
     topologies,
     wrong_requests,
@@ -574,7 +587,7 @@ SCRIPTS = (
     shutdown,
     a_new_group_waits,
     offsets,
-    other_kinds_of_groups,
+    requests_to_other_group_types,
 )
 
 
@@ -584,10 +597,10 @@ def test_scripts_have_same_responses_and_records(
 ) -> None:
     for side in both:
         side.group = script.__name__.replace("_", "-")
-        side.said = []
+        side.responses = []
         script(side)
     ours, theirs = both
-    for number, (mine, other) in enumerate(zip(ours.said, theirs.said, strict=True)):
+    for number, (mine, other) in enumerate(zip(ours.responses, theirs.responses, strict=True)):
         assert mine == other, f"answer {number}"
     records = ours.records()
     assert records, "no records of this group"
@@ -611,13 +624,13 @@ def contradictions(side: Side) -> None:
 def test_inconsistent_topologies_are_rejected_where_kafka_fails(both: tuple[Side, Side]) -> None:
     """The last case is valid: kbroker accepts it although Kafka fails."""
     for side in both:
-        side.group, side.said = "contradictions", []
+        side.group, side.responses = "contradictions", []
         contradictions(side)
         leave = request(BEAT, group_id=side.group, member_id="a", member_epoch=-1)
         side.ask(BEAT, 0, leave)
         delete = request(ApiKey.DELETE_GROUPS, groups_names=[side.group])
         side.ask(ApiKey.DELETE_GROUPS, 2, delete)
-    ours, theirs = ([answer["error_code"] for answer in side.said] for side in both)
+    ours, theirs = ([answer["error_code"] for answer in side.responses] for side in both)
     assert theirs == [-1, -1, -1, -1, -1]
     assert ours == [42, 42, 42, 42, 0]
 
@@ -665,18 +678,18 @@ def transcript(side: Side, tools: Tools) -> list[list[str]]:
     side.group = "tool"
     side.topic("in", 2)
     topology = side.topology(side.subtopology("0", sources=["in"], changelogs=("log",)))
-    side.until(has_tasks, "a", 0, topology=topology)
+    side.beat_until(has_tasks, "a", 0, topology=topology)
     epoch = side.beat("a", 0, topology=topology).member_epoch
     side.commit("a", epoch, "in", 0)
-    said = [spoken(side, tools, each) for each in LIVE]
+    output = [run_streams_tool(side, tools, each) for each in LIVE]
     side.beat("a", -1)
-    return said + [spoken(side, tools, each) for each in AT_REST]
+    return output + [run_streams_tool(side, tools, each) for each in AT_REST]
 
 
-def spoken(side: Side, tools: Tools, arguments: str) -> list[str]:
+def run_streams_tool(side: Side, tools: Tools, arguments: str) -> list[str]:
     words = arguments.format(group=side.group).split()
-    said = tools.run("kafka-streams-groups", "--bootstrap-server", side.broker.address, *words)
-    text = f"{said.status}\n{said.stdout}\n{said.stderr}".replace(side.broker.address, "BROKER")
+    done = tools.run("kafka-streams-groups", "--bootstrap-server", side.broker.address, *words)
+    text = f"{done.status}\n{done.stdout}\n{done.stderr}".replace(side.broker.address, "BROKER")
     kept = (line for line in text.splitlines() if line.strip() and not is_java(line))
     lines = [re.sub(r" +", " ", line).strip() for line in kept]
     others = {script.__name__.replace("_", "-") for script in SCRIPTS}
@@ -715,7 +728,7 @@ def test_imported_group_continues_with_its_tasks(tmp_path: Path) -> None:
         before = connected_to(apache)
         before.group = "taken"
         before.topic("in", 2)
-        epoch = before.until(has_tasks, "a", 0).member_epoch
+        epoch = before.beat_until(has_tasks, "a", 0).member_epoch
         before.commit("a", epoch, "in", 0)
         before.describe()
         before.connection.close()
@@ -726,8 +739,8 @@ def test_imported_group_continues_with_its_tasks(tmp_path: Path) -> None:
         after = connected_to(taken)
         after.group = "taken"
         after.describe()
-        assert after.said == before.said[-1:]
-        answer = after.beat("a", epoch, **none(active_tasks=tasks(0, 1)))
+        assert after.responses == before.responses[-1:]
+        answer = after.beat("a", epoch, **no_tasks(active_tasks=tasks(0, 1)))
         after.connection.close()
         assert (answer.error_code, answer.member_epoch, answer.active_tasks) == (0, epoch + 1, None)
     finally:

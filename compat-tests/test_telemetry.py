@@ -22,17 +22,17 @@ WAIT_SECONDS = 30.0
 def broker(tools: Tools) -> Iterator[LocalBroker]:
     """Start a broker with a metrics subscription created by Kafka's tool."""
     with LocalBroker(topics={"orders": 1}) as broker:
-        said = tools.run(
+        done = tools.run(
             "kafka-client-metrics",
             *("--bootstrap-server", broker.bootstrap_servers, "--alter", "--name", "all"),
             *("--metrics", "*", "--interval", str(INTERVAL_MS)),
-            *("--match", "client_id=.*-told"),
+            *("--match", "client_id=.*-subscribed"),
         )
-        assert said.status == 0, said
+        assert done.status == 0, done
         yield broker
 
 
-def told(broker: LocalBroker, client_id: str) -> str:
+def metrics_of(broker: LocalBroker, client_id: str) -> str:
     """Return all metrics of a client."""
     return str(broker.explain.client(client_id))
 
@@ -41,7 +41,7 @@ def test_metrics_subscription_is_listed_and_described(broker: LocalBroker, tools
     address = ("--bootstrap-server", broker.bootstrap_servers)
     assert "all" in tools.run("kafka-client-metrics", *address, "--list").stdout
     shown = tools.run("kafka-client-metrics", *address, "--describe", "--name", "all").stdout
-    for each in ("metrics=*", f"interval.ms={INTERVAL_MS}", "match=client_id=.*-told"):
+    for each in ("metrics=*", f"interval.ms={INTERVAL_MS}", "match=client_id=.*-subscribed"):
         assert each in shown
 
 
@@ -73,7 +73,7 @@ def test_client_metrics_are_received(
     library: str, metric: str, broker: LocalBroker, tools: Tools
 ) -> None:
     over = threading.Event()
-    client_id = f"{library}-told"
+    client_id = f"{library}-subscribed"
     work: dict[str, Callable[[], None]] = {
         "librdkafka": lambda: use_librdkafka(broker, client_id, over),
         "java": lambda: use_java(broker, tools, client_id, over),
@@ -82,7 +82,7 @@ def test_client_metrics_are_received(
     thread.start()
     try:
         text = eventually(
-            lambda: told(broker, client_id),
+            lambda: metrics_of(broker, client_id),
             lambda seen: re.search(metric, seen) is not None,
             "metrics",
             WAIT_SECONDS,
@@ -100,4 +100,4 @@ def test_client_outside_subscription_sends_no_metrics(broker: LocalBroker) -> No
     threading.Event().wait(5 * INTERVAL_MS / 1000)
     over.set()
     thread.join()
-    assert told(broker, "other") == "no client other has sent metrics"
+    assert metrics_of(broker, "other") == "no client other has sent metrics"

@@ -48,14 +48,14 @@ consumer.close()
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInfo]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInfo]:
     with secure_server(tmp_path_factory.mktemp("secure")) as server:
         yield server
 
 
-def test_all_named_clients_are_tested(told: ServerInfo) -> None:
+def test_all_named_clients_are_tested(server: ServerInfo) -> None:
     """The Spark options are tested in test_spark.py."""
-    assert [*told.examples] == [
+    assert [*server.examples] == [
         "kbroker",
         "kafka-python",
         "confluent-kafka",
@@ -74,12 +74,12 @@ def test_all_named_clients_are_tested(told: ServerInfo) -> None:
     ],
 )
 def test_python_client_sends_with_printed_settings(
-    told: ServerInfo, unique: Unique, environment: str, named: str, more: str, tmp_path: Path
+    server: ServerInfo, unique: Unique, environment: str, named: str, more: str, tmp_path: Path
 ) -> None:
     topic = unique("topic")
     script = tmp_path / "script.py"
-    script.write_text(told.examples[named] + more.format(topic=topic))
-    assert (told.directory / f"{named}.py").read_text() == told.examples[named] + "\n"
+    script.write_text(server.examples[named] + more.format(topic=topic))
+    assert (server.directory / f"{named}.py").read_text() == server.examples[named] + "\n"
     assert _output(environment, script) == "hello\n"
 
 
@@ -95,12 +95,12 @@ def _output(environment: str, script: Path) -> str:
     return done.stdout
 
 
-def test_kcat_sends_with_printed_command(told: ServerInfo, unique: Unique) -> None:
+def test_kcat_sends_with_printed_command(server: ServerInfo, unique: Unique) -> None:
     """Debian's old version cannot authenticate with SCRAM, on Apache Kafka 4 either."""
-    command = told.examples[KCAT]
+    command = server.examples[KCAT]
     if _librdkafka() < SCRAM_MIN_VERSION:
         _shell(f"! {command}")
-        assert "upgrade the client" in told.log.read_text()
+        assert "upgrade the client" in server.log.read_text()
         return
     listed = _shell(command)
     assert "broker 1 at localhost:" in listed, listed
@@ -115,9 +115,9 @@ def _librdkafka() -> tuple[int, ...]:
     return tuple(map(int, found[1].split(".")))
 
 
-def test_librdkafka_settings_file_works(told: ServerInfo, unique: Unique, tmp_path: Path) -> None:
+def test_librdkafka_settings_file_works(server: ServerInfo, unique: Unique, tmp_path: Path) -> None:
     """confluent-kafka's librdkafka reads the file that kcat reads."""
-    path = shlex.split(told.examples[KCAT])[2]
+    path = shlex.split(server.examples[KCAT])[2]
     script = tmp_path / "script.py"
     script.write_text(
         READ_SETTINGS.format(path=path) + SEND_CONFLUENT.format(topic=unique("topic"))
@@ -126,35 +126,37 @@ def test_librdkafka_settings_file_works(told: ServerInfo, unique: Unique, tmp_pa
 
 
 def test_java_tools_work_with_printed_command(
-    told: ServerInfo, unique: Unique, tools: Tools
+    server: ServerInfo, unique: Unique, tools: Tools
 ) -> None:
-    program, *words = shlex.split(told.examples["Java, Kafka's tools"])
+    program, *words = shlex.split(server.examples["Java, Kafka's tools"])
     listed = tools.run(program.removesuffix(".sh"), *words)
     assert listed.status == 0, listed
-    there = [word for word in words if word != "--list"]
+    connection_options = [word for word in words if word != "--list"]
     topic = unique("topic")
-    sent = tools.run("kafka-console-producer", *there, "--topic", topic, stdin="hello\n")
+    sent = tools.run(
+        "kafka-console-producer", *connection_options, "--topic", topic, stdin="hello\n"
+    )
     assert sent.status == 0, sent
     read = tools.run(
         "kafka-console-consumer",
-        *there,
+        *connection_options,
         *("--topic", topic, "--from-beginning", "--max-messages", "1", "--timeout-ms", "20000"),
     )
     assert read.stdout == "hello\n", read
 
 
 def test_kbroker_commands_work_with_printed_profile(
-    told: ServerInfo, unique: Unique, tmp_path: Path
+    server: ServerInfo, unique: Unique, tmp_path: Path
 ) -> None:
     topic = unique("topic")
     lines = [
-        told.examples["kbroker"],
+        server.examples["kbroker"],
         f"kbroker topic create {topic}",
         f"echo hello | kbroker topic produce {topic} -q",
         f"kbroker topic consume {topic} -o :end -f '%v\\n'",
     ]
-    said = _shell("\n".join(lines), KBROKER_PROFILES=str(tmp_path / "profiles.toml"))
-    assert said.splitlines()[-1] == "hello", said
+    output = _shell("\n".join(lines), KBROKER_PROFILES=str(tmp_path / "profiles.toml"))
+    assert output.splitlines()[-1] == "hello", output
 
 
 def _shell(text: str, **variables: str) -> str:

@@ -134,7 +134,7 @@ TIMED_OUT = {
 }
 
 
-def said(error: ClientError) -> str:
+def describe_error(error: ClientError) -> str:
     return f"{error.kind}({error.code}) {error.message}"
 
 
@@ -150,7 +150,7 @@ def test_second_producer_fences_first(
     assert transact(worker, "new", topic, "heir", commit=True) == [2]
     with pytest.raises(ClientError) as caught:
         worker("end", producer="old", commit=True)
-    assert FENCED[client.name] in said(caught.value)
+    assert FENCED[client.name] in describe_error(caught.value)
     worker("close", producer="old")
     transact(worker, "new", topic, "goes on", commit=True)
     worker("close", producer="new")
@@ -170,7 +170,7 @@ def test_fenced_producer_cannot_write(
     transact(worker, "new", topic, "heir", commit=True)
     with pytest.raises(ClientError) as caught:
         send(worker, "old", topic, "late")
-    assert OLD_EPOCH[client.name] in said(caught.value)
+    assert OLD_EPOCH[client.name] in describe_error(caught.value)
     worker("close", producer="old")
     transact(worker, "new", topic, "goes on", commit=True)
     worker("close", producer="new")
@@ -188,7 +188,7 @@ def test_coordinator_aborts_transaction_after_timeout(
     eventually(lambda: stable_end(admin, topic), lambda end: end == 2, "aborted")
     with pytest.raises(ClientError) as caught:
         worker("end", producer="late", commit=True)
-    assert TIMED_OUT[client.name] in said(caught.value)
+    assert TIMED_OUT[client.name] in describe_error(caught.value)
     worker("close", producer="late")
     worker("transactional", producer="next", identity=unique("id"))
     transact(worker, "next", topic, "in time", commit=True)
@@ -225,9 +225,9 @@ def test_kafka_transactions_lists_and_aborts_transaction(
     def tool(verb: str, *arguments: str) -> list[list[str]]:
         """Return the rows of the tool's table without its header."""
         address = ("--bootstrap-server", broker.address)
-        said = tools.run("kafka-transactions", *address, verb, *arguments)
-        assert not said.status, said
-        return [line.split() for line in said.stdout.splitlines()[1:]]
+        done = tools.run("kafka-transactions", *address, verb, *arguments)
+        assert not done.status, done
+        return [line.split() for line in done.stdout.splitlines()[1:]]
 
     identity = f"id-of-{topic}"
     admin("transactional", producer="p", identity=identity)
@@ -268,8 +268,8 @@ def test_producers_continue_when_transaction_version_changes(
     for number, (verb, level) in enumerate((("upgrade", 2), ("downgrade", 1), ("upgrade", 2))):
         feature = f"transaction.version={level}"
         address = ("--bootstrap-server", broker.address)
-        said = tools.run("kafka-features", *address, verb, "--feature", feature)
-        assert not said.status, said
+        done = tools.run("kafka-features", *address, verb, "--feature", feature)
+        assert not done.status, done
         for name, client in clients.items():
             client("transactional", producer=str(number), identity=f"{name}-{number}")
             # Producers of earlier rounds keep their transaction version.

@@ -278,10 +278,10 @@ class Confluent(Client):
         info = ScramCredentialInfo(kind, 4096)
         row = UserScramCredentialUpsertion(name, info, password.encode())
         self._admin.alter_user_scram_credentials([row])[name].result(CALL_SECONDS)
-        told = self._admin.describe_user_scram_credentials([name])[name].result(CALL_SECONDS)
+        description = self._admin.describe_user_scram_credentials([name])[name].result(CALL_SECONDS)
         return {
             each.mechanism.name.replace("_", "-"): each.iterations
-            for each in told.scram_credential_infos
+            for each in description.scram_credential_infos
         }
 
     def topics(self) -> list[str]:

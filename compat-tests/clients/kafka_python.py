@@ -280,11 +280,11 @@ class KafkaPython(Client):
         row = kafka.admin.UserScramCredentialUpsertion(name, kind, password)
         errors = self._admin.alter_user_scram_credentials([row])
         assert errors == {name: None}, errors
-        told = self._admin.describe_user_scram_credentials([name])[name]
-        assert told["error"] is None, told
+        description = self._admin.describe_user_scram_credentials([name])[name]
+        assert description["error"] is None, description
         return {
             each["mechanism"].name.replace("_", "-"): each["iterations"]
-            for each in told["credential_infos"]
+            for each in description["credential_infos"]
         }
 
     def topics(self) -> list[str]:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 
 def main(address: str, topic: str, seconds: float) -> None:
-    told: list[str] = []
+    errors: list[str] = []
     written: list[bool] = []
     connects: dict[str, int] = {}
 
@@ -30,7 +30,7 @@ def main(address: str, topic: str, seconds: float) -> None:
     settings: dict[str, Any] = {
         **SECURITY,
         "bootstrap.servers": address,
-        "error_cb": lambda error: told.append(str(error)),
+        "error_cb": lambda error: errors.append(str(error)),
         "stats_cb": on_stats,
         "statistics.interval.ms": 500,
         "linger.ms": 0,
@@ -44,7 +44,12 @@ def main(address: str, topic: str, seconds: float) -> None:
     failed = written.count(False) + left
     print(
         json.dumps(
-            {"written": written.count(True), "failed": failed, "told": told, "connects": connects}
+            {
+                "written": written.count(True),
+                "failed": failed,
+                "errors": errors,
+                "connects": connects,
+            }
         )
     )
 

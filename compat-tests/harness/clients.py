@@ -363,8 +363,8 @@ class ScriptProcess:
 
     def stderr_tail(self, lines: int = 15) -> str:
         """Return the last lines of stderr, without those about connections."""
-        said = self.log.read_text(errors="replace").splitlines()
-        return "\n".join([line for line in said if "onnect" not in line][-lines:])
+        logged = self.log.read_text(errors="replace").splitlines()
+        return "\n".join([line for line in logged if "onnect" not in line][-lines:])
 
     def _stacks(self) -> str:
         """Return the stack traces of all threads (clients/driver.py dumps them on SIGUSR1)."""

@@ -63,8 +63,8 @@ def java(
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        said = f"{_text(late.stdout)}\n{_text(late.stderr)}"
-        raise ToolFailed(f"{main} {arguments} took more than {seconds} s\n{said}") from None
+        output = f"{_text(late.stdout)}\n{_text(late.stderr)}"
+        raise ToolFailed(f"{main} {arguments} took more than {seconds} s\n{output}") from None
     output = done.stdout + done.stderr
     if (done.returncode == 0) is not ok:
         raise ToolFailed(f"{main} {arguments} ended with {done.returncode}\n{output}")
@@ -109,7 +109,7 @@ class JavaProcess:
         process.terminate()
         process.wait(STOP_SECONDS)
 
-    def said(self) -> str:
+    def output_tail(self) -> str:
         """Return the end of its output."""
         return self._log.read_text(errors="replace")[-4000:]
 
@@ -117,7 +117,7 @@ class JavaProcess:
         """Fail if the program has ended by itself."""
         assert self._process is not None
         status = self._process.poll()
-        assert status is None, f"it ended with {status}\n{self.said()}"
+        assert status is None, f"it ended with {status}\n{self.output_tail()}"
 
 
 def _text(raw: bytes | str | None) -> str:

@@ -12,7 +12,7 @@ from avro.errors import AvroException
 from avro.schema import parse
 
 
-def said(reader: str, writer: str) -> str:
+def compatibility_of(reader: str, writer: str) -> str:
     try:
         schemas = parse(reader), parse(writer)
     except AvroException:
@@ -22,4 +22,4 @@ def said(reader: str, writer: str) -> str:
 
 lines = sys.stdin.read().splitlines()
 for reader, writer in zip(lines[::2], lines[1::2], strict=True):
-    print(said(reader, writer))
+    print(compatibility_of(reader, writer))

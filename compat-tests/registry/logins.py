@@ -10,17 +10,17 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 
 def main(url: str) -> None:
-    told = {}
+    results = {}
     try:
         SchemaRegistryClient({"url": url, "max.retries": 0}).get_subjects()
     except SchemaRegistryError as error:
-        told["nobody"] = [error.http_status_code, error.error_code]
+        results["nobody"] = [error.http_status_code, error.error_code]
     inside = SchemaRegistryClient({"url": url.replace("://", "://alice:secret@")})
-    told["in_url"] = inside.get_subjects()
+    results["in_url"] = inside.get_subjects()
     client = SchemaRegistryClient({"url": url, "basic.auth.user.info": "alice:secret"})
     client.register_schema("a-value", Schema('"string"', "AVRO"))
-    told["by_setting"] = client.get_versions("a-value")
-    print(json.dumps(told))
+    results["by_setting"] = client.get_versions("a-value")
+    print(json.dumps(results))
 
 
 main(sys.argv[1])

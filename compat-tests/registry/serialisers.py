@@ -1,4 +1,4 @@
-"""Serialisers of confluent-kafka against a registry: what they write they read, in all three types."""
+"""Values of all three schema types, written and read by confluent-kafka with a registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JSON = '{"title":"t","type":"object","properties":{"a":{"type":"integer"}}}'
 
 
 def order_class() -> Any:
-    """Return a message class with nested imports: another file, and from there one of Google."""
+    """Return a message class whose file imports a file that imports one of Google's files."""
     types = FieldDescriptorProto
     line = FileDescriptorProto(
         name="shop/line.proto",
@@ -63,52 +63,52 @@ def order_class() -> Any:
 
 def main(url: str) -> None:
     client = SchemaRegistryClient({"url": url})
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def at(topic: str) -> SerializationContext:
         return SerializationContext(topic, MessageField.VALUE)
 
     data = AvroSerializer(client, AVRO)({"a": 7}, at("py-avro"))
-    told["avro"] = AvroDeserializer(client)(data, at("py-avro"))
-    told["frame"] = data[0]
+    results["avro"] = AvroDeserializer(client)(data, at("py-avro"))
+    results["frame"] = data[0]
     data = JSONSerializer(JSON, client)({"a": 7}, at("py-json"))
-    told["json"] = JSONDeserializer(JSON, schema_registry_client=client)(data, at("py-json"))
+    results["json"] = JSONDeserializer(JSON, schema_registry_client=client)(data, at("py-json"))
     options = {"use.deprecated.format": False}
 
-    def there_and_back(
-        message: Any, topic: str, asked: SchemaRegistryClient | None = client, **more: Any
+    def round_trip(
+        message: Any, topic: str, source: SchemaRegistryClient | None = client, **more: Any
     ) -> Any:
         """Serialize a message, and deserialize it with the schemas of a registry."""
         data = ProtobufSerializer(type(message), client, options | more)(message, at(topic))
-        return ProtobufDeserializer(type(message), options, asked)(data, at(topic))
+        return ProtobufDeserializer(type(message), options, source)(data, at(topic))
 
-    # Messages of Google's it has already, and takes no second ones from a registry.
-    told["protobuf"] = there_and_back(Timestamp(seconds=7), "py-protobuf", None).seconds
+    # The deserializer already has Google's messages, and accepts no second definition of them.
+    results["protobuf"] = round_trip(Timestamp(seconds=7), "py-protobuf", None).seconds
     struct = Struct()
     struct["a"] = 7
-    told["struct"] = there_and_back(struct, "py-struct", None)["a"]
+    results["struct"] = round_trip(struct, "py-struct", None)["a"]
     order = order_class()(lines=[{"id": 7, "at": {"seconds": 8}}], rest={"a": {"id": 9}})
     known = {"skip.known.types": False}
     for topic, more in (("py-order", {}), ("py-known", known)):
-        read = there_and_back(order, topic, **more)
-        told[topic] = [read.lines[0].id, read.lines[0].at.seconds, read.rest["a"].id]
+        read = round_trip(order, topic, **more)
+        results[topic] = [read.lines[0].id, read.lines[0].at.seconds, read.rest["a"].id]
     of_order = client.get_latest_version("py-known-value").schema.references
-    told["references"] = [each.name for each in of_order]
+    results["references"] = [each.name for each in of_order]
     try:
         client.register_schema("py-avro-value", Schema(BROKEN, "AVRO"))
     except SchemaRegistryError as error:
-        told["refused"] = [error.http_status_code, error.error_code]
-    told["compatible"] = client.test_compatibility("py-avro-value", Schema(BROKEN, "AVRO"))
-    told["latest"] = client.get_latest_version("py-avro-value").version
+        results["refused"] = [error.http_status_code, error.error_code]
+    results["compatible"] = client.test_compatibility("py-avro-value", Schema(BROKEN, "AVRO"))
+    results["latest"] = client.get_latest_version("py-avro-value").version
     client.set_compatibility("py-avro-value", "NONE")
-    told["level"] = client.get_compatibility("py-avro-value")
-    told["second"] = client.get_version("py-avro-value", 1).version
+    results["level"] = client.get_compatibility("py-avro-value")
+    results["second"] = client.get_version("py-avro-value", 1).version
     client.register_schema("py-avro-value", Schema(BROKEN, "AVRO"))
-    told["versions"] = client.get_versions("py-avro-value")
-    told["deleted"] = client.delete_subject("py-avro-value")
+    results["versions"] = client.get_versions("py-avro-value")
+    results["deleted"] = client.delete_subject("py-avro-value")
     client.delete_subject("py-avro-value", permanent=True)
-    told["gone"] = "py-avro-value" not in client.get_subjects()
-    print(json.dumps(told))
+    results["gone"] = "py-avro-value" not in client.get_subjects()
+    print(json.dumps(results))
 
 
 main(sys.argv[1])

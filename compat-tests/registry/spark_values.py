@@ -1,4 +1,4 @@
-"""Values of `kbroker.spark` and those of confluent-kafka's serialisers: each reads the other's."""
+"""Values written by `kbroker.spark` and read by confluent-kafka, and the reverse."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def main(url: str) -> None:
     at = SerializationContext("orders", MessageField.VALUE)
     theirs = AvroSerializer(client, SCHEMA)({"a": 7, "b": "x"}, at)
     ours = avro.Encoder.registered(url, "orders-value", SCHEMA).encode({"a": 7, "b": "x"})
-    told = {
+    results = {
         "same": theirs == ours,
         "ours": AvroDeserializer(client)(ours, at),
         "theirs": avro.Decoder(url).decode(theirs),
     } | messages(client, url)
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 def messages(client: SchemaRegistryClient, url: str) -> dict[str, object]:

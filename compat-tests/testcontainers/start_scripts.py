@@ -1,4 +1,6 @@
-"""Prints as JSON what Testcontainers for Python would do with a container of Kafka, without an engine.
+"""Command, environment and start script that Testcontainers for Python uses for Kafka, as JSON.
+
+No container engine is needed.
 
 Usage: python start_scripts.py zookeeper|kraft
 """
@@ -17,14 +19,14 @@ found: dict[str, Any] = {}
 
 
 class NoEngine:
-    """Takes the place of the client of an engine."""
+    """Replacement of the client of a container engine."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
 
-class Waiting:
-    """Replacement of the strategy that waits for a line of the log."""
+class RecordedWait:
+    """Replacement of the strategy that waits for a log line; records the pattern."""
 
     def __init__(self, pattern: Any) -> None:
         found["until"] = pattern.pattern
@@ -36,8 +38,8 @@ class Waiting:
         pass
 
 
-class Described(kafka.KafkaContainer):
-    """Says what it would do."""
+class DescribedContainer(kafka.KafkaContainer):
+    """Kafka container that records its start script instead of copying it."""
 
     def get_container_host_ip(self) -> str:
         return "localhost"
@@ -50,11 +52,11 @@ class Described(kafka.KafkaContainer):
 
 
 def main(kind: str) -> None:
-    """Describe a container that needs ZooKeeper, or one that does not."""
+    """Print the description of a container with ZooKeeper or with KRaft."""
     container.DockerClient = NoEngine
     container.DockerContainer.start = lambda self: self
-    kafka.LogMessageWaitStrategy = Waiting
-    described = Described("confluentinc/cp-kafka:7.6.0")
+    kafka.LogMessageWaitStrategy = RecordedWait
+    described = DescribedContainer("confluentinc/cp-kafka:7.6.0")
     if kind == "kraft":
         described.with_kraft()
     described.start()

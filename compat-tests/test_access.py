@@ -127,7 +127,7 @@ class Outcome:
 
     comparison: Comparison
     differences: list[Difference]
-    asked: dict[ApiKey, range]
+    versions_by_api: dict[ApiKey, range]
     requests: int = 0
     refused: int = 0
     partly: int = 0
@@ -309,27 +309,27 @@ def eventually(holds: Any, what: str) -> None:
 def send_all_requests(rng: random.Random, mine: SecuredBroker, other: SecuredBroker) -> Outcome:
     """Send each version of each API as random users in random order."""
     served = other.served()
-    asked = {
+    versions_by_api = {
         key: range(max(versions[0], served[key][0]), min(versions[-1], served[key][-1]) + 1)
         for key, versions in mine.served().items()
         if key in served and key not in LOGIN_APIS
     }
     # Kafka advertises older versions but closes the connection on them (KAFKA-18659).
-    asked[ApiKey.PRODUCE] = range(3, asked[ApiKey.PRODUCE][-1] + 1)
-    assert not asked.keys() - BUILDERS.keys(), (
+    versions_by_api[ApiKey.PRODUCE] = range(3, versions_by_api[ApiKey.PRODUCE][-1] + 1)
+    assert not versions_by_api.keys() - BUILDERS.keys(), (
         "add builders for these APIs in harness/access_calls.py"
     )
     comparison = Comparison((*ACCESS_DIFFERENCES, *DIFFERENCES))
-    outcome = Outcome(comparison, [], asked)
+    outcome = Outcome(comparison, [], versions_by_api)
     everything = [
         (key, version, user)
-        for key, versions in asked.items()
+        for key, versions in versions_by_api.items()
         for version in versions
         for user in rng.sample(users(USERS), USERS_PER_VERSION)
     ]
     everything += [
         (key, versions[-1], operator)
-        for key, versions in asked.items()
+        for key, versions in versions_by_api.items()
         for operator in (*OPERATORS, *[OPERATOR] * OPERATOR_REQUESTS)
     ]
     rng.shuffle(everything)
@@ -435,14 +435,14 @@ def test_all_users_get_same_responses_from_both_brokers(outcome: Outcome) -> Non
     """Check too that a substantial part of the requests was rejected and another part permitted."""
     print(
         f"figures: seed {SEED}, {USERS} users, {ACLS} ACLs, {outcome.requests} requests of "
-        f"{len(outcome.asked)} APIs in {len(outcome.comparison.asked)} versions: "
+        f"{len(outcome.versions_by_api)} APIs in {len(outcome.comparison.requested)} versions: "
         f"{outcome.refused} refused, {outcome.partly} in part; {outcome.comparison.values} values "
         f"compared, {len(outcome.differences)} differ"
     )
     assert not outcome.differences, "\n".join(map(str, outcome.differences[:100]))
     assert outcome.requests / 10 < outcome.refused < outcome.requests * 9 / 10
     assert outcome.partly
-    assert outcome.allowed == outcome.asked.keys()
+    assert outcome.allowed == outcome.versions_by_api.keys()
     for shown in (
         (ApiKey.DESCRIBE_DELEGATION_TOKEN, "tokens.order"),
         (ApiKey.DESCRIBE_TRANSACTIONS, "transaction_states.topics.order"),
@@ -453,8 +453,10 @@ def test_all_users_get_same_responses_from_both_brokers(outcome: Outcome) -> Non
 
 
 def test_every_api_version_was_requested(outcome: Outcome) -> None:
-    every = {(key, version) for key, versions in outcome.asked.items() for version in versions}
-    assert outcome.comparison.asked == every
+    every = {
+        (key, version) for key, versions in outcome.versions_by_api.items() for version in versions
+    }
+    assert outcome.comparison.requested == every
 
 
 def test_missing_acl_of_one_broker_is_reported() -> None:

@@ -35,9 +35,9 @@ def tool(broker: Broker, tools: Tools) -> Run:
     """Return a function that runs one of Kafka's tools on the shared broker."""
 
     def run(command: str, *arguments: str) -> str:
-        said = tools.run(command, "--bootstrap-server", broker.address, *arguments)
-        assert not said.status, said
-        return said.stdout + said.stderr
+        output = tools.run(command, "--bootstrap-server", broker.address, *arguments)
+        assert not output.status, output
+        return output.stdout + output.stderr
 
     return run
 
@@ -146,13 +146,13 @@ def test_java_consumer_reads_and_kafka_tool_resets_offsets(
     worker.admin("create_topic", name=topic, partitions=4)
     fill(worker, topic, 4, range(100))
     for arguments in (("--topic", topic), ("--include", f"{topic}.*")):
-        said = tool(
+        output = tool(
             CONSUMER,
             *arguments,
             *("--group", group, "--from-beginning", "--max-messages", "100"),
             *("--timeout-ms", "60000", "--command-property", "group.protocol=consumer"),
         )
-        assert {*map(str, range(100))} <= set(said.split())
+        assert {*map(str, range(100))} <= set(output.split())
         reset = tool(
             GROUPS,
             *("--group", group, "--reset-offsets", "--to-earliest", "--execute"),

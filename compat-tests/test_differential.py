@@ -78,7 +78,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
 
 def test_responses_are_equal(outcome: Outcome) -> None:
     """Differences that DIFFERENCES allows are ignored."""
-    print(f"{len(outcome.comparison.asked)} versions of APIs, {outcome.comparison.values} values")
+    print(
+        f"{len(outcome.comparison.requested)} versions of APIs, {outcome.comparison.values} values"
+    )
     assert not outcome.differences, "\n".join(map(str, outcome.differences))
 
 

@@ -1,4 +1,4 @@
-"""Kafka's dump tool reads every file that the broker wrote. Runs last.
+"""Kafka's dump tool reads every file that the broker wrote. This file runs last.
 
 All files of the run are dumped, to include unusual batches of all clients.
 """
@@ -162,7 +162,7 @@ def test_snapshot_lists_producers(dumped: dict[str, str]) -> None:
 def test_kafka_ignores_earlier_batches_in_snapshot(
     data_dir: Path, dumped: dict[str, str], pytestconfig: pytest.Config
 ) -> None:
-    """kbroker stores them behind the fields that Kafka reads, within the checksum."""
+    """kbroker stores earlier batches after the fields that Kafka reads, within the checksum."""
     snapshots = of_topic(dumped, ROW, ".snapshot")
     name = max(snapshots)
     rows = re.findall(r"producerId: \d+ .* lastOffset: (\d+)", snapshots[name])

@@ -23,9 +23,9 @@ EXAMPLES = [
 ]
 # Minimum number of tests per example: work, restart, duplicate delivery, rebalance, dead letter,
 # retention.
-STORIES = 6
+TESTS_MIN = 6
 # Minimum number of tests that pass without fault injection: work, rebalance, dead letter.
-ANYWHERE = 3
+EXTERNAL_TESTS_MIN = 3
 SECONDS = 120
 
 
@@ -52,9 +52,9 @@ def test_example_passes_its_own_tests(example: str, request: pytest.FixtureReque
     if request.config.getoption("--broker") == "kbroker":
         verdicts, printed = run_tests(example)
         assert verdicts.keys() == {"passed"}, printed
-        assert verdicts["passed"] >= STORIES
+        assert verdicts["passed"] >= TESTS_MIN
     else:
         kafka: Broker = request.getfixturevalue("broker")
         verdicts, printed = run_tests(example, "--kbroker-bootstrap", kafka.address)
         assert verdicts.keys() == {"passed", "skipped"}, printed
-        assert verdicts["passed"] >= ANYWHERE
+        assert verdicts["passed"] >= EXTERNAL_TESTS_MIN

@@ -13,11 +13,11 @@ from harness.places import COMPAT, ROOT, environment
 
 CLIENT = "faults of others"
 SECONDS = 90
-STORIES = [
-    "a leader that moves",
-    "an answer that is lost",
-    "a fetch that is slow",
-    "a broker that restarts",
+SCENARIOS = [
+    "leader moves",
+    "response is lost",
+    "fetch is slow",
+    "broker restarts",
 ]
 
 
@@ -45,4 +45,4 @@ def test_program_injects_faults_and_client_survives(program: Callable[[], list[s
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == STORIES
+    assert done.stdout.splitlines() == SCENARIOS

@@ -66,12 +66,12 @@ def counts_of(verdicts: Mapping[str, Verdict]) -> str:
     """Return the number of tests per verdict and per skip reason."""
     counts = Counter(each.verdict for each in verdicts.values())
     reasons = Counter(each.reason for each in verdicts.values() if each.verdict == SKIPPED)
-    said = [
+    skips = [
         f"{count} {'need no broker' if reason == LOCAL else reason or 'without a reason'}"
         for reason, count in reasons.most_common()
     ]
     figures = f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped"
-    return f"{figures} ({'; '.join(said)})" if said else figures
+    return f"{figures} ({'; '.join(skips)})" if skips else figures
 
 
 def run_suite(address: str, directory: Path, *options: str) -> str:

@@ -283,14 +283,14 @@ def test_acls_are_copied_between_secure_brokers(tmp_path: Path) -> None:
     allow, deny = AclPermissionType.ALLOW, AclPermissionType.DENY
     with secure_server(tmp_path / "west") as west, secure_server(tmp_path / "east") as east:
         write_values(west, "orders")
-        there = [
+        permissions = [
             acl("orders", "bob", AclOperation.ALL, allow),
             acl("orders", "carol", AclOperation.WRITE, allow),
             acl("orders", "eve", AclOperation.READ, deny),
         ]
         origin, admin = AdminClient(west.librdkafka()), AdminClient(east.librdkafka())
         reading = acl(GROUP, "*", AclOperation.READ, allow, ResourceType.GROUP)
-        for each, rules in ((origin, there), (admin, [reading])):
+        for each, rules in ((origin, permissions), (admin, [reading])):
             for done in each.create_acls(rules).values():
                 done.result(30)
         for user in ("bob", "eve"):

@@ -24,8 +24,8 @@ TOPIC, GROUP = "work", "workers"
 PARTITIONS, MEMBERS = 3, 3
 # Default maximum number of deliveries per record.
 LIMIT = 5
-# Action for every 23rd record, by the remainder of its number. All others are accepted.
-DEEDS = {0: "reject", 3: "release", 7: "again"}
+# Acknowledgement of a record by its number modulo 23. All other records are accepted.
+ACKNOWLEDGEMENTS = {0: "reject", 3: "release", 7: "again"}
 # Minimum number of successful acknowledgements before the next kill.
 SETTLED_MIN = 40
 # Maximum seconds to wait for work.
@@ -33,13 +33,13 @@ SECONDS = 60.0
 
 
 def some_work(step: int) -> list[Record]:
-    deed = DEEDS.get(step % 23, "accept")
-    return [Record(TOPIC, str(step), deed, int(time.time() * 1000))]
+    acknowledgement = ACKNOWLEDGEMENTS.get(step % 23, "accept")
+    return [Record(TOPIC, str(step), acknowledgement, int(time.time() * 1000))]
 
 
 def work_done(workers: ShareWorkers) -> int:
     workers.check()
-    return workers.taken()
+    return workers.count_acknowledged()
 
 
 def wait_for_work(workers: ShareWorkers) -> int:
@@ -53,33 +53,33 @@ def wait_for_work(workers: ShareWorkers) -> int:
 
 def lags(broker: Broker, tools: Tools) -> list[str]:
     """Return the lag of the group in each partition."""
-    said = tools.run(
+    completed = tools.run(
         "kafka-share-groups", "--bootstrap-server", broker.address, "--describe", "--group", GROUP
     )
-    return [line.split()[4] for line in said.stdout.splitlines() if line.startswith(GROUP)]
+    return [line.split()[4] for line in completed.stdout.splitlines() if line.startswith(GROUP)]
 
 
 def configure(broker: Broker, tools: Tools) -> None:
-    said = tools.run(
+    completed = tools.run(
         "kafka-configs",
         *("--bootstrap-server", broker.address, "--alter"),
         *("--entity-type", "groups", "--entity-name", GROUP),
         *("--add-config", "share.auto.offset.reset=earliest,share.assignment.interval.ms=0"),
     )
-    assert not said.status, said
+    assert not completed.status, completed
 
 
 def rounds_of_kills(broker: Broker, workers: ShareWorkers, kills: int) -> Counter[str]:
-    """Kill a member or the broker after some work each, and return statistics."""
+    """Kill members and the broker in turn, each after some work, and return statistics."""
     figures: Counter[str] = Counter()
     for number in range(kills):
         work = wait_for_work(workers)
         time.sleep(random.random() / 5)
         if number % 2:
             figures["killed members"] += 1
-            at_hand = workers.kill_oldest()
-            figures["records at hand of killed members"] += at_hand
-            figures["members that had records at hand"] += at_hand > 0
+            unacknowledged = workers.kill_oldest()
+            figures["unacknowledged records of killed members"] += unacknowledged
+            figures["killed members with unacknowledged records"] += unacknowledged > 0
             workers.start()
         else:
             broker.kill()
@@ -110,7 +110,7 @@ def test_each_record_is_settled_once_despite_kills(
         )
         workers.leave()
     workers.check_reports()
-    kinds = checker.ends(ends)
+    kinds = checker.count_outcomes(ends)
     print(f"\nfigures: {dict(figures)}; {written} records: {kinds}; {dict(checker.done)}")
     assert figures["rounds with work"] == kills
     assert not checker.wrong, (checker.first_wrong, checker.wrong)
@@ -120,58 +120,64 @@ def test_each_record_is_settled_once_despite_kills(
     assert kinds["exhausted"]
 
 
-TAKEN = ""
+SUCCESS = ""
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "reports"),
     [
-        (None, [(1, "accept", TAKEN)]),
-        (None, [(1, "release", TAKEN), (2, "accept", TAKEN)]),
-        (None, [(1, "accept", NOT_HELD), (1, "accept", TAKEN)]),
+        (None, [(1, "accept", SUCCESS)]),
+        (None, [(1, "release", SUCCESS), (2, "accept", SUCCESS)]),
+        (None, [(1, "accept", NOT_HELD), (1, "accept", SUCCESS)]),
         (None, [(1, "accept", "TimeoutException")]),
-        (None, [(1, "release", TAKEN), (2, "release", TAKEN), (3, "release", TAKEN)]),
+        (None, [(1, "release", SUCCESS), (2, "release", SUCCESS), (3, "release", SUCCESS)]),
         ("lost", []),
-        ("lost", [(1, "release", TAKEN)]),
+        ("lost", [(1, "release", SUCCESS)]),
         ("lost", [(1, "accept", NOT_HELD)]),
-        ("delivered after it was settled: accept", [(1, "accept", TAKEN), (2, "accept", NOT_HELD)]),
-        ("delivered after it was settled: reject", [(1, "reject", TAKEN), (2, "accept", NOT_HELD)]),
-        ("a delivery that is not counted", [(1, "release", TAKEN), (1, "accept", TAKEN)]),
-        ("a count that is too high", [(2, "accept", TAKEN)]),
-        ("a count that is too high", [(1, "accept", NOT_HELD), (3, "accept", TAKEN)]),
+        (
+            "delivered after its final acknowledgement: accept",
+            [(1, "accept", SUCCESS), (2, "accept", NOT_HELD)],
+        ),
+        (
+            "delivered after its final acknowledgement: reject",
+            [(1, "reject", SUCCESS), (2, "accept", NOT_HELD)],
+        ),
+        ("a delivery was not counted", [(1, "release", SUCCESS), (1, "accept", SUCCESS)]),
+        ("the delivery count is too high", [(2, "accept", SUCCESS)]),
+        ("the delivery count is too high", [(1, "accept", NOT_HELD), (3, "accept", SUCCESS)]),
     ],
 )
 def test_checker_reports_wrong_deliveries(
-    wrong: str | None, says: list[tuple[int, str, str]]
+    wrong: str | None, reports: list[tuple[int, str, str]]
 ) -> None:
     checker = ShareChecker(limit=3)
-    for deliveries, deed, refusal in says:
-        checker.got((0, 0), deliveries, deed)
-        if refusal:
-            checker.refused((0, 0), deed, refusal)
+    for deliveries, acknowledgement, failure in reports:
+        checker.check_delivery((0, 0), deliveries, acknowledgement)
+        if failure:
+            checker.record_failure((0, 0), acknowledgement, failure)
         else:
-            checker.settled((0, 0), deliveries, deed)
-    checker.ends({0: 1})
+            checker.record_success((0, 0), deliveries, acknowledgement)
+    checker.count_outcomes({0: 1})
     assert set(checker.wrong) == ({wrong} if wrong else set())
 
 
 def test_checker_reports_record_settled_by_two_members() -> None:
     checker = ShareChecker(limit=3)
-    checker.got((0, 0), 1, "accept")
-    checker.got((0, 0), 1, "accept")
-    checker.settled((0, 0), 1, "accept")
-    checker.settled((0, 0), 1, "accept")
-    assert set(checker.wrong) == {"settled after it was settled: accept"}
+    checker.check_delivery((0, 0), 1, "accept")
+    checker.check_delivery((0, 0), 1, "accept")
+    checker.record_success((0, 0), 1, "accept")
+    checker.record_success((0, 0), 1, "accept")
+    assert set(checker.wrong) == {"acknowledged after its final acknowledgement: accept"}
 
 
 def test_checker_allows_unreported_delivery_to_killed_member() -> None:
     checker = ShareChecker(limit=3)
-    checker.got((0, 0), 1, "release")
-    checker.settled((0, 0), 1, "release")
+    checker.check_delivery((0, 0), 1, "release")
+    checker.record_success((0, 0), 1, "release")
     checker.kills.append({0: 1})
-    checker.got((0, 0), 3, "accept")
-    checker.settled((0, 0), 3, "accept")
-    checker.got((0, 1), 2, "accept")  # not written yet at the time of the kill
-    checker.settled((0, 1), 2, "accept")
-    assert checker.ends({0: 2}) == {"accepted": 2}
-    assert checker.wrong == {"a count that is too high": 1}
+    checker.check_delivery((0, 0), 3, "accept")
+    checker.record_success((0, 0), 3, "accept")
+    checker.check_delivery((0, 1), 2, "accept")  # not written yet at the time of the kill
+    checker.record_success((0, 1), 2, "accept")
+    assert checker.count_outcomes({0: 2}) == {"accepted": 2}
+    assert checker.wrong == {"the delivery count is too high": 1}

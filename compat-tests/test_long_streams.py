@@ -73,12 +73,12 @@ def test_payments_are_joined_once_and_again_after_reset(
     assert pairs(results) == truth
     for topic, expected in OWN_TOPICS.items():
         assert expected.items() <= topic_configs(address, topic).items(), topic
-    said = tools.run(
+    completed = tools.run(
         "kafka-streams-application-reset",
         *("--bootstrap-server", address, "--application-id", "payments", "--force"),
         *("--input-topics", ",".join(INPUTS)),
     )
-    assert said.status == 0, said
+    assert completed.status == 0, completed
     assert not OWN_TOPICS.keys() & topics(address)
     application.wipe()
     application.start()
@@ -116,12 +116,12 @@ def test_words_are_counted_once_while_transaction_version_changes(
     with Work(own_broker, application, feeder, "counts") as work:
         for verb, version in (("downgrade", 1), ("upgrade", 2)):
             work.wait_for_more()
-            said = tools.run(
+            completed = tools.run(
                 "kafka-features",
                 *("--bootstrap-server", own_broker.address),
                 *(verb, "--feature", f"transaction.version={version}"),
             )
-            assert said.status == 0, said
+            assert completed.status == 0, completed
             work.wait_for_more()
             work.kill(application=False, broker=True)
             work.kill(application=True, broker=False)

@@ -193,13 +193,13 @@ def test_clients_continue_through_rolling_restart(
         member("commit", member="me")
         offsets = member("committed", group=f"rolled-{library}", topic=PLAIN)
         assert sum(offsets.values()) == len(plain), library
-    said = tools.run(
+    completed = tools.run(
         "kafka-console-consumer",
         *("--bootstrap-server", nodes.address, "--topic", COMMITTED, "--from-beginning"),
         *("--isolation-level", "read_committed", "--max-messages", str(len(committed))),
         *("--timeout-ms", "20000"),
     )
-    assert Counter(said.stdout.splitlines()) == Counter(committed)
+    assert Counter(completed.stdout.splitlines()) == Counter(committed)
 
 
 @pytest.fixture

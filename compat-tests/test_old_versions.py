@@ -147,8 +147,8 @@ def test_old_java_client_writes_and_reads_all_codecs(
         workers(MODERN).admin("create_topic", name=topic)
     pairs = [f"{codec}={topic}" for codec, topic in topics.items()]
     program = str(COMPAT / "java" / "OldClient.java")
-    said = java(jar_set, program, broker.address, *pairs, ok=broker.name != "apache")
+    output = java(jar_set, program, broker.address, *pairs, ok=broker.name != "apache")
     if broker.name != "apache":
-        assert [line for line in said.splitlines() if line.endswith(" ok")] == [
+        assert [line for line in output.splitlines() if line.endswith(" ok")] == [
             f"{codec} ok" for codec in CODECS
-        ], said
+        ], output

@@ -60,11 +60,11 @@ STRICTER: Mapping[str, list[Codec]] = {
     "record longer than it is": ANY_CODEC[1:],
     "record shorter than it is": ANY_CODEC[1:],
     # Trailing bytes that the Java client ignores and that stop other clients.
-    "a byte behind it": [Codec.GZIP, Codec.SNAPPY, Codec.LZ4],
-    "zeros behind it": [Codec.GZIP, Codec.LZ4],
-    "an empty stream behind it": [Codec.LZ4],
-    "skippable frame behind": [Codec.LZ4],
-    "cut skippable frame behind": [Codec.ZSTD],
+    "trailing byte": [Codec.GZIP, Codec.SNAPPY, Codec.LZ4],
+    "trailing zeros": [Codec.GZIP, Codec.LZ4],
+    "empty stream appended": [Codec.LZ4],
+    "skippable frame appended": [Codec.LZ4],
+    "truncated skippable frame appended": [Codec.ZSTD],
     # Checks of the codec that the Java client omits.
     "reserved flag": [Codec.GZIP],
     "wrong content size": [Codec.LZ4],
@@ -211,7 +211,7 @@ def streams() -> Iterator[Case]:
 
 def test_malformed_records_are_rejected_as_by_kafka(pair: Pair) -> None:
     count, refused, found = pair.differences(malformed())
-    print(f"{count} batches, {refused} refused by both")
+    print(f"{count} batches, {refused} rejected by both")
     assert not found, "\n".join(found)
     assert count > 400
     assert refused > 300
@@ -219,14 +219,14 @@ def test_malformed_records_are_rejected_as_by_kafka(pair: Pair) -> None:
 
 def test_batch_headers_are_validated_as_by_kafka(pair: Pair) -> None:
     count, refused, found = pair.differences(headers())
-    print(f"{count} batches, {refused} refused by both")
+    print(f"{count} batches, {refused} rejected by both")
     assert not found, "\n".join(found)
     assert refused > 50
 
 
 def test_compressed_streams_are_validated_as_by_kafka(pair: Pair) -> None:
     count, refused, found = pair.differences(streams())
-    print(f"{count} streams, {refused} refused by both")
+    print(f"{count} streams, {refused} rejected by both")
     assert not found, "\n".join(found)
     assert count > 200
     assert 50 < refused < count - 50

@@ -58,7 +58,7 @@ transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 
-# Who shows what
+# Certificates
 listener.name.nodes.ssl.keystore.type=PKCS12
 listener.name.nodes.ssl.keystore.location={store}
 listener.name.nodes.ssl.keystore.password={password}
@@ -74,7 +74,7 @@ listener.name.certificates.ssl.keystore.certificate.chain={chain}
 ssl.principal.mapping.rules=RULE:^CN=([^,]+),OU=People,.*$/$1/L,\\
   DEFAULT
 
-# Who logs in
+# Authentication
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512
 listener.name.nodes.sasl.enabled.mechanisms=PLAIN
 sasl.mechanism.inter.broker.protocol=PLAIN
@@ -85,7 +85,7 @@ listener.name.logins.plain.sasl.jaas.config=org.apache.kafka.common.security.pla
    user_bob="b\\\\"secret" ;
 listener.name.logins.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 
-# Who may do what
+# Authorization
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:admin;User:node;User:CN=root,OU=Ops,O=Acme\\\\, Inc.;User:ANONYMOUS
 allow.everyone.if.no.acl.found=false

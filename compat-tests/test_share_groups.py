@@ -95,8 +95,8 @@ class Side:
         key = ApiKey.FETCH
         partition = of(key, "Partition", partition=0, partition_max_bytes=1 << 24)
         topic = of(key, "Topic", topic="__consumer_offsets", partitions=[partition])
-        asked = request(key, topics=[topic], max_wait_ms=100, max_bytes=1 << 24)
-        data = memoryview(bytes(self.ask(key, 12, asked).responses[0].partitions[0].records))
+        message = request(key, topics=[topic], max_wait_ms=100, max_bytes=1 << 24)
+        data = memoryview(bytes(self.ask(key, 12, message).responses[0].partitions[0].records))
         return [
             row
             for position, header in iter_headers(data)
@@ -296,9 +296,9 @@ def test_requests_of_other_group_types_are_rejected(both: Both) -> None:
         key, 1, request(key, group_id="new", member_id="x", **values)
     ).error_code
     for group in ("kind", "new", "nothing"):
-        for asked in (ApiKey.CONSUMER_GROUP_DESCRIBE, DESCRIBE):
-            if (group, asked) != ("new", ApiKey.CONSUMER_GROUP_DESCRIBE):
-                both.ask(asked, 1, request(asked, group_ids=[group]), counts=True)
+        for key in (ApiKey.CONSUMER_GROUP_DESCRIBE, DESCRIBE):
+            if (group, key) != ("new", ApiKey.CONSUMER_GROUP_DESCRIBE):
+                both.ask(key, 1, request(key, group_ids=[group]), counts=True)
         for version in (5, 6):
             ask = request(ApiKey.DESCRIBE_GROUPS, groups=[group])
             both.ask(ApiKey.DESCRIBE_GROUPS, version, ask)
@@ -330,12 +330,12 @@ def _classic_requests(both: Both, members: bool) -> None:
             protocols=[protocol],
         )
         both.ask(key, 9, ask)
-    asked = {"group_id": group, "generation_id": 1, "member_id": "a"}
-    both.ask(ApiKey.HEARTBEAT, 4, request(ApiKey.HEARTBEAT, **asked))
+    identity = {"group_id": group, "generation_id": 1, "member_id": "a"}
+    both.ask(ApiKey.HEARTBEAT, 4, request(ApiKey.HEARTBEAT, **identity))
     both.ask(
         ApiKey.SYNC_GROUP,
         5,
-        request(ApiKey.SYNC_GROUP, protocol_type="consumer", protocol_name="range", **asked),
+        request(ApiKey.SYNC_GROUP, protocol_type="consumer", protocol_name="range", **identity),
     )
     key = ApiKey.LEAVE_GROUP
     both.ask(key, 5, request(key, group_id=group, members=[of(key, "Member", member_id="a")]))

@@ -82,8 +82,8 @@ class Side:
         key = ApiKey.FETCH
         partition = of(key, "Partition", partition=0, partition_max_bytes=1 << 24)
         topic = of(key, "Topic", topic=STATE_TOPIC, partitions=[partition])
-        asked = request(key, topics=[topic], max_wait_ms=100, max_bytes=1 << 24)
-        answer = self.connection.ask(key, 12, asked)
+        message = request(key, topics=[topic], max_wait_ms=100, max_bytes=1 << 24)
+        answer = self.connection.ask(key, 12, message)
         data = memoryview(bytes(answer.responses[0].partitions[0].records))
         return [
             row
@@ -227,7 +227,7 @@ def test_snapshot_is_written_after_maximum_updates(sides: tuple[Side, Side]) -> 
 
 
 def test_dump_tool_decodes_share_state(sides: tuple[Side, Side], tools: Tools) -> None:
-    said = []
+    dumps = []
     for each in sides:
         each.group = "read"
         each.ask(INITIALIZE, 0, 0, True, state_epoch=3, start_offset=7)
@@ -239,9 +239,9 @@ def test_dump_tool_decodes_share_state(sides: tuple[Side, Side], tools: Tools) -
         found = [line.partition("key: ")[2] for line in lines if '"groupId":"read"' in line]
         times = re.compile(r'"(create|write)Timestamp":\d+')
         topic = SharePartitionKey("", each.topic_id, 0).name.split(":")[1]
-        said.append([times.sub("", line).replace(topic, "topic") for line in found])
-    assert said[0] == said[1]
-    assert len(said[0]) == 2
+        dumps.append([times.sub("", line).replace(topic, "topic") for line in found])
+    assert dumps[0] == dumps[1]
+    assert len(dumps[0]) == 2
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,11 @@ def words(lines: list[Record]) -> Counter[str]:
 
 def counted(results: list[Record]) -> dict[str, list[int]]:
     """Return the counts that the application wrote for each word, in order."""
-    said = defaultdict(list)
+    counts_by_word = defaultdict(list)
     for record in results:
         assert record.key is not None
-        said[record.key].append(int(record.value))
-    return said
+        counts_by_word[record.key].append(int(record.value))
+    return counts_by_word
 
 
 def once(lines: list[Record]) -> dict[str, list[int]]:

@@ -214,8 +214,8 @@ def _by_name(name: str) -> Any:
 def metadata() -> Iterator[Call]:
     key = ApiKey.METADATA
     quiet = {"allow_auto_topic_creation": False}
-    asked = [_by_name(n) for n in ("one7", "one6", "set7", "nothing", "a/b", "", "one7")]
-    yield ask("metadata: some", key, range(4, 99), topics=asked, **quiet)
+    topics = [_by_name(n) for n in ("one7", "one6", "set7", "nothing", "a/b", "", "one7")]
+    yield ask("metadata: some", key, range(4, 99), topics=topics, **quiet)
     yield ask("metadata: known", key, topics=[_by_name("one7"), _by_name("assigned7")])
     yield ask("metadata: none", key, range(1, 99), topics=[])
     yield ask(
@@ -527,15 +527,19 @@ def log_dirs() -> Iterator[Call]:
 
         return Call(f"move: {what}", alter, build)
 
-    asked = [
+    topics = [
         of(key, "Topic", topic="one4", partitions=[0, 1, 2, 99]),
         of(key, "Topic", topic="one3", partitions=[0]),
         nothing,
     ]
-    for when, directory in (("there", 1), ("back", 0), ("to where they are", 0)):
+    for when, directory in (
+        ("to another directory", 1),
+        ("back", 0),
+        ("to their own directory", 0),
+    ):
         yield move(when, directory, ("one4", [0, 1, 2]))
-        yield move(f"another, {when}", 1, ("one3", [0]))
-        yield ask(f"directories: moved {when}", key, topics=asked)
+        yield move(f"another partition, {when}", 1, ("one3", [0]))
+        yield ask(f"directories: moved {when}", key, topics=topics)
     yield move("unknown partition", 0, ("one4", [99, -1]))
     yield move("unknown topic", 0, ("nothing", [0]))
     yield move("bad name", 0, ("a/b", [0]))
@@ -543,7 +547,7 @@ def log_dirs() -> Iterator[Call]:
     yield move("relative directory", 3, ("one4", [0]))
     yield move("empty directory", 4, ("one4", [0]))
     yield move("nothing", 0)
-    yield ask("directories: still there", key, topics=asked)
+    yield ask("directories: after rejected moves", key, topics=topics)
 
 
 def cordons() -> Iterator[Call]:
@@ -589,7 +593,7 @@ def cordons() -> Iterator[Call]:
             ],
         ),
     )
-    yield _create("beside a cordoned directory", _new("beside{v}", 2))
+    yield _create("next to a cordoned directory", _new("beside{v}", 2))
     yield cordon("unknown directory", lambda world: "/no/such/directory")
     yield cordon("both", lambda world: ",".join(world.directories))
     yield described("both are cordoned")
@@ -1017,12 +1021,11 @@ def _valid_quotas() -> Iterator[Call]:
         _quota([("ip", "192.0.2.1")], ("connection_creation_rate", 7)),
     )
     yield _alter_quotas(
-        "another value, one goes", _quota(ALICE, (produced, 2e6), ("request_percentage", None))
+        "a changed value and a deleted one",
+        _quota(ALICE, (produced, 2e6), ("request_percentage", None)),
     )
-    yield _alter_quotas(
-        "one goes that is not there", _quota([("user", "nobody")], (produced, None))
-    )
-    yield _alter_quotas("an unknown key goes", _quota(ALICE, ("bytes", None)))
+    yield _alter_quotas("delete a missing quota", _quota([("user", "nobody")], (produced, None)))
+    yield _alter_quotas("delete an unknown key", _quota(ALICE, ("bytes", None)))
 
 
 def _quota_filters() -> Iterator[Call]:
@@ -1125,7 +1128,7 @@ def scram_users() -> Iterator[Call]:
     yield alter("both mechanisms at once", upsertions=[_credential("x"), _credential("x", 2)])
     yield ask("scram: null is all", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, users=None)
     yield describe("none is all")
-    yield describe("one, and one whom there is not", "alice", "nobody")
+    yield describe("an existing and an unknown user", "alice", "nobody")
     yield describe("twice", "alice", "bob", "alice", "nobody", "nobody")
     yield describe("without a name", "")
     for iterations in (-1, 0, 4095, 4096, 16384, 16385):
@@ -1143,7 +1146,7 @@ def scram_users() -> Iterator[Call]:
     yield alter("a short salt", upsertions=[_credential("z", salt=b"s", salted_password=b"p")])
     yield alter("a long name", upsertions=[_credential("n" * 513)])
     yield alter("a name with signs", upsertions=[_credential("ö,=/\n\0 a")])
-    yield alter("delete whom there is not", [_no_credential("nobody"), _no_credential("bob")])
+    yield alter("delete unknown users", [_no_credential("nobody"), _no_credential("bob")])
     yield alter(
         "delete both mechanisms at once", [_no_credential("alice"), _no_credential("alice", 2)]
     )
@@ -1223,29 +1226,31 @@ def acls() -> Iterator[Call]:
     ):
         for number in numbers:
             yield create(f"{place} {number}", _acl("wrong", **{place: number}), _acl("right"))
-        yield create(f"{place} of filters", _acl("wrong", **{place: 1}), _acl("right"))
-    yield create("operation of nobody", _acl("wrong", operation=0))
+        yield create(f"ANY as {place}", _acl("wrong", **{place: 1}), _acl("right"))
+    yield create("an unknown operation", _acl("wrong", operation=0))
     yield create("no name", _acl(""))
     yield create("another name of the cluster", _acl("cluster", resource_type=4))
-    yield create("no kind of principal", _acl(principal="alice"))
-    yield create("a kind of principal that is empty", _acl(principal=":alice"))
-    yield create("a principal without a name", _acl(principal="User:"))
+    yield create("principal without a type", _acl(principal="alice"))
+    yield create("principal with an empty type", _acl(principal=":alice"))
+    yield create("principal without a name", _acl(principal="User:"))
     yield create("a group as principal", _acl(principal="Group:staff"))
     yield create("no host", _acl(host=""))
     for wanted in ACL_FILTERS:
-        yield ask(f"acls: that have {wanted}", ApiKey.DESCRIBE_ACLS, **ANY_ACL | wanted)
+        yield ask(f"acls: describe {wanted}", ApiKey.DESCRIBE_ACLS, **ANY_ACL | wanted)
     delete = ApiKey.DELETE_ACLS
-    yield ask("acls: that have one of nobody", ApiKey.DESCRIBE_ACLS, **ANY_ACL | {"operation": 0})
-    nobody = of(delete, "Filter", **ANY_ACL | {"operation": 0})
-    yield change("acls: without an operation of nobody", delete, filters=[nobody])
+    yield ask(
+        "acls: describe by an unknown operation", ApiKey.DESCRIBE_ACLS, **ANY_ACL | {"operation": 0}
+    )
+    unknown = of(delete, "Filter", **ANY_ACL | {"operation": 0})
+    yield change("acls: delete by an unknown operation", delete, filters=[unknown])
     for wanted in ACL_FILTERS[3:]:
         row = of(delete, "Filter", **ANY_ACL | wanted)
-        yield change(f"acls: without {wanted}", delete, filters=[row])
+        yield change(f"acls: delete {wanted}", delete, filters=[row])
     several = [of(delete, "Filter", **ANY_ACL | {"operation": number}) for number in (3, 3, 5)]
-    yield change("acls: without several", delete, filters=several)
-    yield change("acls: without none", delete, filters=[])
-    yield ask("acls: that are left", ApiKey.DESCRIBE_ACLS, **ANY_ACL)
-    yield change("acls: none is left", delete, filters=[of(delete, "Filter", **ANY_ACL)])
+    yield change("acls: delete several", delete, filters=several)
+    yield change("acls: delete with no filter", delete, filters=[])
+    yield ask("acls: describe the rest", ApiKey.DESCRIBE_ACLS, **ANY_ACL)
+    yield change("acls: delete the rest", delete, filters=[of(delete, "Filter", **ANY_ACL)])
 
 
 def admin_calls() -> Iterator[Call]:

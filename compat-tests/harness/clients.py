@@ -403,7 +403,7 @@ class ClientProcess(ScriptProcess):
 
 
 def eventually(
-    look: Callable[[], Any],
+    observe: Callable[[], Any],
     holds: Callable[[Any], bool],
     what: str,
     seconds: float = 30.0,
@@ -412,7 +412,7 @@ def eventually(
     """Poll until a condition holds, and return the value that fulfilled it.
 
     Args:
-        look: Returns the current value.
+        observe: Returns the current value.
         holds: Returns True if the value is as expected.
         what: Name of the value in the failure message.
         seconds: How long to poll.
@@ -421,7 +421,7 @@ def eventually(
     deadline = time.monotonic() + seconds
     while True:
         try:
-            seen = look()
+            seen = observe()
             if holds(seen):
                 return seen
         except ClientError as error:

@@ -44,18 +44,18 @@ Streams = Iterator[tuple[str, bytes]]
 def _common(stream: bytes, empty: bytes) -> Streams:
     """Yield variants that apply to any codec. `empty` is a compressed empty stream."""
     yield "plain", stream
-    yield "a byte behind it", stream + b"x"
-    yield "zeros behind it", stream + bytes(8)
-    yield "cut by one byte", stream[:-1]
-    yield "cut by four bytes", stream[:-4]
-    yield "cut in the middle", stream[: len(stream) // 2]
+    yield "trailing byte", stream + b"x"
+    yield "trailing zeros", stream + bytes(8)
+    yield "truncated by one byte", stream[:-1]
+    yield "truncated by four bytes", stream[:-4]
+    yield "truncated in the middle", stream[: len(stream) // 2]
     yield "nothing", b""
-    yield "an empty stream behind it", stream + empty
-    yield "an empty stream before it", empty + stream
+    yield "empty stream appended", stream + empty
+    yield "empty stream prepended", empty + stream
     for place in (0, 1, 4, len(stream) // 2, -1):
         damaged = bytearray(stream)
         damaged[place] ^= 0x10
-        yield f"a bit is wrong at {place}", bytes(damaged)
+        yield f"flipped bit at {place}", bytes(damaged)
 
 
 # -- gzip
@@ -157,7 +157,7 @@ def _lz4(data: bytes) -> Streams:
     parts = [lz4.frame.compress(part, **plain) for part in (data[:half], data[half:])]
     yield "two frames", b"".join(parts)
     yield "skippable frame first", _skippable(b"abc") + lz4.frame.compress(data, **plain)
-    yield "skippable frame behind", lz4.frame.compress(data, **plain) + _skippable(b"abc")
+    yield "skippable frame appended", lz4.frame.compress(data, **plain) + _skippable(b"abc")
     yield "no end mark", lz4.frame.compress(data, **plain)[:-4]
     yield from _lz4_headers(data, bytearray(lz4.frame.compress(data, **plain)))
     yield from _lz4_blocks(data, bytearray(lz4.frame.compress(data, **plain)))
@@ -241,12 +241,12 @@ def _zstd(data: bytes) -> Streams:
     yield "wrong checksum", bytes(summed)
     yield "two frames", compressor.compress(data[:half]) + compressor.compress(data[half:])
     yield "skippable frame first", _skippable(b"abc") + compressor.compress(data)
-    yield "skippable frame behind", compressor.compress(data) + _skippable(b"abc")
+    yield "skippable frame appended", compressor.compress(data) + _skippable(b"abc")
     yield (
         "skippable frame between",
         (compressor.compress(data[:half]) + _skippable(b"") + compressor.compress(data[half:])),
     )
-    yield "cut skippable frame behind", compressor.compress(data) + _skippable(b"abc")[:-1]
+    yield "truncated skippable frame appended", compressor.compress(data) + _skippable(b"abc")[:-1]
     for log in (10, 17, 20, 23, 26, 27):
         parameters = zstandard.ZstdCompressionParameters(window_log=log, write_content_size=False)
         stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()

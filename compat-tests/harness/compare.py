@@ -226,7 +226,7 @@ class Comparison:
     rules: Sequence[Rule]
     # Fields that had a meaningful value on both sides.
     seen: set[tuple[ApiKey, str]] = field(default_factory=set)
-    asked: set[tuple[ApiKey, int]] = field(default_factory=set)
+    requested: set[tuple[ApiKey, int]] = field(default_factory=set)
     # Number of compared values.
     values: int = 0
     used: set[Rule] = field(default_factory=set)
@@ -254,7 +254,7 @@ class Comparison:
                     our not in EMPTY_VALUES and their not in EMPTY_VALUES
                 ):
                     self.seen.add((key, place))
-        self.asked.add((key, version))
+        self.requested.add((key, version))
         return differences
 
     def compare_presence(

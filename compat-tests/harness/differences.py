@@ -264,7 +264,7 @@ DIFFERENCES = (
         "kbroker: 42, and 0 for the other ACLs; Kafka: -1 for all",
         "ANY and MATCH are valid in filters only; Kafka fails with UNKNOWN_SERVER_ERROR.",
         rejects_single_row,
-        call="acls: * of filters",
+        call="acls: ANY as *",
     ),
     Rule(
         "*Acls",
@@ -272,7 +272,7 @@ DIFFERENCES = (
         "kbroker: 42; Kafka closes the connection",
         "kbroker reports an unknown enum value as an error of the request.",
         exactly("answered", "closed"),
-        call="acls: * of nobody",
+        call="acls: * unknown operation",
     ),
     Rule("DescribeQuorum", "*high_watermark", "both above 0", QUORUM, both_positive),
     Rule("DescribeQuorum", "*log_end_offset", "both above 0", QUORUM, both_positive),

@@ -148,7 +148,7 @@ def never_compared(
         missing += [
             f"{key.api_name} version {version}"
             for version in versions
-            if (key, version) not in comparison.asked
+            if (key, version) not in comparison.requested
         ]
         response = messages.response_class(key)
         span = range(versions[0], versions[-1] + 1)

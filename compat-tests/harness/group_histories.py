@@ -167,7 +167,7 @@ class History:
             self.fetch: 8,
             self.delete_offsets: 3,
             self.delete_group: 2,
-            self.look: 14,
+            self.describe_groups: 14,
             self.list: 5,
             self.change_topics: 2,
         }
@@ -389,7 +389,7 @@ class History:
             if self._chance(0.5):
                 back.id = f"new-{self._number():04}"
             if self._chance(0.5):
-                self.look()
+                self.describe_groups()
             self.consumer_members.append(back)
             self._join(back)
 
@@ -437,7 +437,10 @@ class History:
 
     def _full_heartbeat(self, member: ConsumerMember, values: dict[str, Any], answer: Any) -> Any:
         """Build a full heartbeat without owned partitions, after a response to the same member."""
-        said = {"subscribed_topic_regex": values["subscribed_topic_regex"], "topic_partitions": []}
+        fields = {
+            "subscribed_topic_regex": values["subscribed_topic_regex"],
+            "topic_partitions": [],
+        }
         return request(
             BEAT,
             group_id=member.group,
@@ -445,7 +448,7 @@ class History:
             instance_id=member.instance,
             member_epoch=answer.member_epoch,
             rebalance_timeout_ms=LONG_MS,
-            **said,
+            **fields,
         )
 
     def _rows(self, partitions: dict[UUID, list[int]]) -> list[Any]:
@@ -511,7 +514,7 @@ class History:
             # A generated ID would sort differently among the members on each broker.
             member.instance = f"instance-{self.rng.randrange(3)}"
         version = self._version(JOIN, 5 if member.instance is not None else 0)
-        said = [
+        protocols = [
             of(JOIN, "Protocol", name=name, metadata=self._subscription_of(member))
             for name in member.protocols
         ]
@@ -523,7 +526,7 @@ class History:
             member_id=member.id,
             group_instance_id=member.instance,
             protocol_type="consumer",
-            protocols=said,
+            protocols=protocols,
         )
 
         def joined(answer: Any) -> None:
@@ -551,14 +554,14 @@ class History:
             if self._chance(0.2)
             else []
         )
-        said = MemberSubscription(
+        subscription = MemberSubscription(
             topics=member.topics,
             user_data=None,
             owned_partitions=owned,
             generation_id=member.generation,
             rack_id=self.rng.choice((None, "rack-1")),
         )
-        return encode_versioned(said, self.rng.choice((0, 1, 2, 3)))
+        return encode_versioned(subscription, self.rng.choice((0, 1, 2, 3)))
 
     def classic_member_continues(self) -> None:
         free = [each for each in self.classic_members if each.connection not in self.twins.pending]
@@ -739,11 +742,11 @@ class History:
         learn: Callable[[Any], None],
     ) -> None:
         def describe_group() -> None:
-            asked = request(ApiKey.DESCRIBE_GROUPS, groups=[member.group])
+            message = request(ApiKey.DESCRIBE_GROUPS, groups=[member.group])
             self.twins.ask(
                 ApiKey.DESCRIBE_GROUPS,
                 self.twins.versions[ApiKey.DESCRIBE_GROUPS][-1],
-                asked,
+                message,
                 again=True,
             )
 
@@ -822,7 +825,7 @@ class History:
         self._ask(ApiKey.DELETE_GROUPS, groups_names=names)
         self._pinned -= set(names)
 
-    def look(self) -> None:
+    def describe_groups(self) -> None:
         names = self.rng.sample([*self.groups, "unheard-of"], self.rng.choice((1, 5)))
         wants = self._chance(0.3)
         if self._chance(0.6):
@@ -901,7 +904,7 @@ class Canary:
                 request(ApiKey.CREATE_TOPICS, topics=[row], timeout_ms=30_000),
             )
         self._partitions[name] = partitions
-        self._twins.note(f"{name} has {partitions} partitions")
+        self._twins.add_event(f"{name} has {partitions} partitions")
         self._wait()
         return self._learn(name)
 
@@ -911,7 +914,7 @@ class Canary:
             message = request(ApiKey.CREATE_PARTITIONS, topics=[row], timeout_ms=30_000)
             twin.ask(ApiKey.CREATE_PARTITIONS, 3, message)
         self._partitions[name] = partitions
-        self._twins.note(f"{name} has {partitions} partitions")
+        self._twins.add_event(f"{name} has {partitions} partitions")
         self._wait()
 
     def delete(self, name: str) -> None:
@@ -920,7 +923,7 @@ class Canary:
             message = request(ApiKey.DELETE_TOPICS, topics=[row], timeout_ms=30_000)
             twin.ask(ApiKey.DELETE_TOPICS, 6, message)
         del self._partitions[name]
-        self._twins.note(f"{name} is deleted")
+        self._twins.add_event(f"{name} is deleted")
         self._wait()
 
     def _sides(self) -> tuple[Twin, Twin]:

@@ -41,7 +41,8 @@ class _RecordState:
     Attributes:
       floor: Delivery count of the last successful release. Later deliveries have higher counts.
       top: Highest delivery count that a member reported.
-      kills: Number of members killed so far. Later ones may have received the record unreported.
+      kills: Number of members killed before the last report. Members killed later may have received
+        the record without reporting it.
       settled: Final acknowledgement that succeeded, or "exhausted".
       unknown_results: Number of accepts and rejects whose result is unknown.
     """
@@ -62,8 +63,8 @@ class ShareChecker:
       records: State of each record.
       wrong: Number of violations by description.
       done: Number of events by kind.
-      kills: End offsets of the partitions when each member was killed. It may have received any
-        record below them.
+      kills: End offsets of the partitions at the kill of each member. The member may have received
+        any record with a lower offset.
       first_wrong: The first violation.
     """
 
@@ -74,65 +75,69 @@ class ShareChecker:
     kills: list[dict[int, int]] = field(default_factory=list)
     first_wrong: str = ""
 
-    def got(self, place: Place, deliveries: int, acknowledgement: str) -> None:
+    def check_delivery(self, place: Place, deliveries: int, acknowledgement: str) -> None:
         """Check a delivery to a member."""
         record = self.records.setdefault(place, _RecordState())
         most = record.top + 1 + self._possible_deliveries(place, record)
         if record.settled:
-            self._note(f"delivered after it was settled: {record.settled}", place, deliveries)
+            self._record_violation(
+                f"delivered after its final acknowledgement: {record.settled}", place, deliveries
+            )
         if deliveries <= record.floor:
-            self._note("a delivery that is not counted", place, deliveries)
+            self._record_violation("a delivery was not counted", place, deliveries)
         if deliveries > min(most, self.limit):
-            self._note("a count that is too high", place, deliveries)
+            self._record_violation("the delivery count is too high", place, deliveries)
         self.done["redelivered"] += record.top > 0
         record.top, record.kills = max(record.top, deliveries), len(self.kills)
         record.unknown_results += acknowledgement != RELEASE
 
-    def settled(self, place: Place, deliveries: int, acknowledgement: str) -> None:
+    def record_success(self, place: Place, deliveries: int, acknowledgement: str) -> None:
         """Record a successful acknowledgement."""
         record = self.records[place]
         self.done[acknowledgement] += 1
         if record.settled:
-            self._note(f"settled after it was settled: {record.settled}", place, deliveries)
+            self._record_violation(
+                f"acknowledged after its final acknowledgement: {record.settled}", place, deliveries
+            )
         elif acknowledgement != RELEASE:
             record.settled = acknowledgement
         else:
             record.floor = max(record.floor, deliveries)
             record.settled = "exhausted" if deliveries >= self.limit else ""
 
-    def refused(self, place: Place, acknowledgement: str, why: str) -> None:
+    def record_failure(self, place: Place, acknowledgement: str, why: str) -> None:
         """Record a failed acknowledgement. For most errors the result is unknown."""
-        self.done[f"refused, {why}"] += 1
+        self.done[f"rejected, {why}"] += 1
         if why == NOT_HELD:
             self.records[place].unknown_results -= acknowledgement != RELEASE
 
-    def ends(self, ends: dict[int, int]) -> dict[str, int]:
-        """Return how many records ended in which way, once the group has processed everything."""
+    def count_outcomes(self, ends: dict[int, int]) -> dict[str, int]:
+        """Return the number of records by final state, after the group has processed all records."""
         kinds: Counter[str] = Counter()
         for partition, end in ends.items():
             for offset in range(end):
-                kind = self._end_of((partition, offset))
+                kind = self._outcome_of((partition, offset))
                 kinds[kind] += 1
                 if kind == "lost":
-                    self._note("lost", (partition, offset), 0)
+                    self._record_violation("lost", (partition, offset), 0)
         return dict(kinds)
 
-    def _end_of(self, place: Place) -> str:
+    def _outcome_of(self, place: Place) -> str:
         record = self.records.get(place, _RecordState())
         if record.settled:
             return {ACCEPT: "accepted", REJECT: "rejected"}.get(record.settled, record.settled)
         if record.unknown_results:
-            return "accepted or rejected as a kill came"
+            return "accepted or rejected during a kill"
         # Killed members may have received the record without reporting it.
         most = record.top + self._possible_deliveries(place, record)
         return "exhausted by kills" if most >= self.limit else "lost"
 
     def _possible_deliveries(self, place: Place, record: _RecordState) -> int:
-        """Return how many members killed since then may have received a record."""
+        """Return how many members that were killed after the last report may have received a record."""
         partition, offset = place
         return sum(offset < ends.get(partition, END) for ends in self.kills[record.kills :])
 
-    def _note(self, what: str, place: Place, deliveries: int) -> None:
+    def _record_violation(self, what: str, place: Place, deliveries: int) -> None:
         self.wrong[what] += 1
         self.first_wrong = self.first_wrong or f"{what}: {place}, delivery {deliveries}"
 
@@ -170,7 +175,7 @@ class ShareWorkers:
         """Start another member."""
         self._running.append(_Worker(self._command, self._log, self))
 
-    def taken(self) -> int:
+    def count_acknowledged(self) -> int:
         """Return the number of successful acknowledgements so far."""
         return self._succeeded
 
@@ -257,12 +262,12 @@ class _Worker:
         place, checker = (int(partition), int(offset)), self._workers.checker
         if what == "got":
             got = self.open[place] = int(rest[0]), rest[1]
-            self._workers.add_report(int(at), partial(checker.got, place, *got))
+            self._workers.add_report(int(at), partial(checker.check_delivery, place, *got))
         elif what == "settled":
-            settled = partial(checker.settled, place, *self.open.pop(place))
+            settled = partial(checker.record_success, place, *self.open.pop(place))
             self._workers.add_report(int(at), settled, has_succeeded=True)
         else:
             _, acknowledgement = self.open.pop(place)
             self._workers.add_report(
-                int(at), partial(checker.refused, place, acknowledgement, rest[0])
+                int(at), partial(checker.record_failure, place, acknowledgement, rest[0])
             )

@@ -173,9 +173,11 @@ class Work:
         """Return True if there are uncommitted results."""
         return self._all.end(self._output) > self._committed.end(self._output)
 
-    def _wait_for(self, look: Callable[[], Any], holds: Callable[[Any], bool], what: str) -> None:
+    def _wait_for(
+        self, observe: Callable[[], Any], holds: Callable[[Any], bool], what: str
+    ) -> None:
         def check_and_look() -> Any:
             self.application.check()
-            return look()
+            return observe()
 
         eventually(check_and_look, holds, what, WORK_SECONDS)

@@ -103,8 +103,8 @@ class Producer:
             if resume is not None:
                 producer_id, epoch = self.known(world)
                 known = {"producer_id": producer_id + shift, "producer_epoch": epoch + resume}
-            said = {"transactional_id": self.identity, **known, **values}
-            return request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=timeout_ms, **said)
+            fields = {"transactional_id": self.identity, **known, **values}
+            return request(ApiKey.INIT_PRODUCER_ID, transaction_timeout_ms=timeout_ms, **fields)
 
         return self.call(
             what, ApiKey.INIT_PRODUCER_ID, build, version, until=until, learn=self._learn
@@ -293,8 +293,8 @@ class Producer:
 
     def describe(self, what: str = "describe", until: Until | None = not_busy) -> Call:
         key = ApiKey.DESCRIBE_TRANSACTIONS
-        asked = request(key, transactional_ids=[self.identity])
-        return self.call(what, key, lambda world, version: asked, 0, until=until, again=True)
+        message = request(key, transactional_ids=[self.identity])
+        return self.call(what, key, lambda world, version: message, 0, until=until, again=True)
 
     def read_partition(self, partition: int = 0) -> Iterator[Call]:
         """Yield calls that read end offsets, batches and producers of a partition."""
@@ -304,8 +304,8 @@ class Producer:
             yield self.call(f"read {name}", ApiKey.FETCH, fetch, 12, again=True)
         key = ApiKey.DESCRIBE_PRODUCERS
         topic = of(key, "Topic", name=TOPIC, partition_indexes=[partition])
-        asked = request(key, topics=[topic])
-        yield self.call("producers", key, lambda world, version: asked, 0, again=True)
+        message = request(key, topics=[topic])
+        yield self.call("producers", key, lambda world, version: message, 0, again=True)
 
 
 def _ends(partition: int, isolation: int) -> Callable[[World, int], Any]:
@@ -401,8 +401,8 @@ def _preparations() -> Iterator[Call]:
     nobody = Producer("preparations")
     made = request(create, topics=topics, timeout_ms=10_000)
     yield nobody.call("create the topic", create, lambda world, version: made, 7)
-    asked = request(metadata, topics=[of(metadata, "Topic", name=TOPIC)])
-    yield nobody.call("metadata", metadata, lambda world, version: asked, 12, again=True)
+    message = request(metadata, topics=[of(metadata, "Topic", name=TOPIC)])
+    yield nobody.call("metadata", metadata, lambda world, version: message, 12, again=True)
     for version in range(1, 7):
         for kind in (0, 1):
             keys = {"key": "t"} if version < 4 else {"coordinator_keys": ["t", "", "u"]}
@@ -540,8 +540,8 @@ def _batched_additions() -> Iterator[Call]:
     first, second = Producer("batch-1"), Producer("batch-2")
     for one in (first, second):
         yield one.init()
-    here = of(key, "Topic", name=TOPIC, partitions=[0, 99])
-    there = of(key, "Topic", name=TOPIC, partitions=[1, 2])
+    partly_unknown = of(key, "Topic", name=TOPIC, partitions=[0, 99])
+    known = of(key, "Topic", name=TOPIC, partitions=[1, 2])
 
     def build(verify: tuple[bool, bool], topics: tuple[Any, Any]) -> Callable[..., Any]:
         def made(world: World, version: int) -> Any:
@@ -564,7 +564,10 @@ def _batched_additions() -> Iterator[Call]:
     for version in (4, 5):
         for verify in ((False, False), (True, True), (False, True)):
             yield first.call(
-                f"both, v{version}, verify {verify}", key, build(verify, (there, here)), version
+                f"both, v{version}, verify {verify}",
+                key,
+                build(verify, (known, partly_unknown)),
+                version,
             )
     for one in (first, second):
         yield one.describe()
@@ -652,7 +655,7 @@ def _member_offsets(version: int) -> Iterator[Call]:
     yield one.add_offsets(group)
     yield one.call("join", join, lambda world, version: joining, 3)
     yield one.commit_offsets(
-        group, (TOPIC, 0, 1), what="before it has a share", version=version, member=0
+        group, (TOPIC, 0, 1), what="before SyncGroup", version=version, member=0
     )
 
     def share(world: World, version: int) -> Any:
@@ -682,10 +685,10 @@ def _committed(one: Producer, group: str, when: str) -> Iterator[Call]:
     for stable in (False, True):
         for what, topics in (("some", [topic]), ("all", None)):
             row = of(key, "Group", group_id=group, topics=topics)
-            asked = request(key, groups=[row], require_stable=stable)
+            message = request(key, groups=[row], require_stable=stable)
             # Kafka applies the marker after its response.
             name = f"{when}: {what}{', stable' if stable else ''}"
-            yield one.call(name, key, lambda w, v, asked=asked: asked, 9, again=True)
+            yield one.call(name, key, lambda w, v, message=message: message, 9, again=True)
 
 
 def _ends_of_transactions(version: int, mark: str = "") -> Iterator[Call]:
@@ -726,7 +729,7 @@ def _writes(version: int, mark: str = "") -> Iterator[Call]:
     yield one.write(1, "not added", version, sequence=0)
     yield one.describe("not added")
     yield one.end(False, "if it was open")
-    yield one.init("anew")
+    yield one.init("again after the markers")
     yield one.add((TOPIC, [1]))
     yield one.write(1, "added", version)
     yield one.write(1, "the next", version)
@@ -803,7 +806,7 @@ def _timeouts(versions: range, mark: str = "") -> Iterator[Call]:
         yield one.end(False, "too late", version)
         if version >= 3:
             yield one.init("with its epoch", version, resume=0)
-        yield one.init("anew")
+        yield one.init("again after the markers")
         yield one.add((TOPIC, [here]))
         one.sequence = 0
         yield one.write(here, "in the next transaction")
@@ -835,9 +838,9 @@ def _markers(version: int) -> Iterator[Call]:
     ):
         yield _marker(one, version, what, epoch, other_id, coordinator, partition)
         yield from one.read_partition(min(partition, 3))
-    yield one.describe("which did not notice")
-    yield one.init("anew", until=None)
-    yield one.init("then")
+    yield one.describe("after the markers")
+    yield one.init("again after the markers", until=None)
+    yield one.init("once more")
 
 
 def _marker(
@@ -872,7 +875,7 @@ def _listings() -> Iterator[Call]:
     one = Producer("listed")
     yield one.init()
     yield one.add((TOPIC, [0, 2]))
-    asked: dict[str, dict[str, Any]] = {
+    filters_by_name: dict[str, dict[str, Any]] = {
         "all": {},
         "open": {"state_filters": ["Ongoing"]},
         "some": {"state_filters": ["CompleteCommit", "Empty", "Nonsense", "ongoing", ""]},
@@ -885,7 +888,7 @@ def _listings() -> Iterator[Call]:
         "bad pattern": {"transactional_id_pattern": "(a"},
     }
     for version in range(3):
-        for what, filters in asked.items():
+        for what, filters in filters_by_name.items():
             since = 2 if "transactional_id_pattern" in filters else "duration_filter" in filters
             if version < since:
                 continue

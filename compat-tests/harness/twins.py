@@ -188,11 +188,11 @@ class Twins:
         pause = 0.04
         while not any(each is None or each.error_code for each in answers):
             time.sleep(pause)
-            asked = [
+            messages = [
                 twin.own(then(twin.common(each))) for twin, each in zip(sides, answers, strict=True)
             ]
             answers = [
-                twin.ask(key, version, each) for twin, each in zip(sides, asked, strict=True)
+                twin.ask(key, version, each) for twin, each in zip(sides, messages, strict=True)
             ]
             pause = 0.01
             if (
@@ -345,7 +345,7 @@ class Twins:
         self.ours.names[f"made-{self._paired}"] = one
         self.theirs.names[f"made-{self._paired}"] = two
 
-    def note(self, what: str) -> None:
+    def add_event(self, what: str) -> None:
         """Add another event to the report."""
         self._report.append(f"({what})")
 

@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def run_against(options: argparse.Namespace) -> int:
-    """Measure this checkout and another commit in turns; return the exit status.
+    """Measure this checkout and another commit in alternation; return the exit status.
 
     The status is 1 if a row became slower.
     """

@@ -160,15 +160,15 @@ PAUSES_WHEN_THROTTLED = {"kafka-python-3"}
 def test_throttled_producer_pauses(
     broker: LocalBroker, client: Library, worker: ClientProcess, topic: str
 ) -> None:
-    came: list[float] = []
-    broker.on("Produce", topic=topic)(lambda request, call: came.append(time.monotonic()))
+    times: list[float] = []
+    broker.on("Produce", topic=topic)(lambda request, call: times.append(time.monotonic()))
     fault = broker.fault("Produce", topic=topic).throttle(WAIT_MS)
     answers = send(worker, topic, LARGE)
     assert fault.hits == 1
     assert [answer["offset"] for answer in answers] == list(range(len(LARGE)))
     assert held(broker, topic) == LARGE
     if client.name in PAUSES_WHEN_THROTTLED:  # requests already in flight are not delayed
-        assert came[-1] - came[0] >= 0.8 * WAIT_MS / 1000
+        assert times[-1] - times[0] >= 0.8 * WAIT_MS / 1000
 
 
 # True for clients that retry after CORRUPT_MESSAGE, as Java's client does.
@@ -420,7 +420,7 @@ def test_unacknowledged_batches_are_not_duplicated_after_restart(
 ) -> None:
     """After the restart, the broker recognizes the retries of batches that it already wrote.
 
-    If the connection ends with the first response, the requests behind it are not read.
+    If the connection ends with the first response, the broker does not read later requests.
     """
     written = 1 if effect == "disconnect" else IN_FLIGHT[client.name]
     with LocalBroker(topics=[topic], data_dir=str(tmp_path / "data")) as broker:

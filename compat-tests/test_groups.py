@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs("groups")
 
 
 def make_topic(workers: Callable[[str], ClientProcess], topic: str, partitions: int) -> None:
-    """Create a topic with a client whose admin calls are tested elsewhere."""
+    """Create a topic with a client whose admin calls test_admin.py tests."""
     workers("confluent-kafka").admin("create_topic", name=topic, partitions=partitions)
 
 

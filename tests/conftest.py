@@ -46,9 +46,9 @@ def pytest_configure() -> None:
         from hypothesis import HealthCheck, settings
 
         settings.register_profile(
-            "beside-others", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+            "no-deadline", deadline=None, suppress_health_check=[HealthCheck.too_slow]
         )
-        settings.load_profile("beside-others")
+        settings.load_profile("no-deadline")
     with suppress(ImportError):  # missing in the environment of PySpark
         from kafka.net.inet import KafkaNetSocket
 

@@ -338,7 +338,7 @@ def records() -> Iterator[Call]:
 
     yield delete("some", "one7", (0, 2))
     yield delete("below the start", "one7", (0, 1))
-    yield delete("behind the end", "one7", (0, 13))
+    yield delete("after the end", "one7", (0, 13))
     yield delete("negative", "one7", (0, -2))
     yield delete("unknown partition", "one7", (99, 1), (2, 0))
     yield delete("unknown topic", "nothing", (0, 1))

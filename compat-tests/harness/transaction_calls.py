@@ -742,7 +742,7 @@ def _writes(version: int, mark: str = "") -> Iterator[Call]:
     yield one.write(1, "no transactional id", version, named=False, sequence=4)
     yield one.write(1, "plain batch", version, transactional=False, sequence=4)
     yield one.write(1, "id of nobody", version, identity="nobody", sequence=4)
-    yield one.write(3, "elsewhere", version, sequence=0)
+    yield one.write(3, "another partition", version, sequence=0)
     yield one.describe("open")
     yield from one.read_partition(1)
     yield one.end(True)

@@ -246,10 +246,10 @@ def offsets_of(path: Path) -> tuple[int, int, int]:
 def write_durably(path: Path, text: str) -> None:
     """Replace a file atomically: after a crash, it has the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    os.replace(beside, path)
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    sync(temporary)
+    os.replace(temporary, path)
     sync(path.parent)
 
 

@@ -205,14 +205,16 @@ def _extended_struct(old: Struct, new: Struct, *, nested: bool) -> Struct:
 
     In nested structs, a new field is added only if its name differs in more than case.
     """
-    came = {field["name"]: field["type"] for field in new["fields"]}
+    new_types = {field["name"]: field["type"] for field in new["fields"]}
     kept = [
-        {**field, "type": _extended(field["type"], came.pop(field["name"], VOID))}
+        {**field, "type": _extended(field["type"], new_types.pop(field["name"], VOID))}
         for field in old["fields"]
     ]
     taken = {field["name"].lower() for field in kept} if nested else set()
     added = [
-        _field(name, _unambiguous(kind)) for name, kind in came.items() if name.lower() not in taken
+        _field(name, _unambiguous(kind))
+        for name, kind in new_types.items()
+        if name.lower() not in taken
     ]
     return struct(kept + added)
 

@@ -64,12 +64,12 @@ class Journal:
 
     def save(self, path: Path) -> None:
         """Write the journal to a file atomically. Raises OSError."""
-        beside = path.with_name(path.name + ".new")
-        with beside.open("w", encoding="utf-8") as file:
+        temporary = path.with_name(path.name + ".new")
+        with temporary.open("w", encoding="utf-8") as file:
             json.dump(asdict(self), file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
 
     def record_write(self, written: list[Written]) -> None:
         """Update sequences and offsets after a write."""

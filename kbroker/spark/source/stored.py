@@ -286,9 +286,9 @@ class StoredLog:
         log_start = self.start
         bases = self.segment_bases()
         for number, base in enumerate(bases):
-            behind = min(end, bases[number + 1] if number + 1 < len(bases) else end)
+            range_end = min(end, bases[number + 1] if number + 1 < len(bases) else end)
             older = self._older_until(base, timestamp)
-            for file, position, header in self.headers(max(older, log_start, base), behind):
+            for file, position, header in self.headers(max(older, log_start, base), range_end):
                 if header.max_timestamp < timestamp:
                     continue
                 batch = file.read(position, header.size)

@@ -161,7 +161,7 @@ class Run:
         return self.jobs[LAKE].checkpoint.read() >= end_of(self.bootstrap, ENRICHED)
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, as long as there is progress."""
+        """Wait for a condition; fail if there is no progress for STUCK_SECONDS."""
         last, deadline = None, time.monotonic() + STUCK_SECONDS
         while not condition():
             time.sleep(POLL_SECONDS)

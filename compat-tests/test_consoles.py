@@ -20,9 +20,9 @@ VALUES = sorted(f"v{number}" for number in range(30))
 NEWEST = sorted(f"v{number}" for number in range(24, 30))
 CONFIGS = {
     "cleanup.policy": "delete",
-    "cleanup.policy is documented": True,
+    "cleanup.policy is told": True,
     "retention.ms": "-1",
-    "retention.ms is documented": True,
+    "retention.ms is told": True,
 }
 
 

@@ -14,10 +14,10 @@ from harness.places import COMPAT, ROOT, environment
 CLIENT = "faults of others"
 SECONDS = 90
 SCENARIOS = [
-    "leader moves",
-    "response is lost",
-    "fetch is slow",
-    "broker restarts",
+    "a leader that moves",
+    "an answer that is lost",
+    "a fetch that is slow",
+    "a broker that restarts",
 ]
 
 

@@ -174,7 +174,7 @@ public final class Consoles {
             for (ConfigEntry each : configs(ConfigResource.Type.TOPIC, topic)) {
                 if (Set.of("cleanup.policy", "retention.ms").contains(each.name())) {
                     found.put(each.name(), each.value());
-                    found.put(each.name() + " is documented", each.documentation() != null && !each.synonyms().isEmpty());
+                    found.put(each.name() + " is told", each.documentation() != null && !each.synonyms().isEmpty());
                 }
             }
             return found;

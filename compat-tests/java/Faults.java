@@ -78,10 +78,10 @@ public final class Faults {
 
     public static void main(String[] arguments) throws Exception {
         Map<String, Scenario> scenarios = new LinkedHashMap<>();
-        scenarios.put("leader moves", Faults::leaderMoves);
-        scenarios.put("response is lost", Faults::answerIsLost);
-        scenarios.put("fetch is slow", Faults::fetchIsSlow);
-        scenarios.put("broker restarts", Faults::brokerRestarts);
+        scenarios.put("a leader that moves", Faults::leaderMoves);
+        scenarios.put("an answer that is lost", Faults::answerIsLost);
+        scenarios.put("a fetch that is slow", Faults::fetchIsSlow);
+        scenarios.put("a broker that restarts", Faults::brokerRestarts);
         try (Control first = new Control(System.getenv("KBROKER_CONTROL"))) {
             for (Map.Entry<String, Scenario> scenario : scenarios.entrySet()) {
                 JsonNode fresh = first.command("open", "topics", Map.of(TOPIC, 1));

@@ -101,10 +101,10 @@ async function brokerRestarts(control, bootstrap) {
 }
 
 const scenarios = {
-  'leader moves': leaderMoves,
-  'response is lost': answerIsLost,
-  'fetch is slow': fetchIsSlow,
-  'broker restarts': brokerRestarts,
+  'a leader that moves': leaderMoves,
+  'an answer that is lost': answerIsLost,
+  'a fetch that is slow': fetchIsSlow,
+  'a broker that restarts': brokerRestarts,
 }
 
 const first = await Control.open(process.env.KBROKER_CONTROL)

@@ -138,7 +138,7 @@ func (c *console) describeTopics() {
 		for _, each := range told.Resources[0].Configs {
 			if each.Name == "cleanup.policy" || each.Name == "retention.ms" {
 				found[each.Name] = *each.Value
-				found[each.Name+" is documented"] = each.Documentation != nil && len(each.ConfigSynonyms) > 0
+				found[each.Name+" is told"] = each.Documentation != nil && len(each.ConfigSynonyms) > 0
 			}
 		}
 		return found, nil

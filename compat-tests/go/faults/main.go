@@ -126,10 +126,10 @@ func main() {
 		name string
 		run  func(context.Context, broker)
 	}{
-		{"leader moves", leaderMoves},
-		{"response is lost", answerIsLost},
-		{"fetch is slow", fetchIsSlow},
-		{"broker restarts", brokerRestarts},
+		{"a leader that moves", leaderMoves},
+		{"an answer that is lost", answerIsLost},
+		{"a fetch that is slow", fetchIsSlow},
+		{"a broker that restarts", brokerRestarts},
 	}
 	first := dial(os.Getenv("KBROKER_CONTROL"))
 	for _, scenario := range scenarios {

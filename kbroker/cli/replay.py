@@ -382,7 +382,7 @@ class _Command:
             return 128 + stopped_by
         return 0
 
-    def _print_how_to_resume(self, writing: Writing, *, is_certain: bool) -> None:
+    def _print_how_to_resume(self, writing: WritingReplay, *, is_certain: bool) -> None:
         """Print how to resume; if not `is_certain`, some later records may be written already."""
         if self._request.progress is not None:
             _print_note(

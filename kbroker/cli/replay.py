@@ -394,7 +394,7 @@ class _Command:
                 "some of the following records may already be written; use --progress FILE to "
                 "resume without duplicates"
             )
-        for options in writing.left():
+        for options in writing.resume_hints():
             _print_note(f"to resume: {options}")
 
     def _show(self, replay: Replay, found: ReplaySetup) -> None:

@@ -40,7 +40,7 @@ from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 from .classic.group import ClassicGroup
 from .classic.group_state import STABLE
 from .classic.groups import ClassicGroups
-from .classic.rebalance import Rebalances, note
+from .classic.rebalance import Rebalances, add_event
 from .common.memory import GroupMemory, MemoryLimit, ShardMemory
 from .common.record import OFFSETS_SERDE, CoordinatorRecord
 from .common.result import Answer, ClientInfo, Now, PendingResponse, Pieces, Result, append_error
@@ -452,7 +452,7 @@ class GroupCoordinator:
         elif isinstance(group, ShareGroup):
             self._share.sessions.end(group_id, member_id, now)
         else:
-            self._rebalances.expect(group_id, member_id, 0, now)
+            self._rebalances.start_session(group_id, member_id, 0, now)
 
     def renew_sessions(self, now: Now) -> None:
         """Restart the sessions of all members, after the clock has jumped."""
@@ -521,7 +521,7 @@ class GroupCoordinator:
         elif isinstance(group, ShareGroup):
             self._share.resume(group, now)
         elif group.state is STABLE:
-            note(group, f"loaded with {len(group.members)} members", now, result)
+            add_event(group, f"loaded with {len(group.members)} members", now, result)
             for member in group.members.values():
                 self._rebalances.keep_alive(group, member, now)
             if len(group.members) > self._settings.group_size_max:

@@ -14,7 +14,7 @@ from kbroker.protocol.messages.groups import (
 
 from .classic.group import ClassicGroup
 from .classic.group_state import DEAD, EMPTY, STABLE
-from .classic.rebalance import note_deleted
+from .classic.rebalance import add_deletion_event
 from .common.records import offset_tombstone
 from .common.result import Now, Result, append_error
 from .consumer.group import ConsumerGroup
@@ -131,7 +131,7 @@ def delete_group(
         result.on_failure = partial(_not_deleted, group_id)
     result.records += tombstones_of(group)
     result.on_failure = partial(_not_deleted, group_id)
-    note_deleted(group, "deleted on request", now, result)
+    add_deletion_event(group, "deleted on request", now, result)
     yield result
 
 

@@ -23,7 +23,7 @@ from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
 from .classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from .classic.group_state import COMMIT_ERROR, EMPTY, PREPARING, STABLE
-from .classic.rebalance import Rebalances, note_deleted
+from .classic.rebalance import Rebalances, add_deletion_event
 from .common.memory import group_bytes, offset_bytes
 from .common.offset_checks import CommitCheck, same_for_all
 from .common.pending import TopicPartition
@@ -525,7 +525,7 @@ class OffsetMetadataManager:
         result = _tombstones(group.id, expired)
         if group_expired:
             result.records += tombstones_of(group)
-            note_deleted(group, "no members and no offsets are left", now, result)
+            add_deletion_event(group, "no members and no offsets are left", now, result)
         return result
 
     def _has_expired(self, group: AnyGroup, topic: str, value: OffsetCommitValue, now: Now) -> bool:

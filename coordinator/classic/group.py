@@ -176,7 +176,7 @@ class ClassicGroup:
         """Give a static member its new member ID (KIP-345). It keeps its position."""
         old_id, member.id = member.id, new_id
         self._memory.drop(self.id, old_id)
-        self._hold(member)
+        self._update_memory(member)
         self.members = {other.id: other for other in self.members.values()}
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = new_id
@@ -197,9 +197,9 @@ class ClassicGroup:
         member.protocols = protocols
         for name, _ in protocols:
             support[name] += 1
-        self._hold(member)
+        self._update_memory(member)
 
-    def _hold(self, member: ClassicGroupMember) -> None:
+    def _update_memory(self, member: ClassicGroupMember) -> None:
         strings = (self.id, member.id, member.client_id, member.instance_id or "")
         size = member_bytes(member.protocols, *strings)
         self._memory.hold(self.id, member.id, member.client_host, size)
@@ -273,7 +273,7 @@ class ClassicGroup:
         return any(self.support[name] == size for name, _ in protocols)
 
     def select_protocol(self) -> str:
-        """Return the protocol of the next generation: the preferred one of those all support."""
+        """Return the protocol with the most votes among the protocols that all members support."""
         size = len(self.members)
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -298,7 +298,7 @@ class ClassicGroup:
     # -- state
 
     def move(self, state: ClassicGroupState) -> None:
-        """Change the state.
+        """Change the state of the group.
 
         Raises:
             ValueError: The transition is not valid.
@@ -350,7 +350,7 @@ def expected_bytes(group_id: str, member_id: str) -> int:
 
 
 def protocols_of(pairs: Iterable[tuple[str, bytes]]) -> Protocols:
-    """Return a member's protocols from its request. Of duplicate names, the first one counts."""
+    """Return a member's protocols from its request. If a name occurs twice, the first one counts."""
     offered: dict[str, bytes] = {}
     for name, metadata in pairs:
         offered.setdefault(name, metadata)

@@ -35,11 +35,12 @@ from .group import (
     protocols_of,
 )
 from .group_state import COMPLETING, EMPTY, HEARTBEAT_ERROR, PREPARING, STABLE
-from .rebalance import Rebalances, joined, member_rows, note_stored
+from .rebalance import Rebalances, add_stable_event, join_response, member_rows
 from .records import group_record, group_value
 
 # Maximum length of the client ID or instance ID within a generated member ID.
 NAME_LENGTH_MAX = 255
+# Maximum length of a client's reason for joining or leaving (KIP-800), in characters.
 REASON_LENGTH_MAX = 255
 
 
@@ -78,11 +79,11 @@ class ClassicGroups:
     def join(
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
-        join_request = _read(request, client, version)
+        join_request = _parse_request(request, client, version)
         group = self._state.classic_group(join_request.group_id)
         code = self._join_error(group, join_request)
         if code:
-            return _refused(code, join_request.member_id)
+            return _error_result(code, join_request.member_id)
         if group is None:
             group = ClassicGroup(
                 join_request.group_id, self._state.memory
@@ -90,17 +91,17 @@ class ClassicGroups:
         if not self._fits_group_limits(group, join_request):
             return self._reject_full_group(group, join_request, now)
         if not group.supports(join_request.protocol_type, join_request.protocols):
-            return _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join_request.member_id)
+            return _error_result(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, join_request.member_id)
         if not self._fits_memory_limit(group, join_request):
-            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, join_request.member_id)
+            return _error_result(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, join_request.member_id)
         if not join_request.member_id:
             return self._join_without_member_id(group, join_request, now)
         if join_request.member_id in group.pending and join_request.instance_id is None:
             return self._admit(group, join_request.member_id, join_request, now)
         code = group.check_member(join_request.member_id, join_request.instance_id)
         if code:
-            return _refused(code, join_request.member_id)
-        return self._join_again(group, group.members[join_request.member_id], join_request, now)
+            return _error_result(code, join_request.member_id)
+        return self._rejoin(group, group.members[join_request.member_id], join_request, now)
 
     def _join_error(self, group: ClassicGroup | None, join_request: _JoinRequest) -> ErrorCode:
         if not join_request.group_id:
@@ -176,16 +177,16 @@ class ClassicGroups:
     def _reject_full_group(
         self, group: ClassicGroup, join_request: _JoinRequest, now: Now
     ) -> Result[JoinGroupResponse]:
-        result = _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        result = _error_result(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         member = group.members.get(join_request.member_id)
         if member is not None:
             self._rebalances.drop(group, member, result)
-            self._rebalances.member_left(
+            self._rebalances.rebalance_after_leave(
                 group, f"group is full, member {member.id} was removed", now, result
             )
         elif join_request.member_id in group.pending:
             self._rebalances.drop_pending(group, join_request.member_id)
-            self._rebalances.pending_left(group, now, result)
+            self._rebalances.complete_after_pending_leave(group, now, result)
         return result
 
     def _join_without_member_id(
@@ -204,8 +205,8 @@ class ClassicGroups:
             # KIP-394: a client that misses this response leaves no member behind.
             self._state.groups[group.id] = group
             group.expect(new_id, join_request.client.host)
-            self._rebalances.expect(group.id, new_id, join_request.session_timeout_ms, now)
-            return _refused(ErrorCode.MEMBER_ID_REQUIRED, new_id)
+            self._rebalances.start_session(group.id, new_id, join_request.session_timeout_ms, now)
+            return _error_result(ErrorCode.MEMBER_ID_REQUIRED, new_id)
         return self._admit(group, new_id, join_request, now)
 
     def _admit(
@@ -225,21 +226,23 @@ class ClassicGroups:
         group.add(member, join_request.protocol_type, join_request.protocols)
         group.has_new_member = True
         member.last_heartbeat_ms = now.coordinator_ms
-        self._rebalances.expect(group.id, member_id, self._settings.new_member_join_timeout_ms, now)
+        self._rebalances.start_session(
+            group.id, member_id, self._settings.new_member_join_timeout_ms, now
+        )
         return self._add_pending_join(
             group, member, f"member {member_id} joined", join_request, now
         )
 
-    def _join_again(
+    def _rejoin(
         self, group: ClassicGroup, member: ClassicGroupMember, join_request: _JoinRequest, now: Now
     ) -> Result[JoinGroupResponse]:
         """Handle a JoinGroup of a member: rejoin, or repeat the response of this generation."""
         same = member.protocols == join_request.protocols
         if group.state is COMPLETING and same:
             # The first response may have been lost.
-            return Result(joined(group, member, member_rows(group)))
+            return Result(join_response(group, member, member_rows(group)))
         if group.state is STABLE and same and member.id != group.leader_id:
-            return Result(joined(group, member, []))
+            return Result(join_response(group, member, []))
         # In Stable, a leader rejoins to compute a new assignment, for example after a change of
         # topics.
         cause = f"member {member.id} " + ("joined again" if same else "joined with new metadata")
@@ -316,21 +319,21 @@ class ClassicGroups:
         volatile, so they are restored (`protocols_before`) if the append fails.
         """
         old_id = member.id
-        value = _with_new_id(group, member, new_id, join_request, now)
-        result = Result(_replaced_response(group, member, value, new_id, join_request.version))
+        value = _value_with_new_id(group, member, new_id, join_request, now)
+        result = Result(_rejoin_response(group, member, value, new_id, join_request.version))
         result.records.append(group_record(group.id, value))
-        note_stored(
+        add_stable_event(
             group, f"static member {join_request.instance_id} rejoined as {new_id}", now, result
         )
         self._rebalances.forget_session(group.id, old_id)
-        self._rebalances.expect(group.id, new_id, join_request.session_timeout_ms, now)
+        self._rebalances.start_session(group.id, new_id, join_request.session_timeout_ms, now)
         member.last_heartbeat_ms = now.coordinator_ms
 
         def undo(code: ErrorCode, now: Now) -> Result[JoinGroupResponse]:
             group.set_protocols(member, protocols_before)
             self._rebalances.forget_session(group.id, new_id)
             self._rebalances.keep_alive(group, member, now)
-            return _refused(append_error(code), "")
+            return _error_result(append_error(code), "")
 
         result.on_failure = undo
         return result
@@ -344,9 +347,9 @@ class ClassicGroups:
             return Result(SyncGroupResponse(error_code=code))
         assert group is not None  # otherwise the request was rejected above
         member = group.members[request.member_id]
-        self._rebalances.synced(group, member)
+        self._rebalances.mark_synced(group, member)
         if group.state is STABLE:
-            return Result(_synced(group, member.assignment))
+            return Result(_sync_response(group, member.assignment))
         slot: PendingResponse[SyncGroupResponse] = PendingResponse(group.id, member.id)
         result: Result[SyncGroupResponse] = Result(slot)
         self._rebalances.fail_pending_requests(
@@ -370,12 +373,12 @@ class ClassicGroups:
         result.records.append(group_record(group.id, value))
         for member in group.members.values():
             if member.pending_sync is not None:
-                answer = _synced(group, assignments.get(member.id, b""))
+                answer = _sync_response(group, assignments.get(member.id, b""))
                 result.answers.append(Answer(member.pending_sync, answer))
                 member.pending_sync = None
                 self._rebalances.keep_alive(group, member, now)
         cause = f"leader {group.leader_id} assigned {len(group.members)} members"
-        note_stored(group, cause, now, result)
+        add_stable_event(group, cause, now, result)
 
         def start_over(code: ErrorCode, now: Now) -> Result[SyncGroupResponse]:
             # The assignment is lost, so this generation is too: all members rejoin.
@@ -396,7 +399,7 @@ class ClassicGroups:
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         group = self._state.groups.get(request.group_id)
         if not isinstance(group, ClassicGroup):
-            code = _no_group(request.group_id)
+            code = _missing_group_error(request.group_id)
         else:
             code = group.check_member(request.member_id, request.group_instance_id)
             if not code:
@@ -428,11 +431,11 @@ class ClassicGroups:
             else:
                 row.error_code = self._remove_leaver(group, leaver, left, result)
         if group is not None and left:
-            self._rebalances.member_left(group, f"{some_of(left)} left", now, result)
+            self._rebalances.rebalance_after_leave(group, f"{some_of(left)} left", now, result)
         elif group is not None:
-            self._rebalances.pending_left(group, now, result)
+            self._rebalances.complete_after_pending_leave(group, now, result)
         result.response = leave_response(rows, version)
-        _refuse_when_not_stored(result)
+        _return_error_if_not_stored(result)
         return result
 
     def _remove_leaver(
@@ -478,13 +481,13 @@ class ClassicGroups:
             if member.is_anonymous and member.instance_id is None:
                 self._rebalances.drop(group, member, result)
                 cause = f"member {member.id} disconnected before it received its member ID"
-                self._rebalances.member_left(group, cause, now, result)
+                self._rebalances.rebalance_after_leave(group, cause, now, result)
             else:
                 self._rebalances.keep_alive(group, member, now)
         return result
 
 
-def _read(request: JoinGroupRequest, client: ClientInfo, version: int) -> _JoinRequest:
+def _parse_request(request: JoinGroupRequest, client: ClientInfo, version: int) -> _JoinRequest:
     # Version 0 has no rebalance timeout, and some clients send -1 in later versions (KAFKA-8653).
     rebalance_ms = request.rebalance_timeout_ms
     return _JoinRequest(
@@ -511,11 +514,11 @@ def _set_timeouts(member: ClassicGroupMember, join_request: _JoinRequest) -> Non
     member.rebalance_timeout_ms = join_request.rebalance_timeout_ms
 
 
-def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
+def _error_result(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
     return Result(JoinGroupResponse(error_code=code, member_id=member_id))
 
 
-def _with_new_id(
+def _value_with_new_id(
     group: ClassicGroup,
     member: ClassicGroupMember,
     new_id: str,
@@ -535,7 +538,7 @@ def _with_new_id(
     return value
 
 
-def _replaced_response(
+def _rejoin_response(
     group: ClassicGroup,
     member: ClassicGroupMember,
     value: GroupMetadataValue,
@@ -567,7 +570,7 @@ def _replaced_response(
     )
 
 
-def _no_group(group_id: str) -> ErrorCode:
+def _missing_group_error(group_id: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
 
 
@@ -576,7 +579,7 @@ def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest, version: 
     if version >= 5 and None in wanted:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # KIP-559: mandatory from version 5 on
     if group is None:
-        return _no_group(request.group_id)
+        return _missing_group_error(request.group_id)
     code = group.check_member(request.member_id, request.group_instance_id)
     if code:
         return code
@@ -588,7 +591,7 @@ def _sync_error(group: ClassicGroup | None, request: SyncGroupRequest, version: 
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is PREPARING else ErrorCode.NONE
 
 
-def _synced(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
+def _sync_response(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
     return SyncGroupResponse(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
@@ -596,14 +599,14 @@ def _synced(group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
     )
 
 
-def _refuse_when_not_stored(result: Result[LeaveGroupResponse]) -> None:
+def _return_error_if_not_stored(result: Result[LeaveGroupResponse]) -> None:
     undo = result.on_failure
     if undo is None:
         return
 
-    def refuse(code: ErrorCode, now: Now) -> Result[LeaveGroupResponse]:
+    def fail(code: ErrorCode, now: Now) -> Result[LeaveGroupResponse]:
         failed = undo(code, now)
         failed.response = LeaveGroupResponse(error_code=append_error(code))
         return failed
 
-    result.on_failure = refuse
+    result.on_failure = fail

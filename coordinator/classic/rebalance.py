@@ -21,6 +21,7 @@ from .group_state import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, ClassicGrou
 from .records import emptied_value, group_record
 from .replay import replay_group
 
+# Kinds of timers; the first element of a timer key.
 SESSION = "session"
 JOIN = "join"
 SYNC = "sync"
@@ -48,9 +49,9 @@ class Rebalances:
     def keep_alive(self, group: ClassicGroup, member: ClassicGroupMember, now: Now) -> None:
         """Restart the session of a member."""
         member.last_heartbeat_ms = now.coordinator_ms
-        self.expect(group.id, member.id, member.session_timeout_ms, now)
+        self.start_session(group.id, member.id, member.session_timeout_ms, now)
 
-    def expect(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
+    def start_session(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
         """Start the session of a member, or of a member ID that was returned to a client."""
         self.timers.schedule((SESSION, group_id, member_id), now.coordinator_ms + timeout_ms)
 
@@ -73,7 +74,7 @@ class Rebalances:
         self._stop_waiting_for_syncs(group)
         group.is_initial = group.state is EMPTY
         group.move(PREPARING)
-        note(group, cause, now, result, since_ms)
+        add_event(group, cause, now, result, since_ms)
         delay_ms = self._settings.initial_rebalance_delay_ms
         if group.is_initial and delay_ms > 0:
             group.has_new_member = False
@@ -109,9 +110,9 @@ class Rebalances:
         for member in late:
             self.drop(group, member, result)
         if late:
-            note(group, f"{_names(late)} did not rejoin in time", now, result)
+            add_event(group, f"{_names(late)} did not rejoin in time", now, result)
         if not group.members:
-            self._empty(group, now, result)
+            self._store_empty_group(group, now, result)
         elif group.elect_joined_leader():
             self._next_generation(group, now, result)
         else:
@@ -120,12 +121,12 @@ class Rebalances:
             delay_ms = max(group.rebalance_timeout_ms, POSTPONED_MS_MIN)
             self._end_joins_after(group, delay_ms, now)
 
-    def _empty(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
+    def _store_empty_group(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         value = emptied_value(group, now.log_ms)
         result.records.append(group_record(group.id, value))
         _write_event(group, "the last member left", now, result, value.generation, EMPTY)
 
-        def stored_or_not(code: ErrorCode, now: Now) -> Result[R]:
+        def replay_anyway(code: ErrorCode, now: Now) -> Result[R]:
             # The log still contains the previous generation. If the group is loaded from there, its
             # members time out. The group has no members, so nothing depends on the new record.
             replay_group(self._state, group.id, value)
@@ -133,26 +134,26 @@ class Rebalances:
             failed.answers = result.answers
             return failed
 
-        result.on_failure = stored_or_not
+        result.on_failure = replay_anyway
 
     def _next_generation(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
         group.generation += 1
         group.protocol_name = group.select_protocol()
         group.keep_subscriptions()
         group.move(COMPLETING)
-        note(group, f"{len(group.members)} members joined", now, result)
+        add_event(group, f"{len(group.members)} members joined", now, result)
         rows = member_rows(group)
         for member in group.members.values():
             slot = group.remove_pending_join(member)
             if slot is not None:
-                result.answers.append(Answer(slot, joined(group, member, rows)))
+                result.answers.append(Answer(slot, join_response(group, member, rows)))
             member.is_new = member.is_anonymous = False
             self.keep_alive(group, member, now)
         group.unsynced = set(group.members)
         self.timers.schedule((SYNC, group.id, ""), now.coordinator_ms + group.rebalance_timeout_ms)
 
-    def synced(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
-        """Note that a member has fetched its assignment."""
+    def mark_synced(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
+        """Mark a member as having fetched its assignment."""
         group.unsynced.discard(member.id)
         if not group.unsynced:
             self.timers.cancel((SYNC, group.id, ""))
@@ -191,7 +192,7 @@ class Rebalances:
             result.answers.append(Answer(member.pending_sync, SyncGroupResponse(error_code=code)))
             member.pending_sync = None
 
-    def member_left(
+    def rebalance_after_leave(
         self,
         group: ClassicGroup,
         cause: str,
@@ -203,7 +204,7 @@ class Rebalances:
         if group.state in (STABLE, COMPLETING):
             self.begin(group, cause, now, result, since_ms)
         else:
-            note(group, cause, now, result, since_ms)
+            add_event(group, cause, now, result, since_ms)
             self.complete_if_all_joined(group, now, result)
 
     def drop_pending(self, group: ClassicGroup, member_id: str) -> None:
@@ -211,8 +212,10 @@ class Rebalances:
         group.stop_expecting(member_id)
         self.forget_session(group.id, member_id)
 
-    def pending_left(self, group: ClassicGroup, now: Now, result: Result[R]) -> None:
-        """Complete the join phase if only removed member IDs were missing; drop an unused group."""
+    def complete_after_pending_leave(
+        self, group: ClassicGroup, now: Now, result: Result[R]
+    ) -> None:
+        """Drop the group if it is unused now, else complete the join phase if nobody is missing."""
         if group.is_unused:
             del self._state.groups[group.id]
         else:
@@ -239,7 +242,7 @@ class Rebalances:
     ) -> None:
         if member_id in group.pending:
             self.drop_pending(group, member_id)
-            self.pending_left(group, now, result)
+            self.complete_after_pending_leave(group, now, result)
             return
         member = group.members.get(member_id)
         # A member with a pending request cannot send heartbeats; its session restarts with the
@@ -250,7 +253,7 @@ class Rebalances:
         self.drop(group, member, result)
         silent_ms = now.coordinator_ms - member.last_heartbeat_ms
         cause = f"member {member_id} missed heartbeats"
-        self.member_left(group, cause, now, result, now.log_ms - silent_ms)
+        self.rebalance_after_leave(group, cause, now, result, now.log_ms - silent_ms)
 
     def _expire_joins(self, group: ClassicGroup, now: Now, result: Result[None]) -> None:
         if group.state is not PREPARING:
@@ -282,7 +285,7 @@ class Rebalances:
         self.timers.cancel((SYNC, group.id, ""))
 
 
-def joined(
+def join_response(
     group: ClassicGroup, member: ClassicGroupMember, rows: list[JoinGroupResponse.Member]
 ) -> JoinGroupResponse:
     """Return the JoinGroup response for a member; only the leader gets the list of members."""
@@ -308,19 +311,19 @@ def member_rows(group: ClassicGroup) -> list[JoinGroupResponse.Member]:
     ]
 
 
-def note(
+def add_event(
     group: ClassicGroup, cause: str, now: Now, result: Result[R], since_ms: int | None = None
 ) -> None:
     """Add an event: a change of the group and its cause."""
     _write_event(group, cause, now, result, group.generation, group.state, since_ms)
 
 
-def note_stored(group: ClassicGroup, cause: str, now: Now, result: Result[R]) -> None:
+def add_stable_event(group: ClassicGroup, cause: str, now: Now, result: Result[R]) -> None:
     """Add an event: the group becomes stable with the records of this result."""
     _write_event(group, cause, now, result, group.generation, STABLE)
 
 
-def note_deleted(group: AnyGroup, cause: str, now: Now, result: Result[R]) -> None:
+def add_deletion_event(group: AnyGroup, cause: str, now: Now, result: Result[R]) -> None:
     """Add an event: the group is deleted with the records of this result."""
     generation = group.generation if isinstance(group, ClassicGroup) else group.epoch
     _write_event(group, cause, now, result, generation, DEAD)

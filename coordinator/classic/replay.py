@@ -18,7 +18,7 @@ def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | N
             del state.groups[group_id]
             state.memory.drop_group(group_id)
         return
-    group = _known_group(state, group_id)
+    group = _get_or_create_group(state, group_id)
     group.stored = True
     group.state = STABLE if value.members else EMPTY
     group.state_since_ms = value.current_state_timestamp
@@ -32,8 +32,8 @@ def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | N
 
 def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
     before = dict(group.members)
-    # A static member may have a new member ID: it is the same member.
-    members = [_known_member(group, row, before) for row in value.members]
+    # A static member whose member ID has changed is still the same member.
+    members = [_get_or_create_member(group, row, before) for row in value.members]
     for removed in before.values():
         group.remove_pending_join(removed)
         group.remove(removed)
@@ -56,7 +56,7 @@ def _replay_members(group: ClassicGroup, value: GroupMetadataValue) -> None:
     group.keep_subscriptions()
 
 
-def _known_member(
+def _get_or_create_member(
     group: ClassicGroup, row: GroupMetadataValue.Member, before: dict[str, ClassicGroupMember]
 ) -> ClassicGroupMember:
     """Return the existing member of a row, removed from `before`, or a new member."""
@@ -68,7 +68,7 @@ def _known_member(
     return ClassicGroupMember(row.member_id, row.group_instance_id, row.client_id, row.client_host)
 
 
-def _known_group(state: ShardState, group_id: str) -> ClassicGroup:
+def _get_or_create_group(state: ShardState, group_id: str) -> ClassicGroup:
     group = state.classic_group(group_id)
     if group is None:
         group = state.begin(ClassicGroup(group_id, state.memory))

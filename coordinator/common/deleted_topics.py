@@ -17,7 +17,7 @@ class DeletedTopics:
     __slots__ = ("_committed_since", "_names", "_next_names")
 
     def __init__(self) -> None:
-        # Names that the current round looks for.
+        # Names whose offsets the current round removes.
         self._names: frozenset[str] = frozenset()
         # Names for the next round.
         self._next_names: set[str] = set()
@@ -46,17 +46,17 @@ class DeletedTopics:
         self._committed_since.clear()
 
     def note_commit(self, group_id: str, topic_partition: TopicPartition) -> None:
-        """Note a commit to an existing topic, which must survive the removal."""
-        if self.any and self._is_name(topic_partition[0]):
+        """Remember a commit to an existing topic: it must survive the removal."""
+        if self.any and self._is_deleted_name(topic_partition[0]):
             self._committed_since.add((group_id, topic_partition))
 
     def covers(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Return True if a committed offset without a topic ID belongs to a deleted topic."""
         return (
             self.any
-            and self._is_name(topic_partition[0])
+            and self._is_deleted_name(topic_partition[0])
             and (group_id, topic_partition) not in self._committed_since
         )
 
-    def _is_name(self, name: str) -> bool:
+    def _is_deleted_name(self, name: str) -> bool:
         return name in self._names or name in self._next_names

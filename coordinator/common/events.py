@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Names listed in a cause.
+# Maximum number of names listed in a cause.
 NAMES_MAX = 8
-# Characters of a cause that are kept: clients may send names of up to 32 kB.
+# Maximum length of a cause, in characters: clients may send names of up to 32 kB.
 TEXT_LENGTH_MAX = 4096
 
 

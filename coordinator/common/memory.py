@@ -4,8 +4,8 @@ Each shard counts the memory of its own state. The node has one limit for the me
 groups and one for all committed offsets. Sizes are estimates: the bytes that clients sent, plus a
 fixed number of bytes for the surrounding objects.
 
-A client address may use at most as many bytes for members as remain free afterwards. So one address
-gets at most half of the limit, and other addresses can always add members.
+The limit rejects a member if the address of its client would then use more bytes than remain free.
+So one address gets at most half of the limit, and other addresses can always add members.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class MemoryLimit:
         on_rejection: Called each time the limit rejects an operation.
     """
 
-    __slots__ = ("_of_host", "_on_rejection", "limit", "used")
+    __slots__ = ("_on_rejection", "_used_by_host", "limit", "used")
 
     def __init__(
         self, limit: int = UNLIMITED, on_rejection: Callable[[], None] = lambda: None
     ) -> None:
         self.limit = limit
         self.used = 0
-        self._of_host: Counter[str] = Counter()
+        self._used_by_host: Counter[str] = Counter()
         self._on_rejection = on_rejection
 
     def permits(self, growth: int, host: str | None = None) -> bool:
@@ -88,7 +88,7 @@ class MemoryLimit:
         if growth <= 0:
             return True
         free = self.limit - self.used - growth
-        if free >= 0 and (host is None or self._of_host[host] + growth <= free):
+        if free >= 0 and (host is None or self._used_by_host[host] + growth <= free):
             return True
         self._on_rejection()
         return False
@@ -97,13 +97,13 @@ class MemoryLimit:
         """Add bytes to the count; `by` is negative if memory was freed."""
         self.used += by
         if host is not None:
-            self._of_host[host] += by
-            if not self._of_host[host]:
-                del self._of_host[host]
+            self._used_by_host[host] += by
+            if not self._used_by_host[host]:
+                del self._used_by_host[host]
 
 
 class GroupMemory(NamedTuple):
-    """Limits of one node."""
+    """Memory limits of one node for group members and for committed offsets."""
 
     members: MemoryLimit
     offsets: MemoryLimit

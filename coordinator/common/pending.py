@@ -82,7 +82,7 @@ class PendingTransactionalOffsets:
         """Delete all pending offsets of a partition."""
         pending = self._groups.get(group_id, {}).get(topic_partition, {})
         for producer_id in tuple(pending):
-            self._take(producer_id, group_id, topic_partition)
+            self._remove(producer_id, group_id, topic_partition)
             groups = self._producers.get(producer_id, {})
             groups.get(group_id, {}).pop(
                 topic_partition, None
@@ -107,8 +107,8 @@ class PendingTransactionalOffsets:
             commit: True to make the offsets visible, False to drop them.
 
         Yields:
-            Each offset that becomes visible, or None for one that does not. There may be many
-            offsets: consume the iterator in pieces.
+            Each offset that becomes visible, or None for an offset that does not. There may be
+            many offsets: consume the iterator in pieces.
         """
         return self._end(producer_id, self._producers.pop(producer_id, {}), commit=commit)
 
@@ -123,7 +123,7 @@ class PendingTransactionalOffsets:
                     continue  # the offset was deleted in the meantime
                 if commit:
                     self._supersede_before(producer_id, pending, topic_partition)
-                value = self._take(producer_id, group_id, topic_partition)
+                value = self._remove(producer_id, group_id, topic_partition)
                 yield (
                     CommittedOffset(group_id, topic_partition, value)
                     if commit and value is not None
@@ -141,7 +141,7 @@ class PendingTransactionalOffsets:
                 return
             self._supersede(pending, other, topic_partition)
 
-    def _take(
+    def _remove(
         self, producer_id: int, group_id: str, topic_partition: TopicPartition
     ) -> OffsetCommitValue | None:
         topic_partitions = self._groups[group_id]

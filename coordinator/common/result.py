@@ -175,8 +175,8 @@ Pieces: TypeAlias = "Iterator[Result[None] | None]"
 def append_error(code: int) -> ErrorCode:
     """Return the error for a client after the append of a coordinator's records failed with `code`.
 
-    The client did not write to that partition, so the original error would mislead it. The mapping
-    is the one of Apache Kafka.
+    The client did not write to the internal topic, so the original error would mislead it. The
+    mapping is that of Apache Kafka.
     """
     if code in _UNAVAILABLE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -53,7 +53,7 @@ class MemberSessions(Generic[M]):
     The timer of a session has the key (kind, group ID, member ID).
 
     Args:
-        kind: Kind of the timers.
+        kind: First element of the timer keys.
         timers: Timers of the shard.
         settings: Returns the current settings of a group, by group ID.
     """

@@ -45,6 +45,7 @@ class MigrationPolicy(StrEnum):
     DISABLED = "disabled"
     # Permit conversion from the classic protocol to the consumer protocol (KIP-848).
     UPGRADE = "upgrade"
+    # Permit conversion from the consumer protocol to the classic protocol.
     DOWNGRADE = "downgrade"
     BIDIRECTIONAL = "bidirectional"
 

@@ -14,7 +14,7 @@ from .result import Now, Pieces, Result
 # Number of partitions, members or pattern-matched topics up to which a target assignment is
 # computed within the heartbeat (a few milliseconds). Larger groups are processed in the background.
 SYNCHRONOUS_WORK_MAX = 2_000
-# Target records per batch.
+# Maximum number of target records per batch.
 RECORDS_AT_ONCE = 50
 # Members per piece of background work.
 MEMBERS_AT_ONCE = 100
@@ -39,7 +39,7 @@ class TargetRecords(NamedTuple):
     epoch: Callable[[str, int, int], CoordinatorRecord]
 
 
-class Assigning(Protocol):
+class AssigningGroup(Protocol):
     """A group whose target assignment is computed in the background."""
 
     id: str
@@ -51,7 +51,7 @@ class Assigning(Protocol):
 
 
 def store_targets(
-    group: Assigning,
+    group: AssigningGroup,
     targets: Targets,
     epoch: int,
     now: Now,
@@ -69,28 +69,28 @@ def store_targets(
         records: Functions that create the records of the group type.
     """
     changed = iter(targets.items())
-    while some := list(islice(changed, RECORDS_AT_ONCE)):
+    while batch := list(islice(changed, RECORDS_AT_ONCE)):
         result: Result[None] = Result()
-        for member_id, target in some:
+        for member_id, target in batch:
             if member_id in group.members and target != group.targets.get(member_id):
                 result.records.append(records.target(group.id, member_id, target))
-        result.on_failure = _cancel(group)
+        result.on_failure = _cancel_on_failure(group)
         yield result if result.records else None
         if not (is_current() and group.is_assigning):
             return
     group.is_assigning = False
     result = Result()
     result.records.append(records.epoch(group.id, epoch, now.log_ms))
-    result.on_failure = _cancel(group)
+    result.on_failure = _cancel_on_failure(group)
     yield result
 
 
-def is_current_group(groups: Mapping[str, object], group: Assigning) -> bool:
+def is_current_group(groups: Mapping[str, object], group: AssigningGroup) -> bool:
     """Return True if the group still exists under its ID."""
     return groups.get(group.id) is group
 
 
-def _cancel(group: Assigning) -> Callable[..., Result[None]]:
+def _cancel_on_failure(group: AssigningGroup) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
         group.is_assigning = False  # the next heartbeat restarts the computation
         return Result()

@@ -24,12 +24,12 @@ class Timers(Generic[K]):
     time comes. The heap has one live entry per key.
     """
 
-    __slots__ = ("_entries", "_heap", "_turn")
+    __slots__ = ("_entries", "_heap", "_sequence")
 
     def __init__(self) -> None:
         self._entries: dict[K, _Entry] = {}
         self._heap: list[tuple[int, int, K]] = []
-        self._turn = 0
+        self._sequence = 0
 
     def schedule(self, key: K, deadline_ms: int) -> None:
         """Set the deadline of `key`, replacing an earlier one."""
@@ -87,5 +87,5 @@ class Timers(Generic[K]):
         return sum(entry.deadline_ms is not None for entry in self._entries.values())
 
     def _push(self, at_ms: int, key: K) -> None:
-        self._turn += 1  # equal deadlines expire in the order in which they were set
-        heapq.heappush(self._heap, (at_ms, self._turn, key))
+        self._sequence += 1  # equal deadlines expire in the order in which they were set
+        heapq.heappush(self._heap, (at_ms, self._sequence, key))

@@ -40,14 +40,14 @@ def assign_ranges(group: GroupSpec, topics: Topics) -> Generator[None, None, Tar
     order = sorted(
         group, key=lambda each: (group[each].instance_id is None, group[each].instance_id or each)
     )
-    readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
+    subscribers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
     for member_id in order:
         for topic_id in group[member_id].topics:
-            if topic_id in readers:
-                readers[topic_id].append(member_id)
+            if topic_id in subscribers:
+                subscribers[topic_id].append(member_id)
         yield
     done = 0
-    for topic_id, members in readers.items():
+    for topic_id, members in subscribers.items():
         first = 0
         for position, member_id in enumerate(members):
             quota, more = divmod(topics[topic_id].partitions, len(members))
@@ -94,7 +94,7 @@ class _Uniform:
         self._counts = dict.fromkeys(group, 0)
         self._taken: dict[UUID, set[int]] = {}
         # Partitions that each member may still get within its quota, without an extra partition.
-        self._room: dict[str, int] = {}
+        self._quota_left: dict[str, int] = {}
         # Number of members that may get one extra partition.
         self._extra = 0
 
@@ -104,29 +104,30 @@ class _Uniform:
         """Assign all partitions among members with the same subscription."""
         total = sum(self._topics[topic_id].partitions for topic_id in subscribed)
         quota, self._extra = divmod(total, len(self._group))
-        yield from self._keep_what_fits(subscribed, quota)
-        self._room = {each: quota - self._counts[each] for each in self._group}
-        left = yield from self._left(subscribed)
+        yield from self._keep_within_quota(subscribed, quota)
+        self._quota_left = {each: quota - self._counts[each] for each in self._group}
+        left = yield from self._unassigned(subscribed)
         left = yield from self._fill_racks(left)
         yield from self._fill(left)
 
-    def _keep_what_fits(
+    def _keep_within_quota(
         self, subscribed: AbstractSet[UUID], quota: int
     ) -> Generator[None, None, None]:
+        """Keep previous partitions up to the quota, plus one extra partition while any are left."""
         done = 0
         for member_id, member in self._group.items():
-            room = quota
+            left = quota
             for topic_id in member.previous:
                 if topic_id not in subscribed:
                     continue
                 for partition in self._previous(topic_id, member):
-                    if not room:
+                    if not left:
                         if not self._extra or self._counts[member_id] > quota:
                             break
                         self._extra -= 1
-                        room = 1
+                        left = 1
                     self._give(member_id, topic_id, partition)
-                    room -= 1
+                    left -= 1
                     done += 1
                     if not done % PARTITIONS_AT_ONCE:
                         yield
@@ -142,7 +143,9 @@ class _Uniform:
             previous.sort(key=lambda each: member.rack not in shape.racks[each])
         return previous
 
-    def _left(self, subscribed: AbstractSet[UUID]) -> Generator[None, None, list[tuple[UUID, int]]]:
+    def _unassigned(
+        self, subscribed: AbstractSet[UUID]
+    ) -> Generator[None, None, list[tuple[UUID, int]]]:
         """Return the unassigned partitions, topic by topic."""
         left: list[tuple[UUID, int]] = []
         seen = 0
@@ -162,8 +165,8 @@ class _Uniform:
         """Assign partitions to members in the rack of a replica, and return the remaining ones."""
         near: dict[str, list[tuple[int, str]]] = {}
         for member_id, member in self._group.items():
-            if member.rack is not None and self._room[member_id] > 0:
-                near.setdefault(member.rack, []).append((-self._room[member_id], member_id))
+            if member.rack is not None and self._quota_left[member_id] > 0:
+                near.setdefault(member.rack, []).append((-self._quota_left[member_id], member_id))
         if not near or not any(self._topics[topic_id].racks for topic_id, _ in left):
             return left
         for heap in near.values():
@@ -176,8 +179,8 @@ class _Uniform:
                 heap = min(heaps, key=lambda each: each[0])
                 negative, member_id = heapq.heappop(heap)
                 self._give(member_id, topic_id, partition)
-                self._room[member_id] -= 1
-                if self._room[member_id] > 0:
+                self._quota_left[member_id] -= 1
+                if self._quota_left[member_id] > 0:
                     heapq.heappush(heap, (negative + 1, member_id))
             else:
                 rest.append((topic_id, partition))
@@ -200,16 +203,16 @@ class _Uniform:
 
     def assign_heterogeneous(self) -> Generator[None, None, None]:
         """Assign each partition to one of the subscribers of its topic."""
-        readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in self._topics}
+        subscribers: dict[UUID, list[str]] = {topic_id: [] for topic_id in self._topics}
         for member_id, member in self._group.items():
             for topic_id in member.topics & self._topics.keys():
-                readers[topic_id].append(member_id)
+                subscribers[topic_id].append(member_id)
             yield
         yield from self._keep_all()
         # Topics with the fewest subscribers come first, because they have the least choice.
-        for topic_id in sorted(readers, key=lambda each: (len(readers[each]), each.int)):
-            yield from self._fill_topic(topic_id, readers[topic_id])
-        yield from self._balance(readers)
+        for topic_id in sorted(subscribers, key=lambda each: (len(subscribers[each]), each.int)):
+            yield from self._fill_topic(topic_id, subscribers[topic_id])
+        yield from self._balance(subscribers)
 
     def _keep_all(self) -> Generator[None, None, None]:
         for member_id, member in self._group.items():
@@ -219,12 +222,12 @@ class _Uniform:
                         self._give(member_id, topic_id, partition)
             yield
 
-    def _fill_topic(self, topic_id: UUID, readers: list[str]) -> Generator[None, None, None]:
-        if not readers:
+    def _fill_topic(self, topic_id: UUID, subscribers: list[str]) -> Generator[None, None, None]:
+        if not subscribers:
             return
         racks = self._topics[topic_id].racks
         taken = self._taken.get(topic_id, ())
-        heap = [(self._counts[each], each) for each in readers]
+        heap = [(self._counts[each], each) for each in subscribers]
         heapq.heapify(heap)
         left = [e for e in range(self._topics[topic_id].partitions) if e not in taken]
         for count, partition in enumerate(left, 1):
@@ -249,7 +252,7 @@ class _Uniform:
             if not count % PARTITIONS_AT_ONCE:
                 yield
 
-    def _balance(self, readers: Mapping[UUID, list[str]]) -> Generator[None, None, None]:
+    def _balance(self, subscribers: Mapping[UUID, list[str]]) -> Generator[None, None, None]:
         """Move partitions between subscribers of a topic whose counts differ by two or more.
 
         Each move decreases the sum of the squared counts, so the loop terminates.
@@ -257,7 +260,7 @@ class _Uniform:
         moved = True
         while moved:
             moved = False
-            for topic_id, members in readers.items():
+            for topic_id, members in subscribers.items():
                 if len(members) > 1:
                     moved = (yield from self._balance_topic(topic_id, members)) or moved
                 yield

@@ -37,7 +37,7 @@ from ..common.topics import KnownTopics
 from ..common.version_adapters import leave_response, leaving_members
 from .conversion import Conversion
 from .group import ClassicMemberMetadata, ConsumerGroup, ConsumerGroupMember
-from .groups import JOIN, SYNC, ConsumerGroups, Settings, names_of
+from .groups import JOIN, SYNC, ConsumerGroups, Settings, describe_members
 from .reconciliation import Owned
 from .target_assignments import Step
 
@@ -78,8 +78,8 @@ class ClassicMembers:
             return self._join(group, request, client, now, version)
         except KafkaError as error:
             # Kafka returns no member ID, except for errors that do not depend on the group.
-            is_odd = error.code is ErrorCode.INVALID_SESSION_TIMEOUT
-            return _refused(error.code, request.member_id if is_odd else "")
+            keeps_id = error.code is ErrorCode.INVALID_SESSION_TIMEOUT
+            return _error_result(error.code, request.member_id if keeps_id else "")
 
     def _join(
         self,
@@ -90,18 +90,18 @@ class ClassicMembers:
         version: int,
     ) -> Result[JoinGroupResponse]:
         settings = self._settings(group.id)
-        self._check_session(request)
+        self._check_session_timeout(request)
         if len(group.members) >= settings.size_max and request.member_id not in group.members:
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        subscription = self._check(group, request)
+        subscription = self._read_subscription(group, request)
         member_id = request.member_id or f"{client.client_id[:255]}-{self._new_uuid()}"
         is_static = request.group_instance_id is not None
         if not (request.member_id or is_static) and version >= FIRST_VERSION_REQUIRING_MEMBER_ID:
-            return _refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+            return _error_result(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         result: Result[JoinGroupResponse] = Result()
         step = Step(group, result.records)
-        self._find(step, request, member_id)
-        step.member = _updated(step.before, request, subscription, client)
+        self._find_member(step, request, member_id)
+        step.member = _updated_member(step.before, request, subscription, client)
         self._groups.put_member(step)
         # A classic member has no pattern, and its permissions do not apply to other members'
         # patterns.
@@ -110,9 +110,9 @@ class ClassicMembers:
             self._become_classic(step, now, result)
         else:
             epoch, target = self._groups.target_assignments.update_target(step, now, settings)
-            self._groups.reconcile(step, epoch, target, self._owned(subscription))
+            self._groups.reconcile(step, epoch, target, self._owned_partitions(subscription))
             self._groups.finish(step, result, now, settings)
-            self._wait(SYNC, group.id, step.member, now)
+            self._start_timer(SYNC, group.id, step.member, now)
         self._timers.cancel((JOIN, group.id, step.member.id))
         assert step.member.classic is not None
         result.response = JoinGroupResponse(
@@ -123,16 +123,16 @@ class ClassicMembers:
         )
         if result.records:
             undo = self._groups.undo(step, settings)
-            result.on_failure = lambda code, now: self._not_joined(undo, code, now, member_id)
+            result.on_failure = lambda code, now: self._fail_join(undo, code, now, member_id)
         return result
 
-    def _not_joined(
+    def _fail_join(
         self, undo: Callable[..., object], code: ErrorCode, now: Now, member_id: str
     ) -> Result[JoinGroupResponse]:
         undo(code, now)
-        return _refused(append_error(code), member_id)
+        return _error_result(append_error(code), member_id)
 
-    def _check_session(self, request: JoinGroupRequest) -> None:
+    def _check_session_timeout(self, request: JoinGroupRequest) -> None:
         """Check the session timeout.
 
         Raises:
@@ -143,7 +143,9 @@ class ClassicMembers:
         if not shortest_ms <= request.session_timeout_ms <= longest_ms:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
 
-    def _check(self, group: ConsumerGroup, request: JoinGroupRequest) -> MemberSubscription:
+    def _read_subscription(
+        self, group: ConsumerGroup, request: JoinGroupRequest
+    ) -> MemberSubscription:
         """Return the member's subscription.
 
         Raises:
@@ -160,7 +162,8 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return subscription
 
-    def _find(self, step: Step, request: JoinGroupRequest, member_id: str) -> None:
+    def _find_member(self, step: Step, request: JoinGroupRequest, member_id: str) -> None:
+        """Set `step.before`; if a static member returns, replace its member ID."""
         group, instance_id = step.group, request.group_instance_id
         known = group.members.get(member_id)
         if instance_id is not None:
@@ -172,7 +175,7 @@ class ClassicMembers:
                 return
         step.before = known or ConsumerGroupMember(member_id)
 
-    def _owned(self, subscription: MemberSubscription) -> Owned:
+    def _owned_partitions(self, subscription: MemberSubscription) -> Owned:
         owned: dict[UUID, set[int]] = {}
         for row in subscription.owned_partitions:
             for topic_id in self._topics.ids_of({row.topic}):
@@ -199,9 +202,11 @@ class ClassicMembers:
     ) -> Result[SyncGroupResponse]:
         """Handle a SyncGroup: return the member's assignment immediately."""
         try:
-            member, side = self._member(group, request.member_id, request.group_instance_id)
+            member, classic = self._find_classic_member(
+                group, request.member_id, request.group_instance_id
+            )
             _check_generation(member, request.generation_id)
-            own = (CONSUMER_PROTOCOL_TYPE, side.protocols[0][0])
+            own = (CONSUMER_PROTOCOL_TYPE, classic.protocols[0][0])
             wanted = (request.protocol_type, request.protocol_name)
             if any(w is not None and w != o for w, o in zip(wanted, own, strict=True)):
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -217,7 +222,7 @@ class ClassicMembers:
             SyncGroupResponse(
                 protocol_type=request.protocol_type,
                 protocol_name=request.protocol_name,
-                assignment=self._conversion.assignment_of(member.assigned, side.protocols[0][1]),
+                assignment=self._conversion.assignment_of(member.assigned, classic.protocols[0][1]),
             )
         )
 
@@ -226,12 +231,14 @@ class ClassicMembers:
     ) -> Result[HeartbeatResponse]:
         """Handle a Heartbeat; it asks the member to rejoin if its assignment changed."""
         try:
-            member, _ = self._member(group, request.member_id, request.group_instance_id)
+            member, _ = self._find_classic_member(
+                group, request.member_id, request.group_instance_id
+            )
             _check_generation(member, request.generation_id)
         except KafkaError as error:
             return Result(HeartbeatResponse(error_code=error.code))
         self._groups.sessions.keep_alive(group, member, now, self._settings(group.id))
-        if not _has_to_join(group, member):
+        if not _must_rejoin(group, member):
             return Result(HeartbeatResponse())
         self._expect_join(group.id, member, now)
         return Result(HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
@@ -262,7 +269,9 @@ class ClassicMembers:
         result = Result(leave_response(rows, version))
         if removed:
             members = list(removed.values())
-            self._groups.remove_members(group, members, f"{names_of(members)} left", now, result)
+            self._groups.remove_members(
+                group, members, f"{describe_members(members)} left", now, result
+            )
             result.on_failure = lambda code, now: Result(
                 LeaveGroupResponse(error_code=append_error(code))
             )
@@ -270,15 +279,15 @@ class ClassicMembers:
 
     # -- time
 
-    def _wait(self, kind: str, group_id: str, member: ConsumerGroupMember, now: Now) -> None:
+    def _start_timer(self, kind: str, group_id: str, member: ConsumerGroupMember, now: Now) -> None:
         timeout_ms = max(member.rebalance_timeout_ms, 0)
         self._timers.schedule((kind, group_id, member.id), now.coordinator_ms + timeout_ms)
 
     def _expect_join(self, group_id: str, member: ConsumerGroupMember, now: Now) -> None:
         if self._timers.deadline((JOIN, group_id, member.id)) is None:
-            self._wait(JOIN, group_id, member, now)
+            self._start_timer(JOIN, group_id, member, now)
 
-    def _member(
+    def _find_classic_member(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
     ) -> tuple[ConsumerGroupMember, ClassicMemberMetadata]:
         member = self._groups.find(group, member_id, instance_id)
@@ -287,7 +296,7 @@ class ClassicMembers:
         return member, member.classic
 
 
-def _has_to_join(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
+def _must_rejoin(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     """Return True if the member must rejoin to change its assignment."""
     if member.epoch < group.assignment_epoch or member.state is MemberState.UNREVOKED:
         return True
@@ -300,7 +309,7 @@ def _has_to_join(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     )
 
 
-def _updated(
+def _updated_member(
     member: ConsumerGroupMember,
     request: JoinGroupRequest,
     subscription: MemberSubscription,
@@ -326,5 +335,5 @@ def _check_generation(member: ConsumerGroupMember, generation: int) -> None:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
 
-def _refused(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
+def _error_result(code: ErrorCode, member_id: str) -> Result[JoinGroupResponse]:
     return Result(JoinGroupResponse(error_code=code, member_id=member_id))

@@ -90,7 +90,7 @@ class Conversion:
             subscription = read_member_subscription(member.protocols[0][1])
         assignment = read_assignment(member.assignment) if member.assignment else None
         if subscription is None or (member.assignment and assignment is None):
-            _refuse(classic.id, "the subscription or the assignment of a member cannot be parsed")
+            _reject(classic.id, "the subscription or the assignment of a member cannot be parsed")
         assert subscription is not None  # otherwise the conversion was rejected above
         assigned: dict[UUID, dict[int, int]] = {}
         for row in assignment.assigned_partitions if assignment else ():
@@ -98,7 +98,7 @@ class Conversion:
             if topic_id is not None and row.partitions:
                 assigned[topic_id] = dict.fromkeys(row.partitions, epoch)
         if assignment is not None and assignment.user_data:
-            _refuse(
+            _reject(
                 classic.id,
                 "its assignor stores user data, which the conversion would lose; change to one of the "
                 "built-in client assignors first",
@@ -219,18 +219,18 @@ class Conversion:
 
 def _check_upgrade(classic: ClassicGroup, settings: ConsumerGroupSettings) -> None:
     if not settings.migration.upgrades:
-        _refuse(
+        _reject(
             classic.id,
             "it has classic members, and group.consumer.migration.policy is "
             f"{settings.migration.value}",
         )
     if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        _refuse(classic.id, "its protocol type is not 'consumer'")
+        _reject(classic.id, "its protocol type is not 'consumer'")
     if len(classic.members) > settings.size_max:
-        _refuse(classic.id, "it has more members than group.consumer.max.size")
+        _reject(classic.id, "it has more members than group.consumer.max.size")
 
 
-def _refuse(group_id: str, why: str) -> None:
+def _reject(group_id: str, why: str) -> None:
     raise KafkaError(
         ErrorCode.GROUP_ID_NOT_FOUND,
         f"Group {group_id} is a classic group and cannot become a consumer group: {why}.",
@@ -242,6 +242,4 @@ def _common_protocol(members: list[ConsumerGroupMember]) -> str:
     offers = [
         [name for name, _ in each.classic.protocols] for each in members if each.classic is not None
     ]
-    return next(
-        name for name in offers[0] if all(name in set_protocols for set_protocols in offers)
-    )
+    return next(name for name in offers[0] if all(name in offered for offered in offers))

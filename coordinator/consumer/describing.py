@@ -29,11 +29,11 @@ def describe_consumer_group(
     """
     group = state.consumer_group(group_id)
     if group is None:
-        what = "not found" if state.groups.get(group_id) is None else "is not a consumer group"
+        problem = "not found" if state.groups.get(group_id) is None else "is not a consumer group"
         return Response.Group(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id[:255]} {what}.",
+            error_message=f"Group {group_id[:255]} {problem}.",
         )
     return Response.Group(
         group_id=group_id,
@@ -46,10 +46,10 @@ def describe_consumer_group(
 
 
 def _row(group: ConsumerGroup, member: ConsumerGroupMember, topics: KnownTopics) -> Response.Member:
-    has: dict[UUID, set[int]] = {}
+    held: dict[UUID, set[int]] = {}
     for part in (member.assigned, member.revoking):
         for topic_id, partitions in part.items():
-            has.setdefault(topic_id, set()).update(partitions)
+            held.setdefault(topic_id, set()).update(partitions)
     return Response.Member(
         member_id=member.id,
         instance_id=member.instance_id,
@@ -59,7 +59,7 @@ def _row(group: ConsumerGroup, member: ConsumerGroupMember, topics: KnownTopics)
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.pattern or "",
-        assignment=_assignment(has, topics),
+        assignment=_assignment(held, topics),
         target_assignment=_assignment(group.targets.get(member.id, {}), topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )

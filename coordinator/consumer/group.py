@@ -166,7 +166,8 @@ class ConsumerGroup:
         self.is_resolving = False
         # Identity of each member's client, by member ID, if ACLs may hide topics from it.
         self.viewers: dict[str, Hashable] = {}
-        # Topics of a pattern that a client may describe; `version` is that of the cluster's topics.
+        # Topics that match a pattern and that a client may describe, by pattern and client identity.
+        # `version` is the version of the cluster's topics.
         self.described: dict[tuple[str, Hashable], ResolvedRegularExpression] = {}
 
     @property
@@ -187,24 +188,24 @@ class ConsumerGroup:
         if old is not None:
             self._count(old, -1)
             if old.assigned != member.assigned or old.revoking != member.revoking:
-                self._release(old)
-                self._hold(member)
+                self._clear_holder(old)
+                self._set_holder(member)
             if old.instance_id is not None and old.instance_id != member.instance_id:
                 self._drop_static(old)
         else:
-            self._hold(member)
+            self._set_holder(member)
         self.members[member.id] = member
         self._count(member, 1)
         if member.instance_id is not None:
             self.static_ids[member.instance_id] = member.id
-        self._note_progress(member)
+        self._update_unreconciled(member)
 
     def remove(self, member_id: str) -> None:
         """Remove a member, if it exists."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
-            self._release(member)
+            self._clear_holder(member)
             self._drop_static(member)
             self.unreconciled.discard(member_id)
             self.last_heartbeat_ms.pop(member_id, None)
@@ -270,13 +271,14 @@ class ConsumerGroup:
         )
         return max(counts, key=lambda name: (counts[name], name), default=None)
 
-    def read_by(
+    def topics_of(
         self, member: ConsumerGroupMember, resolved: Mapping[str, ResolvedRegularExpression]
     ) -> frozenset[str]:
         """Return the topics that a member subscribes to, by name or by its pattern.
 
-        A member whose client is not known yet, after a move of the coordinator, is taken to read
-        what any member with its pattern may describe.
+        After a move of the coordinator, the client of a member is unknown until its next heartbeat.
+        Until then, the member is assumed to subscribe to all topics that match its pattern and that
+        any member with this pattern may describe.
         """
         if not member.pattern:
             return member.topics
@@ -284,7 +286,7 @@ class ConsumerGroup:
         found = found or resolved.get(member.pattern)
         return member.topics if found is None else member.topics | found.topics
 
-    # -- what members have in common
+    # -- aggregates over members
 
     def _count(self, member: ConsumerGroupMember, by: int) -> None:
         for topic in member.topics:
@@ -296,7 +298,7 @@ class ConsumerGroup:
         if member.classic is not None:
             self.classic_count += by
 
-    def _note_progress(self, member: ConsumerGroupMember) -> None:
+    def _update_unreconciled(self, member: ConsumerGroupMember) -> None:
         if member.is_reconciled_to(self.assignment_epoch):
             self.unreconciled.discard(member.id)
         else:
@@ -307,11 +309,11 @@ class ConsumerGroup:
         if member.instance_id is not None and self.static_ids.get(member.instance_id) == member.id:
             del self.static_ids[member.instance_id]
 
-    def _hold(self, member: ConsumerGroupMember) -> None:
+    def _set_holder(self, member: ConsumerGroupMember) -> None:
         for topic_id, partition in _partitions(member):
             self.held.setdefault(topic_id, {})[partition] = member.id
 
-    def _release(self, member: ConsumerGroupMember) -> None:
+    def _clear_holder(self, member: ConsumerGroupMember) -> None:
         for topic_id, partition in _partitions(member):
             holders = self.held.get(topic_id)
             # If the log was truncated, another member may already have the partition.

@@ -57,7 +57,6 @@ KINDS = frozenset({SESSION, REVOCATION, JOIN, SYNC})
 
 # Maximum number of partitions that one member may report as owned.
 OWNED_MAX = 50_000
-NEVER_HEARD_MS = -1
 
 Settings: TypeAlias = "Callable[[str], ConsumerGroupSettings]"
 Response: TypeAlias = ConsumerGroupHeartbeatResponse
@@ -67,8 +66,8 @@ class ConsumerSessions(MemberSessions[ConsumerGroupMember]):
     """Sessions of consumer group members. Classic members have their own session timeout."""
 
     def timeout_ms(self, member: ConsumerGroupMember, settings: SessionSettings) -> int:
-        side = member.classic
-        return settings.session_timeout_ms if side is None else side.session_timeout_ms
+        classic = member.classic
+        return settings.session_timeout_ms if classic is None else classic.session_timeout_ms
 
 
 class ConsumerGroups:
@@ -129,20 +128,20 @@ class ConsumerGroups:
         """
         settings = self._settings(request.group_id)
         try:
-            _check(request, version, settings)
+            _check_request(request, version, settings)
             if request.member_epoch < JOIN_GROUP_MEMBER_EPOCH:
                 return self._leave(request, now)
-            return self._stay(request, client, now, settings, rights)
+            return self._join_or_update(request, client, now, settings, rights)
         except KafkaError as error:
-            return _refused(error.code, error.message)
+            return _error_result(error.code, error.message)
         except UnknownMemberState:
-            return _refused(
+            return _error_result(
                 ErrorCode.FENCED_MEMBER_EPOCH,
                 "The state of the member was written by a later release; the member must abandon all its "
                 "partitions and rejoin.",
             )
 
-    def _stay(
+    def _join_or_update(
         self,
         request: ConsumerGroupHeartbeatRequest,
         client: ClientInfo,
@@ -154,15 +153,15 @@ class ConsumerGroups:
         group = self._group(request, settings, now, result)
         step = Step(group, result.records)
         self._check_size(group, request.member_id, settings)
-        owned = _owned(request)
+        owned = _reported_partitions(request)
         self._find_member(step, request, owned)
-        step.member = _updated(step.before, request, client)
+        step.member = _updated_member(step.before, request, client)
         self.put_member(step)
         self.target_assignments.advance(step, now, rights)
         epoch, target = self.target_assignments.update_target(step, now, settings)
         self.reconcile(step, epoch, target, owned)
-        shows_all = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH or _is_full(request)
-        is_new = shows_all or not same_partitions(step.before.assigned, step.member.assigned)
+        needs_assignment = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH or _is_full(request)
+        is_new = needs_assignment or not same_partitions(step.before.assigned, step.member.assigned)
         result.response = Response(
             member_id=step.member.id,
             member_epoch=step.member.epoch,
@@ -289,7 +288,7 @@ class ConsumerGroups:
             target,
             self._subscribed(step),
             owned,
-            group.holder if replaced is None else _freed(group, replaced.id),
+            group.holder if replaced is None else _holder_without(group, replaced.id),
             has_new_subscription=has_changed,
         )
         if member is not step.member:
@@ -305,7 +304,7 @@ class ConsumerGroups:
         topics.
         """
         member = step.member
-        found = self._topics.ids_of(step.group.read_by(member, step.resolved))
+        found = self._topics.ids_of(step.group.topics_of(member, step.resolved))
         if step.is_described:
             return found
         return self._topics.ids_of(member.topics) | (found & member.assigned.keys())
@@ -328,7 +327,7 @@ class ConsumerGroups:
         state = step.state()
         if step.replaced is not None:
             cause = f"static member {member.instance_id} rejoined as {member.id}"
-        elif step.counted is None:
+        elif step.previous_member is None:
             cause = f"member {member.id} joined"
         elif step.epoch != group.epoch:
             other = member.topics != step.before.topics or member.pattern != step.before.pattern
@@ -339,7 +338,7 @@ class ConsumerGroups:
             cause = "all members are reconciled"
         else:
             return
-        _note(group.id, cause, step.epoch, state, now, result)
+        _add_event(group.id, cause, step.epoch, state, now, result)
 
     def undo(
         self, step: Step, settings: ConsumerGroupSettings
@@ -356,11 +355,11 @@ class ConsumerGroups:
                 self.sessions.keep_alive(group, member, now, settings)
                 self._wait_for_revocation(group.id, member, None, now)
             code = append_error(code)
-            return _refused(code, None)
+            return _error_result(code, None)
 
         return undo
 
-    # -- members that go
+    # -- members that leave
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest, now: Now) -> Result[Response]:
         group = self._state.consumer_group(request.group_id)
@@ -384,10 +383,10 @@ class ConsumerGroups:
             )
             result.records.append(current_record(group.id, away))
             cause = f"static member {member.instance_id} left temporarily"
-            _note(group.id, cause, group.epoch, group.state, now, result)
+            _add_event(group.id, cause, group.epoch, group.state, now, result)
         else:
             self.remove_members(group, [member], f"member {member.id} left", now, result)
-        result.on_failure = lambda code, now: _refused(append_error(code), None)
+        result.on_failure = lambda code, now: _error_result(append_error(code), None)
         return result
 
     def find(
@@ -433,7 +432,7 @@ class ConsumerGroups:
         result.records += self.target_assignments.remove_members(group, members)
         # The timers of removed members are left: they do nothing when they expire.
         state = ConsumerGroupState.ASSIGNING if left else ConsumerGroupState.EMPTY
-        _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)
+        _add_event(group.id, cause, group.epoch + 1, state, now, result, since_ms)
 
     def should_downgrade(self, group_id: str, members: Collection[ConsumerGroupMember]) -> bool:
         """Return True if a group with these members must be converted to a classic group."""
@@ -494,7 +493,7 @@ class ConsumerGroups:
             self._wait_for_revocation(group.id, member, None, now)
 
 
-def _freed(group: ConsumerGroup, replaced_id: str) -> Holder:
+def _holder_without(group: ConsumerGroup, replaced_id: str) -> Holder:
     """Return a `Holder` that ignores a replaced member, whose partitions its successor keeps."""
 
     def holder(topic_id: UUID, partition: int) -> str | None:
@@ -509,7 +508,7 @@ def has_left_temporarily(member: ConsumerGroupMember) -> bool:
     return member.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
 
 
-def _check(
+def _check_request(
     request: ConsumerGroupHeartbeatRequest, version: int, settings: ConsumerGroupSettings
 ) -> None:
     """Validate the fields of a request.
@@ -591,12 +590,12 @@ def _check_epoch(member: ConsumerGroupMember, epoch: int, owned: Owned | None) -
     )
 
 
-def _updated(
+def _updated_member(
     member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: ClientInfo
 ) -> ConsumerGroupMember:
     """Return the member with the changes of a heartbeat. Null and -1 mean unchanged."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
-    says_nothing = (
+    is_unchanged = (
         names is None
         and pattern is None
         and request.rebalance_timeout_ms == -1
@@ -605,7 +604,7 @@ def _updated(
         and request.instance_id in (None, member.instance_id)
     )
     is_same_client = (client.client_id, client.host) == (member.client_id, member.client_host)
-    if says_nothing and is_same_client and member.classic is None:
+    if is_unchanged and is_same_client and member.classic is None:
         return member
     timeout_ms = request.rebalance_timeout_ms
     return member._replace(
@@ -621,7 +620,7 @@ def _updated(
     )
 
 
-def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
+def _reported_partitions(request: ConsumerGroupHeartbeatRequest) -> Owned | None:
     """Return the partitions that the member reports as owned, or None if it reports nothing."""
     if request.topic_partitions is None:
         return None
@@ -650,11 +649,11 @@ def _assignment(assigned: Assigned) -> Response.Assignment:
     )
 
 
-def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
+def _error_result(code: ErrorCode, message: str | None) -> Result[Response]:
     return Result(Response(error_code=code, error_message=message))
 
 
-def _note(
+def _add_event(
     group_id: str,
     cause: str,
     epoch: int,
@@ -669,6 +668,6 @@ def _note(
     )
 
 
-def names_of(members: Iterable[ConsumerGroupMember]) -> str:
+def describe_members(members: Iterable[ConsumerGroupMember]) -> str:
     """Return the member IDs as a list for a cause."""
     return some_of([f"member {member.id}" for member in members])

@@ -27,7 +27,7 @@ def committer_check(
         return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
     if member.classic is None and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
         return same_for_all(ErrorCode.UNSUPPORTED_VERSION)
-    return _epoch_check(member, request.generation_id_or_member_epoch, _stale(member))
+    return _epoch_check(member, request.generation_id_or_member_epoch, _stale_epoch_error(member))
 
 
 def transactional_committer_check(
@@ -56,10 +56,10 @@ def fetcher_error(group: ConsumerGroup, request: OffsetFetchRequest.Group) -> Er
     member = group.members.get(request.member_id or "")
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return ErrorCode.NONE if request.member_epoch == member.epoch else _stale(member)
+    return ErrorCode.NONE if request.member_epoch == member.epoch else _stale_epoch_error(member)
 
 
-def _stale(member: ConsumerGroupMember) -> ErrorCode:
+def _stale_epoch_error(member: ConsumerGroupMember) -> ErrorCode:
     if member.classic is None:
         return ErrorCode.STALE_MEMBER_EPOCH
     return ErrorCode.ILLEGAL_GENERATION

@@ -55,15 +55,15 @@ def reconcile(
     if member.state is MemberState.UNKNOWN:
         if owned is None or any(owned.values()):
             raise UnknownMemberState
-        return _next(member, epoch, epoch, target, subscribed, owned, holder)
+        return _advance(member, epoch, epoch, target, subscribed, owned, holder)
     if member.state is MemberState.UNREVOKED and _owns_any(owned, member.revoking):
         return _unsubscribe(member, subscribed, owned) if has_new_subscription else member
     if member.is_reconciled_to(epoch):
         return _unsubscribe(member, subscribed, owned) if has_new_subscription else member
-    return _next(member, member.epoch, epoch, target, subscribed, owned, holder)
+    return _advance(member, member.epoch, epoch, target, subscribed, owned, holder)
 
 
-def _next(
+def _advance(
     member: ConsumerGroupMember,
     own_epoch: int,
     epoch: int,
@@ -78,10 +78,14 @@ def _next(
     revoking: dict[UUID, dict[int, int]] = {}
     for topic_id, partitions in member.assigned.items():
         stays = target.get(topic_id, frozenset())
-        _put(kept, topic_id, {each: partitions[each] for each in partitions if each in stays})
-        _put(revoking, topic_id, {e: partitions[e] for e in partitions if e not in stays})
+        _put_unless_empty(
+            kept, topic_id, {each: partitions[each] for each in partitions if each in stays}
+        )
+        _put_unless_empty(
+            revoking, topic_id, {e: partitions[e] for e in partitions if e not in stays}
+        )
     if revoking and _owns_any(owned, revoking):
-        return _changed(member, own_epoch, MemberState.UNREVOKED, kept, revoking)
+        return _with_assignment(member, own_epoch, MemberState.UNREVOKED, kept, revoking)
     waits = False
     for topic_id, wanted in target.items():
         known = kept.get(topic_id, {})
@@ -89,9 +93,9 @@ def _next(
         # Partitions that this member has just revoked are free.
         free = [each for each in new if holder(topic_id, each) in (None, member.id)]
         waits = waits or len(free) < len(new)
-        _put(kept, topic_id, known | dict.fromkeys(free, epoch))
+        _put_unless_empty(kept, topic_id, known | dict.fromkeys(free, epoch))
     state = MemberState.UNRELEASED if waits else MemberState.STABLE
-    return _changed(member, epoch, state, kept, NOTHING)
+    return _with_assignment(member, epoch, state, kept, NOTHING)
 
 
 def _unsubscribe(
@@ -106,11 +110,11 @@ def _unsubscribe(
         if topic_id not in subscribed:
             revoking.setdefault(topic_id, {}).update(partitions)
     if _owns_any(owned, revoking):
-        return _changed(member, member.epoch, MemberState.UNREVOKED, kept, revoking)
-    return _changed(member, member.epoch, member.state, kept, member.revoking)
+        return _with_assignment(member, member.epoch, MemberState.UNREVOKED, kept, revoking)
+    return _with_assignment(member, member.epoch, member.state, kept, member.revoking)
 
 
-def _changed(
+def _with_assignment(
     member: ConsumerGroupMember,
     epoch: int,
     state: MemberState,
@@ -136,6 +140,8 @@ def _owns_any(owned: Owned | None, revoking: Assigned) -> bool:
     return False
 
 
-def _put(into: dict[UUID, dict[int, int]], topic_id: UUID, partitions: dict[int, int]) -> None:
+def _put_unless_empty(
+    into: dict[UUID, dict[int, int]], topic_id: UUID, partitions: dict[int, int]
+) -> None:
     if partitions:
         into[topic_id] = partitions

@@ -75,7 +75,7 @@ def _delete_topics(group: ConsumerGroup, key: object) -> None:
     group.has_topics_record = False
 
 
-def _known(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
+def _get_or_create_member(group: ConsumerGroup, member_id: str) -> ConsumerGroupMember:
     return group.members.get(member_id) or ConsumerGroupMember(member_id)
 
 
@@ -86,7 +86,7 @@ def _put_member(
 ) -> None:
     side = value.classic_member_metadata
     group.put(
-        _known(group, key.member_id)._replace(
+        _get_or_create_member(group, key.member_id)._replace(
             instance_id=value.instance_id,
             rack_id=value.rack_id,
             client_id=value.client_id,
@@ -129,7 +129,7 @@ def _put_current(
     value: ConsumerGroupCurrentMemberAssignmentValue,
 ) -> None:
     group.put(
-        _known(group, key.member_id)._replace(
+        _get_or_create_member(group, key.member_id)._replace(
             epoch=value.member_epoch,
             previous_epoch=value.previous_member_epoch,
             state=_STATES.get(value.state, MemberState.UNKNOWN),

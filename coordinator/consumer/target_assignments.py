@@ -1,8 +1,8 @@
 """Group epochs and target assignments of consumer groups (KIP-848).
 
-A step changes one member or removes members. It bumps the group epoch if this, or a change of the
-topics, requires a new assignment. A target is then computed for the new epoch, unless the
-assignment interval has not passed. All changes of a step are records. For large groups, and for
+A step changes one member or removes members. A step bumps the group epoch if its own change, or a
+change of the topics, requires a new assignment. The target for the new epoch is computed at once,
+or after the assignment interval. All changes of a step are records. For large groups, and for
 patterns over many topics, the work is done in the background, and the members get the result with
 later heartbeats.
 """
@@ -57,7 +57,7 @@ class TopicRights(NamedTuple):
     """Permissions of a member's client to describe topics, if ACLs are enforced.
 
     Attributes:
-        viewer: Identity of the client. `may_describe` returns the same for equal viewers.
+        viewer: Identity of the client. Clients with equal identities may describe the same topics.
         may_describe: Returns True if the client may describe the topic of that name.
     """
 
@@ -108,7 +108,7 @@ class Step:
         self.restore: Callable[[], None] = _nothing
 
     @property
-    def counted(self) -> ConsumerGroupMember | None:
+    def previous_member(self) -> ConsumerGroupMember | None:
         """Existing member that `member` replaces, or None if the member is new."""
         return self.replaced or self.group.members.get(self.member.id)
 
@@ -169,7 +169,7 @@ class TargetAssignments:
         bump = self._resolve(step, now, rights, resolves) or bump
         if not bump and group.topics_version == self._topics.version:
             return
-        names = group.topics_after(step.counted, step.member, step.resolved)
+        names = group.topics_after(step.previous_member, step.member, step.resolved)
         found = self._topics.hash_of(names)
         if bump or found != group.metadata_hash:
             step.raise_epoch(found)
@@ -188,7 +188,7 @@ class TargetAssignments:
         for pattern in {each.pattern for each in members if each.pattern} - patterns:
             assert pattern is not None
             records.append(resolved_tombstone(group.id, pattern))
-        names = {name for member in left for name in group.read_by(member, group.resolved)}
+        names = {name for member in left for name in group.topics_of(member, group.resolved)}
         records.append(epoch_record(group.id, group.epoch + 1, self._topics.hash_of(names)))
         return records
 
@@ -208,19 +208,19 @@ class TargetAssignments:
             patterns[new] = 1
         changed = old != new and (not new or new in group.resolved)
         # Even if a new pattern matches no topic, the topics of the old pattern are removed.
-        is_other = bool(old) and old != new
+        drops_pattern = bool(old) and old != new
         if rights is not None:
-            return self._describe(step, rights, is_other, now) or changed
+            return self._resolve_for_client(step, rights, drops_pattern, now) or changed
         wanted = self._unresolved(group, patterns, now)
         if not wanted or group.is_resolving or not resolves:
             return changed
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version
         if len(names) * len(wanted) > SYNCHRONOUS_WORK_MAX:
-            step.work = self._resolve_in_background(group.id, wanted, names, is_other, now)
+            step.work = self._resolve_in_background(group.id, wanted, names, drops_pattern, now)
             return changed
         found = run_to_end(_matches(wanted, names))
-        return take_resolved(step, found, now) or changed or is_other
+        return store_resolved(step, found, now) or changed or drops_pattern
 
     def _unresolved(self, group: ConsumerGroup, patterns: Collection[str], now: Now) -> list[str]:
         """Return the patterns to resolve: either the new ones or all."""
@@ -237,7 +237,7 @@ class TargetAssignments:
         group_id: str,
         patterns: Collection[str],
         names: tuple[str, ...],
-        is_other: bool,
+        drops_pattern: bool,
         now: Now,
     ) -> Pieces:
         """Do the work of `_resolve` in pieces, and bump the epoch if subscribed topics changed."""
@@ -254,7 +254,7 @@ class TargetAssignments:
         result: Result[None] = Result()
         step = Step(group, result.records)
         found = {each: topics for each, topics in found.items() if each in group.patterns}
-        if take_resolved(step, found, now) or is_other:
+        if store_resolved(step, found, now) or drops_pattern:
             names_read = group.topics_after(None, None, step.resolved)
             step.raise_epoch(self._topics.hash_of(names_read))
         result.on_failure = lambda code, now: Result()  # the next heartbeat tries again
@@ -262,11 +262,14 @@ class TargetAssignments:
 
     # -- patterns of members that may not describe all topics
 
-    def _describe(self, step: Step, rights: TopicRights, is_other: bool, now: Now) -> bool:
+    def _resolve_for_client(
+        self, step: Step, rights: TopicRights, drops_pattern: bool, now: Now
+    ) -> bool:
         """Find the topics of the member's pattern that its client may describe.
 
-        Kafka resolves a pattern once for all members, with the permissions of the member whose
-        heartbeat asks for it, and so assigns topics to members that may not describe them.
+        Kafka resolves a pattern once for all members, with the permissions of the client whose
+        heartbeat triggers the resolution. So Kafka may assign a topic to a member that may not
+        describe it.
 
         Returns:
             True if the topics of the member have changed.
@@ -276,24 +279,26 @@ class TargetAssignments:
             return False
         known = group.described.get((member.pattern, rights.viewer))
         if known is not None and not self._is_stale(known, now):
-            return self._take_described(step, rights.viewer, known, now)
+            return self._store_described(step, rights.viewer, known, now)
         step.is_described = known is not None
         if group.is_resolving:
             return False
         names = tuple(self._topics.all_names())
         if len(names) > SYNCHRONOUS_WORK_MAX:
-            step.work = self._describe_in_background(group.id, member, names, rights, is_other, now)
+            step.work = self._resolve_for_client_in_background(
+                group.id, member, names, rights, drops_pattern, now
+            )
             return False
         found = run_to_end(_matches([member.pattern], names, rights.may_describe))[member.pattern]
         described = ResolvedRegularExpression(found, self._topics.version, now.log_ms)
-        return self._take_described(step, rights.viewer, described, now) or is_other
+        return self._store_described(step, rights.viewer, described, now) or drops_pattern
 
     def _is_stale(self, described: ResolvedRegularExpression, now: Now) -> bool:
         age_ms = now.log_ms - described.at_ms
         is_new = described.version != self._topics.version
         return age_ms >= (REFRESH_PAUSE_MS if is_new else REFRESH_INTERVAL_MS) or age_ms < 0
 
-    def _take_described(
+    def _store_described(
         self, step: Step, viewer: Hashable, described: ResolvedRegularExpression, now: Now
     ) -> bool:
         """Store the topics that a client may describe.
@@ -305,41 +310,41 @@ class TargetAssignments:
         group, member = step.group, step.member
         assert member.pattern
         key = member.pattern, viewer
-        before = group.read_by(member, step.resolved), _topics_of(step, member.pattern)
+        before = group.topics_of(member, step.resolved), _topics_of(step, member.pattern)
         had_viewer, had_described = group.viewers.get(member.id), group.described.get(key)
         group.viewers[member.id], group.described[key] = viewer, described
         step.is_described = True
         step.restore = partial(_restore, group, member.id, had_viewer, key, had_described)
         if described is not had_described:
-            self._take_union(step, member.pattern, now)
-        return (group.read_by(member, step.resolved), _topics_of(step, member.pattern)) != before
+            self._store_union(step, member.pattern, now)
+        return (group.topics_of(member, step.resolved), _topics_of(step, member.pattern)) != before
 
-    def _take_union(self, step: Step, pattern: str, now: Now) -> None:
+    def _store_union(self, step: Step, pattern: str, now: Now) -> None:
         """Store the topics that at least one member with the pattern may describe, for failover."""
         group, members = step.group, step.members()
-        sharers = [each for each in members if each.pattern == pattern]
+        with_pattern = [each for each in members if each.pattern == pattern]
         used = {(each.pattern, group.viewers.get(each.id)) for each in members}
         for key in group.described.keys() - used:
             del group.described[key]
         topics = {
             name
-            for each in sharers
-            for name in group.read_by(each._replace(topics=frozenset()), step.resolved)
+            for each in with_pattern
+            for name in group.topics_of(each._replace(topics=frozenset()), step.resolved)
         }
         known = ResolvedRegularExpression(frozenset(topics), NO_VERSION, now.log_ms)
         step.resolved = {**step.resolved, pattern: known}
         step.records.append(resolved_record(group.id, pattern, known))
 
-    def _describe_in_background(
+    def _resolve_for_client_in_background(
         self,
         group_id: str,
         member: ConsumerGroupMember,
         names: tuple[str, ...],
         rights: TopicRights,
-        is_other: bool,
+        drops_pattern: bool,
         now: Now,
     ) -> Pieces:
-        """Do the work of `_describe` in pieces, and bump the epoch if the member's topics changed."""
+        """Do the work of `_resolve_for_client` in pieces, and bump the epoch if the member's topics changed."""
         group, pattern = self._state.consumer_group(group_id), member.pattern
         if group is None or not pattern:
             return
@@ -361,7 +366,7 @@ class TargetAssignments:
         is_first = (pattern, rights.viewer) not in group.described
         described = ResolvedRegularExpression(found[pattern], self._topics.version, now.log_ms)
         # Before the first result, the member may have left out partitions of its target.
-        if self._take_described(step, rights.viewer, described, now) or is_other or is_first:
+        if self._store_described(step, rights.viewer, described, now) or drops_pattern or is_first:
             names_read = group.topics_after(None, None, step.resolved)
             step.raise_epoch(self._topics.hash_of(names_read))
 
@@ -384,18 +389,18 @@ class TargetAssignments:
             return group.assignment_epoch, known
         if is_within_interval(group.assigned_at_ms, settings.assignment_interval_ms, now):
             return group.assignment_epoch, known
-        assignor = group.assignor_after(step.counted, step.member)
+        assignor = group.assignor_after(step.previous_member, step.member)
         if assignor not in settings.assignors:
             assignor = settings.assignors[0]
         members = step.members()
         shapes = self._topics.shapes_of(
-            group.topics_after(step.counted, step.member, step.resolved)
+            group.topics_after(step.previous_member, step.member, step.resolved)
         )
         size = len(members) + sum(shape.partitions for shape in shapes.values())
         if size > SYNCHRONOUS_WORK_MAX:
             if step.work is None:
                 step.work = self._compute_in_background(group.id, assignor, now)
-            return self._begin_without(step, known)
+            return self._start_without_target(step, known)
         targets = run_to_end(self._targets(group, members, step.resolved, shapes, assignor))
         for member_id, target in targets.items():
             # The target of a replaced static member was already written under its new ID in this
@@ -407,7 +412,7 @@ class TargetAssignments:
         step.assignment_epoch = step.epoch
         return step.epoch, targets[step.member.id]
 
-    def _begin_without(self, step: Step, known: Target) -> tuple[int, Target]:
+    def _start_without_target(self, step: Step, known: Target) -> tuple[int, Target]:
         """Return an empty target for the first epoch: a member epoch must not be 0."""
         if step.group.assignment_epoch >= FIRST_EPOCH:
             return step.group.assignment_epoch, known
@@ -433,7 +438,7 @@ class TargetAssignments:
         for count, member in enumerate(members, 1):
             key = member.topics, member.pattern, group.viewers.get(member.id)
             if key not in topics:
-                topics[key] = self._topics.ids_of(group.read_by(member, resolved))
+                topics[key] = self._topics.ids_of(group.topics_of(member, resolved))
             target = previous.get(member.id) or previous.get(
                 static_ids.get(member.instance_id or "", "")
             )
@@ -485,7 +490,7 @@ def _topics_of(step: Step, pattern: str) -> frozenset[str]:
     return frozenset() if found is None else found.topics
 
 
-def take_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> bool:
+def store_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> bool:
     """Store the topics of patterns, and return True if they changed."""
     known = dict(step.resolved)
     changed = False

@@ -68,19 +68,19 @@ def acquire(
     if acquirer.records_max <= 0 or not read or read[-1].last < delivery.start_offset:
         return []
     last, count = read[-1].last, acquirer.records_max
-    room = delivery.settings().locks_max - delivery.in_flight_count
-    if room > 0:
-        count = min(count, room)
+    free_locks = delivery.settings().locks_max - delivery.in_flight_count
+    if free_locks > 0:
+        count = min(count, free_locks)
     elif read_from <= delivery.end_offset:  # these records are already in flight
         count = min(count, delivery.end_offset - read_from + 1)
         last = min(last, delivery.end_offset)
     else:
         return []
-    _forget_missing(delivery, read_from, read[0].first)
-    return _Acquiring(delivery, acquirer, read, last, count, now_ms).run()
+    _archive_missing(delivery, read_from, read[0].first)
+    return _Acquisition(delivery, acquirer, read, last, count, now_ms).run()
 
 
-def _forget_missing(delivery: ShareDelivery, read_from: int, read_first: int) -> None:
+def _archive_missing(delivery: ShareDelivery, read_from: int, read_first: int) -> None:
     """Archive in-flight records that compaction has removed from the log."""
     if read_from >= read_first or not delivery.batches:
         return
@@ -96,7 +96,7 @@ def _forget_missing(delivery: ShareDelivery, read_from: int, read_first: int) ->
         delivery.start_offset = min(read_first, delivery.batches[0].first)
 
 
-class _Acquiring:
+class _Acquisition:
     """Acquisition of about `left` records up to offset `last` by one member."""
 
     def __init__(
@@ -121,21 +121,21 @@ class _Acquiring:
 
     def run(self) -> list[Acquired]:
         delivery = self.delivery
-        first = self._first()
+        first = self._first_offset()
         if first > self.last:
             return []
         known = delivery.between(min(self.read[0].first, first), self.last)
         if not known:
-            self._take_new(first, self.last)
+            self._acquire_new(first, self.last)
             return self.acquired
-        self._take_known(known, first)
+        self._acquire_in_flight(known, first)
         if self.left > 0 and known[-1].last < self.last:
-            self._take_new(known[-1].last + 1, self.last)
+            self._acquire_new(known[-1].last + 1, self.last)
         if self.acquired:
             delivery.fill_gap(self.acquired[-1].last + 1)
         return self.acquired
 
-    def _first(self) -> int:
+    def _first_offset(self) -> int:
         """Return the first offset to acquire: the start of the batch in flight, or of the read."""
         delivery, first = self.delivery, self.read[0].first
         floor = delivery.floor(first)
@@ -144,21 +144,21 @@ class _Acquiring:
         before = delivery.batches[floor]
         return before.first if before.last >= first else first
 
-    def _give(self, given: Iterable[Acquired]) -> None:
+    def _add_acquired(self, given: Iterable[Acquired]) -> None:
         for each in given:
             self.acquired.append(each)
             self.left -= each.last - each.first + 1
 
     # -- records already in flight
 
-    def _take_known(self, known: Sequence[InFlightBatch], first: int) -> None:
+    def _acquire_in_flight(self, known: Sequence[InFlightBatch], first: int) -> None:
         delivery, gap = self.delivery, first
         for batch in known:
             if self.left <= 0:
                 return
             if delivery.gap_start is not None:
                 if gap < batch.first:
-                    self._take_new(gap, batch.first - 1)
+                    self._acquire_new(gap, batch.first - 1)
                 gap = batch.last + 1
                 if self.left <= 0:
                     return
@@ -166,19 +166,19 @@ class _Acquiring:
             if is_careful and self.acquired:
                 self.left = 0
                 return
-            if self._is_taken_whole(batch, is_careful=is_careful):
-                self._take_whole(batch)
+            if self._can_acquire_whole(batch, is_careful=is_careful):
+                self._acquire_whole(batch)
                 continue
             if batch.is_whole and not batch.runs[0].is_free:
                 continue
             batch.is_whole = False
-            taken = list(_joined(self._take_some(batch)))
-            self._give(taken)
+            taken = list(_merge(self._acquire_runs(batch)))
+            self._add_acquired(taken)
             if is_careful and taken:
                 self.left = 0
                 return
 
-    def _is_taken_whole(self, batch: InFlightBatch, *, is_careful: bool) -> bool:
+    def _can_acquire_whole(self, batch: InFlightBatch, *, is_careful: bool) -> bool:
         return (
             batch.is_whole
             and self.read[0].first <= batch.first
@@ -187,11 +187,11 @@ class _Acquiring:
             and not (self.acquirer.is_exact and len(batch) > self.left)
         )
 
-    def _take_whole(self, batch: InFlightBatch) -> None:
+    def _acquire_whole(self, batch: InFlightBatch) -> None:
         run = batch.runs[0]
         if run.is_free:
             run.acquire(self.acquirer.member_id, self.delivery.lock_until(self.now_ms))
-            self._give([Acquired(run.first, run.last, run.deliveries)])
+            self._add_acquired([Acquired(run.first, run.last, run.deliveries)])
 
     def _is_careful(self, batch: InFlightBatch) -> bool:
         """Return True if a batch has records that failed so often that fewer must be acquired."""
@@ -203,9 +203,9 @@ class _Acquiring:
             for run in batch.runs
         )
 
-    def _take_some(self, batch: InFlightBatch) -> Iterator[Acquired]:
+    def _acquire_runs(self, batch: InFlightBatch) -> Iterator[Acquired]:
         """Acquire records of a batch one run at a time."""
-        room = self.left if self.acquirer.is_exact else len(batch)
+        limit = self.left if self.acquirer.is_exact else len(batch)
         is_careful = False
         taken = 0
         for run in batch.between(self.read[0].first, self.last):
@@ -219,14 +219,14 @@ class _Acquiring:
             if run.deliveries >= self.careful_from and not is_careful:
                 is_careful = True
                 few = max(1, len(batch) >> (run.deliveries - self.careful_from + 1))
-                room = min(room, few) if taken < few else room
-            count = 1 if is_last_time else min(len(run), room - taken)
-            yield self._take_part(batch, run, count)
+                limit = min(limit, few) if taken < few else limit
+            count = 1 if is_last_time else min(len(run), limit - taken)
+            yield self._acquire_part(batch, run, count)
             taken += count
-            if is_last_time or taken >= room:
+            if is_last_time or taken >= limit:
                 return
 
-    def _take_part(self, batch: InFlightBatch, run: Run, count: int) -> Acquired:
+    def _acquire_part(self, batch: InFlightBatch, run: Run, count: int) -> Acquired:
         if count < len(run):
             batch.runs.insert(batch.runs.index(run) + 1, run.cut(run.first + count))
         run.acquire(self.acquirer.member_id, self.delivery.lock_until(self.now_ms))
@@ -234,7 +234,7 @@ class _Acquiring:
 
     # -- new records
 
-    def _take_new(self, first: int, last: int) -> None:
+    def _acquire_new(self, first: int, last: int) -> None:
         """Acquire records that were never in flight, in batches of about the requested size."""
         delivery, most = self.delivery, self.left
         if not delivery.batches:
@@ -243,14 +243,14 @@ class _Acquiring:
             end = self._end_of_batch(first + most - 1)
             last = min(end, last) if delivery.gap_start is not None else end
         if self.acquirer.is_exact:
-            given = [self._take_exactly(first, last, most)]
+            given = [self._acquire_exactly(first, last, most)]
         else:
-            given = [self._add(each) for each in self._divided(first, last)]
+            given = [self._add_batch(each) for each in self._split(first, last)]
         if delivery.batches[0].first == first:
             delivery.start_offset = first
         delivery.end_offset = max(delivery.end_offset, last)
         delivery.fill_gap(given[-1].last + 1)
-        self._give(given)
+        self._add_acquired(given)
 
     def _end_of_batch(self, offset: int) -> int:
         """Return the last offset of the batch that contains `offset`, or `offset` if none does."""
@@ -259,7 +259,7 @@ class _Acquiring:
                 return batch.last
         return offset
 
-    def _divided(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def _split(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         size = self.acquirer.batch_size
         if last - first + 1 > size:
             for batch in self.read:
@@ -270,17 +270,17 @@ class _Acquiring:
                     first = batch.first
         yield first, last
 
-    def _add(self, offsets: tuple[int, int]) -> Acquired:
+    def _add_batch(self, offsets: tuple[int, int]) -> Acquired:
         first, last = offsets
         until = self.delivery.lock_until(self.now_ms)
         self.delivery.add(Run(first, last, ACQUIRED, 1, self.acquirer.member_id, until))
         return Acquired(first, last, 1)
 
-    def _take_exactly(self, first: int, last: int, most: int) -> Acquired:
+    def _acquire_exactly(self, first: int, last: int, most: int) -> Acquired:
         """Acquire at most `most` records; the rest of the batch stays available."""
         if last - first + 1 <= most:
-            return self._add((first, last))
-        self._add((first, last))
+            return self._add_batch((first, last))
+        self._add_batch((first, last))
         batch = self.delivery.batches[self.delivery.floor(first)]
         batch.is_whole = False
         rest = batch.runs[0].cut(first + most)
@@ -291,7 +291,7 @@ class _Acquiring:
         return Acquired(first, first + most - 1, 1)
 
 
-def _joined(parts: Iterable[Acquired]) -> Iterator[Acquired]:
+def _merge(parts: Iterable[Acquired]) -> Iterator[Acquired]:
     """Merge neighbouring ranges with the same delivery count."""
     before: Acquired | None = None
     for each in parts:
@@ -322,11 +322,11 @@ def without_aborted(
         delivery.archive(batch.first, batch.last, delivery.between(first, batch.last), ACQUIRED)
     left = list(acquired)
     for batch in aborted:
-        left = [part for each in left for part in _without(each, batch)]
+        left = [part for each in left for part in _parts_outside(each, batch)]
     return left
 
 
-def _without(acquired: Acquired, batch: LogBatch) -> Iterator[Acquired]:
+def _parts_outside(acquired: Acquired, batch: LogBatch) -> Iterator[Acquired]:
     if acquired.first < batch.first:
         yield acquired._replace(last=min(acquired.last, batch.first - 1))
     if acquired.last > batch.last:

@@ -33,21 +33,25 @@ def assign_simply(group: GroupSpec, topics: Assignable) -> Generator[None, None,
     targets: Targets = {member_id: {} for member_id in group}
     subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
     if len(subscriptions) == 1:
-        yield from _Pool(group, targets, list(group)).share(_sorted(subscriptions.pop(), topics))
+        yield from _Pool(group, targets, list(group)).assign(
+            _sorted_partitions(subscriptions.pop(), topics)
+        )
         return targets
-    readers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
+    subscribers: dict[UUID, list[str]] = {topic_id: [] for topic_id in topics}
     for member_id, member in group.items():
         for topic_id in member.topics & topics.keys():
-            readers[topic_id].append(member_id)
+            subscribers[topic_id].append(member_id)
         yield
-    for topic_id, members in readers.items():
+    for topic_id, members in subscribers.items():
         if members:
-            yield from _Pool(group, targets, members).share(_sorted((topic_id,), topics))
+            yield from _Pool(group, targets, members).assign(
+                _sorted_partitions((topic_id,), topics)
+            )
             yield
     return targets
 
 
-def _sorted(topic_ids: Collection[UUID], topics: Assignable) -> list[Partition]:
+def _sorted_partitions(topic_ids: Collection[UUID], topics: Assignable) -> list[Partition]:
     return [
         (topic_id, partition)
         for topic_id in sorted(topic_ids, key=lambda each: each.int)
@@ -66,7 +70,7 @@ class _Pool:
         # Number of partitions that each member still needs.
         self._needs: dict[str, int] = {}
 
-    def share(self, partitions: Sequence[Partition]) -> Generator[None, None, None]:
+    def assign(self, partitions: Sequence[Partition]) -> Generator[None, None, None]:
         """Assign each partition to the required number of members."""
         if not partitions:
             return
@@ -94,12 +98,12 @@ class _Pool:
         previous = {member_id: self._previous(member_id) for member_id in self._members}
         order = sorted(self._members, key=lambda each: -len(previous[each]))
         for position, member_id in enumerate(order):
-            room = quota + (position < more)
+            needed = quota + (position < more)
             for partition in previous[member_id]:
-                if room and len(self._holders[partition]) < holders_max:
+                if needed and len(self._holders[partition]) < holders_max:
                     self._give(partition, member_id)
-                    room -= 1
-            self._needs[member_id] = room
+                    needed -= 1
+            self._needs[member_id] = needed
             yield
 
     def _previous(self, member_id: str) -> list[Partition]:

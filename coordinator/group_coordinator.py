@@ -143,12 +143,12 @@ class GroupCoordinator:
             streams_settings or (lambda group_id: streams_default),
             self._topics,
         )
-        default_of_shares = ShareGroupSettings()
+        share_default = ShareGroupSettings()
         self.share_states = ShareStateInitializations(self._state, self._topics)
         self._share = ShareGroups(
             self._state,
             timers,
-            share_settings or (lambda group_id: default_of_shares),
+            share_settings or (lambda group_id: share_default),
             self._topics,
             self.share_states,
         )
@@ -168,7 +168,7 @@ class GroupCoordinator:
     def join(
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
-        """Handle JoinGroup 0-9. The response usually completes when all members have joined.
+        """Handle JoinGroup (versions 0-9). The response usually waits until all members have joined.
 
         A modern group without members is treated as missing, see `delete_empty_modern_group`.
         """
@@ -179,7 +179,7 @@ class GroupCoordinator:
         group = self._consumer_group(request.group_id)
         if group is not None and group.members:
             joined = self._classic_members.join(group, request, client, now, version)
-            return self._bounded(joined, client.host, now)
+            return self._undo_if_over_limit(joined, client.host, now)
         streams = self._state.streams_group(request.group_id)
         if streams is not None and streams.members:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -190,7 +190,7 @@ class GroupCoordinator:
         return self._classic.join(request, client, now, version)
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
-        """Handle SyncGroup 0-5. The response completes when the leader sends the assignment."""
+        """Handle SyncGroup (versions 0-5). The response waits for the assignment of the leader."""
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.sync(group, request, now)
@@ -201,10 +201,10 @@ class GroupCoordinator:
             return synced
         # Clients treat COORDINATOR_LOAD_IN_PROGRESS in this response as a fatal error.
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return self._bounded(synced, member.client_host, now, code)
+        return self._undo_if_over_limit(synced, member.client_host, now, code)
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
-        """Handle Heartbeat 0-4."""
+        """Handle Heartbeat (versions 0-4)."""
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.heartbeat(group, request, now)
@@ -213,7 +213,7 @@ class GroupCoordinator:
     def leave(
         self, request: LeaveGroupRequest, now: Now, version: int
     ) -> Result[LeaveGroupResponse]:
-        """Handle LeaveGroup 0-5."""
+        """Handle LeaveGroup (versions 0-5)."""
         group = self._consumer_group(request.group_id)
         if group is not None:
             return self._classic_members.leave(group, request, now, version)
@@ -231,7 +231,7 @@ class GroupCoordinator:
         version: int,
         rights: TopicRights | None = None,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """Handle ConsumerGroupHeartbeat 0-1.
+        """Handle ConsumerGroupHeartbeat (versions 0-1).
 
         Args:
             request: The request.
@@ -242,30 +242,32 @@ class GroupCoordinator:
                 matches only these topics.
         """
         result = self._consumer.heartbeat(request, client, now, version, rights)
-        return self._bounded(result, client.host, now)
+        return self._undo_if_over_limit(result, client.host, now)
 
     def streams_heartbeat(
         self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> StreamsHeartbeat:
-        """Handle StreamsGroupHeartbeat 0.
+        """Handle StreamsGroupHeartbeat (version 0).
 
         After the result is stored, the caller creates the internal topics that it names, if the
         client has permission to do so.
         """
         heartbeat = self._streams.heartbeat(request, client, now)
-        result = self._bounded(heartbeat.result, client.host, now)
+        result = self._undo_if_over_limit(heartbeat.result, client.host, now)
         return heartbeat if result is heartbeat.result else StreamsHeartbeat(result, {})
 
     def share_heartbeat(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> Result[ShareGroupHeartbeatResponse]:
-        """Handle ShareGroupHeartbeat 1.
+        """Handle ShareGroupHeartbeat (version 1).
 
         Requests for share coordinators are added to `share_states`.
         """
-        return self._bounded(self._share.heartbeat(request, client, now), client.host, now)
+        return self._undo_if_over_limit(
+            self._share.heartbeat(request, client, now), client.host, now
+        )
 
-    def _bounded(
+    def _undo_if_over_limit(
         self,
         result: Result[R],
         host: str,
@@ -307,7 +309,7 @@ class GroupCoordinator:
         group = self._consumer_group(group_id) or self._state.streams_group(group_id)
         if group is None or group.members or not self._classic.can_create_group(request):
             return None
-        self._streams.forget(group_id)
+        self._streams.cancel_initial_delay(group_id)
         result: Result[JoinGroupResponse] = Result()
         result.records = tombstones_of(group)
         result.on_failure = lambda code, now: Result(
@@ -348,7 +350,7 @@ class GroupCoordinator:
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
     ) -> Iterator[ListGroupsResponse.Group]:
-        """Handle ListGroups 0-5: return the rows of this shard, optionally filtered.
+        """Handle ListGroups (versions 0-5): return the rows of this shard, optionally filtered.
 
         There may be many rows: consume the iterator in pieces.
         """
@@ -368,31 +370,31 @@ class GroupCoordinator:
             yield group.id, len(group.members)
 
     def describe_group(self, group_id: str, version: int) -> DescribeGroupsResponse.Group:
-        """Handle DescribeGroups 0-6: return the row of one group, without authorized operations."""
+        """Handle DescribeGroups (versions 0-6) for one group, without authorized operations."""
         return describe_group(self._state, group_id, version)
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
-        """Handle ConsumerGroupDescribe 0-1: return a group's row, without authorized operations."""
+        """Handle ConsumerGroupDescribe (versions 0-1) for one group, without authorized operations."""
         assignor = self._settings_of(group_id).assignors[0]
         return describe_consumer_group(self._state, self._topics, group_id, assignor)
 
     def describe_streams_group(self, group_id: str) -> StreamsGroupDescribeResponse.Group:
-        """Handle StreamsGroupDescribe 0: return one group's row, without authorized operations."""
+        """Handle StreamsGroupDescribe (version 0) for one group, without authorized operations."""
         return describe_streams_group(self._state, group_id)
 
     def describe_share_group(self, group_id: str) -> ShareGroupDescribeResponse.Group:
-        """Handle ShareGroupDescribe 1: return one group's row, without authorized operations."""
+        """Handle ShareGroupDescribe (version 1) for one group, without authorized operations."""
         return describe_share_group(self._state, self._topics, group_id)
 
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
-        """Handle one group of DeleteGroups 0-2, in pieces. Each response is the group's row.
+        """Handle one group of DeleteGroups (versions 0-2), in pieces. Each response is the group's row.
 
         Process each piece before taking the next one, and stop after a piece that could not be
         stored. No other operation may use the group between two pieces.
         """
         streams = self._state.streams_group(group_id)
         if streams is not None and not streams.members:
-            self._streams.forget(group_id)
+            self._streams.cancel_initial_delay(group_id)
         return delete_group(self._state, group_id, now)
 
     def committed(self, group_id: str) -> dict[tuple[str, int], int]:
@@ -470,11 +472,11 @@ class GroupCoordinator:
     def topics_changed(self, names: Collection[str]) -> None:
         """Process a change of topics.
 
-        Consumer and streams groups check the topics at the next heartbeat of a member.
+        Modern groups check the topics at the next heartbeat of a member.
         """
-        self._topics.changed(names)
+        self._topics.invalidate(names)
 
-    # -- life
+    # -- records and life cycle
 
     def replay(self, record: CoordinatorRecord, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply one record of the partition, in log order, during loading and after an append.
@@ -507,9 +509,9 @@ class GroupCoordinator:
         Process each piece before taking the next one, and all of them before any other operation.
         """
         groups = iter(tuple(self._state.groups.values()))
-        while some := tuple(islice(groups, GROUPS_AT_ONCE)):
+        while batch := tuple(islice(groups, GROUPS_AT_ONCE)):
             result: Result[None] = Result()
-            for group in some:
+            for group in batch:
                 self._resume(group, now, result)
             yield result
 

@@ -26,7 +26,7 @@ def describe_classic_group_status(
         producers: IDs of the producers whose open transactions contain offsets of the group.
         now: Current time.
     """
-    return _with_offsets(_state(group, timers, now), producers)
+    return _with_offsets(_describe_classic_state(group, timers, now), producers)
 
 
 def describe_consumer_group_status(group: ConsumerGroup, producers: Sequence[int]) -> str:
@@ -76,7 +76,7 @@ def describe_share_group_status(group: ShareGroup) -> str:
     ]
     if late:
         text += f"; {some_of(_members(late))} will receive it with the next heartbeat"
-    for what, topics in (
+    for status, topics in (
         ("waits for share coordinators to initialize", group.shared.initializing),
         ("has share state for", group.shared.initialized),
     ):
@@ -84,7 +84,7 @@ def describe_share_group_status(group: ShareGroup) -> str:
             names = [
                 f"{len(topic.partitions)} partitions of {topic.name}" for topic in topics.values()
             ]
-            text += f"; {what} {some_of(names)}"
+            text += f"; {status} {some_of(names)}"
     return printable(text)
 
 
@@ -111,11 +111,13 @@ def _with_offsets(sentence: str, producers: Sequence[int]) -> str:
     return printable(sentence)
 
 
-def _state(group: ClassicGroup, timers: Timers[tuple[str, str, str]], now: Now) -> str:
+def _describe_classic_state(
+    group: ClassicGroup, timers: Timers[tuple[str, str, str]], now: Now
+) -> str:
     if group.state is EMPTY:
         return f"group {group.id} is Empty after generation {group.generation}"
     if group.state is PREPARING:
-        waits = f"rebalance {group.generation + 1} waits for {_missing(group)}"
+        waits = f"rebalance {group.generation + 1} waits for {_describe_missing_members(group)}"
         waits += _time_left(timers.deadline((JOIN, group.id, "")), now)
     elif group.state is STABLE:
         waits = f"generation {group.generation} has {some_of(_members(group.members))}"
@@ -127,14 +129,14 @@ def _state(group: ClassicGroup, timers: Timers[tuple[str, str, str]], now: Now) 
     return f"group {group.id} is {group.state}: {waits}"
 
 
-def _missing(group: ClassicGroup) -> str:
+def _describe_missing_members(group: ClassicGroup) -> str:
     if group.is_initial:
         return "more members (group.initial.rebalance.delay.ms)"
     absent = [member.id for member in group.members.values() if member.pending_join is None]
-    who = [f"{some_of(_members(absent))} to rejoin"] if absent else []
+    missing = [f"{some_of(_members(absent))} to rejoin"] if absent else []
     if group.pending:
-        who.append(f"{some_of(_members(sorted(group.pending)))} to join")
-    return " and ".join(who)
+        missing.append(f"{some_of(_members(sorted(group.pending)))} to join")
+    return " and ".join(missing)
 
 
 def _members(ids: Iterable[str]) -> list[str]:

@@ -77,9 +77,11 @@ def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGr
     if group is None:
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
         if version >= 6:  # KIP-1043
-            what = "not found" if state.groups.get(group_id) is None else "is not a classic group"
+            problem = (
+                "not found" if state.groups.get(group_id) is None else "is not a classic group"
+            )
             answer.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            answer.error_message = f"Group {group_id[:255]} {what}."
+            answer.error_message = f"Group {group_id[:255]} {problem}."
         return answer
     return DescribeGroupsResponse.Group(
         group_id=group_id,
@@ -126,14 +128,16 @@ def delete_group(
         if first:
             yield result
             result = Result(row)
-        some = topic_partitions[first : first + OFFSETS_AT_ONCE]
-        result.records += [offset_tombstone(group_id, *topic_partition) for topic_partition in some]
-        result.on_failure = partial(_not_deleted, group_id)
+        batch = topic_partitions[first : first + OFFSETS_AT_ONCE]
+        result.records += [
+            offset_tombstone(group_id, *topic_partition) for topic_partition in batch
+        ]
+        result.on_failure = partial(_deletion_error, group_id)
     result.records += tombstones_of(group)
-    result.on_failure = partial(_not_deleted, group_id)
+    result.on_failure = partial(_deletion_error, group_id)
     add_deletion_event(group, "deleted on request", now, result)
     yield result
 
 
-def _not_deleted(group_id: str, code: ErrorCode, now: Now) -> Result[DeleteGroupsResponse.Group]:
+def _deletion_error(group_id: str, code: ErrorCode, now: Now) -> Result[DeleteGroupsResponse.Group]:
     return Result(DeleteGroupsResponse.Group(group_id=group_id, error_code=append_error(code)))

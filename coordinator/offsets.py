@@ -116,7 +116,7 @@ class OffsetMetadataManager:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
     ) -> Result[TxnOffsetCommitResponse]:
-        """Handle TxnOffsetCommit 0-5: the offsets are pending until the transaction ends.
+        """Handle TxnOffsetCommit (versions 0-5): the offsets are pending until the transaction ends.
 
         Args:
             request: The request.

@@ -60,7 +60,7 @@ class KnownTopics:
         self._cached: dict[str, _CachedTopic] = {}
         self.version = 0
 
-    def changed(self, names: Iterable[str]) -> None:
+    def invalidate(self, names: Iterable[str]) -> None:
         """Drop the cached metadata of topics that were created, deleted or changed."""
         self.version += 1
         for name in names:

@@ -401,7 +401,7 @@ class TargetAssignments:
             if step.work is None:
                 step.work = self._compute_in_background(group.id, assignor, now)
             return self._start_without_target(step, known)
-        targets = run_to_end(self._targets(group, members, step.resolved, shapes, assignor))
+        targets = run_to_end(self._compute_targets(group, members, step.resolved, shapes, assignor))
         for member_id, target in targets.items():
             # The target of a replaced static member was already written under its new ID in this
             # step.
@@ -422,7 +422,7 @@ class TargetAssignments:
             step.raise_epoch(step.hash)
         return FIRST_EPOCH, NO_TARGET
 
-    def _targets(
+    def _compute_targets(
         self,
         group: ConsumerGroup,
         members: Collection[ConsumerGroupMember],
@@ -458,7 +458,9 @@ class TargetAssignments:
         epoch = group.epoch
         shapes = self._topics.shapes_of(group.topics_after(None, None, group.resolved))
         members = tuple(group.members.values())
-        targets = yield from self._targets(group, members, dict(group.resolved), shapes, assignor)
+        targets = yield from self._compute_targets(
+            group, members, dict(group.resolved), shapes, assignor
+        )
         is_current = partial(is_current_group, self._state.groups, group)
         records = TargetRecords(target_record, assignment_record)
         yield from store_targets(group, targets, epoch, now, is_current, records)

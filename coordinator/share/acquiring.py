@@ -228,7 +228,7 @@ class _Acquisition:
 
     def _acquire_part(self, batch: InFlightBatch, run: Run, count: int) -> Acquired:
         if count < len(run):
-            batch.runs.insert(batch.runs.index(run) + 1, run.cut(run.first + count))
+            batch.runs.insert(batch.runs.index(run) + 1, run.split(run.first + count))
         run.acquire(self.acquirer.member_id, self.delivery.lock_until(self.now_ms))
         return Acquired(run.first, run.last, run.deliveries)
 
@@ -283,7 +283,7 @@ class _Acquisition:
         self._add_batch((first, last))
         batch = self.delivery.batches[self.delivery.floor(first)]
         batch.is_whole = False
-        rest = batch.runs[0].cut(first + most)
+        rest = batch.runs[0].split(first + most)
         batch.runs.append(rest)
         rest.state, rest.deliveries = AVAILABLE, 0
         rest.member_id, rest.lock_until = "", None

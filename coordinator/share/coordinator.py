@@ -47,7 +47,7 @@ from .state_batches import PersisterStateBatch, PersisterStateBatches
 NO_EPOCH = -1
 NO_OFFSET = -1
 # Leader epoch of a share partition before its first read.
-NOTHING_KNOWN = 0
+INITIAL_LEADER_EPOCH = 0
 # Maximum number of state batches of one share partition. It equals the maximum of
 # `group.share.max.partition.max.record.locks`.
 STATE_BATCHES_MAX = 10_000
@@ -114,7 +114,10 @@ class ShareCoordinator:
     # -- requests
 
     def initialize(
-        self, share: SharePartitionKey, asked: InitializeShareGroupStateRequest.Partition, now: Now
+        self,
+        share: SharePartitionKey,
+        request: InitializeShareGroupStateRequest.Partition,
+        now: Now,
     ) -> Result[Row]:
         """Initialize the state of a share partition, or reset it with a new state epoch.
 
@@ -126,23 +129,23 @@ class ShareCoordinator:
         def record() -> CoordinatorRecord:
             _check_index(share)
             if known is not None:
-                _check_state_epoch(known, asked.state_epoch)
+                _check_state_epoch(known, request.state_epoch)
             self._check_partition(share)
-            begun = ShareState(
+            initial = ShareState(
                 snapshot_epoch=0 if known is None else known.snapshot_epoch + 1,
-                state_epoch=asked.state_epoch,
-                leader_epoch=NOTHING_KNOWN,
-                start_offset=asked.start_offset,
-                complete_count=UNKNOWN_COUNT if asked.start_offset == NO_OFFSET else 0,
+                state_epoch=request.state_epoch,
+                leader_epoch=INITIAL_LEADER_EPOCH,
+                start_offset=request.start_offset,
+                complete_count=UNKNOWN_COUNT if request.start_offset == NO_OFFSET else 0,
                 created_ms=now.log_ms,
                 written_ms=now.log_ms,
             )
-            return _snapshot(share, begun)
+            return _snapshot(share, initial)
 
-        return _written(row, record)
+        return _result_with_record(row, record)
 
     def read(
-        self, share: SharePartitionKey, asked: ReadShareGroupStateRequest.Partition, now: Now
+        self, share: SharePartitionKey, request: ReadShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
         """Return the state of a share partition to its leader, which becomes the only writer.
 
@@ -152,27 +155,27 @@ class ShareCoordinator:
         row = ReadShareGroupStateResponse.Partition(partition=share.partition)
         try:
             _check_index(share)
-            known = self._known(share, "Read")
-            if known.seen_leader_epoch > asked.leader_epoch:
+            known = self._existing_state(share, "Read")
+            if known.seen_leader_epoch > request.leader_epoch:
                 raise _fenced_leader()
             self._check_partition(share)
         except KafkaError as error:
-            return Result(_refused(row, error))
+            return Result(_with_error(row, error))
         row.state_epoch, row.start_offset = known.state_epoch, known.start_offset
         row.state_batches = _rows_of(known.batches, ReadShareGroupStateResponse.StateBatch)
-        if asked.leader_epoch in (NO_EPOCH, known.seen_leader_epoch):
+        if request.leader_epoch in (NO_EPOCH, known.seen_leader_epoch):
             return Result(row)
         change = ShareUpdateValue(
             snapshot_epoch=known.snapshot_epoch,
-            leader_epoch=asked.leader_epoch,
+            leader_epoch=request.leader_epoch,
             start_offset=known.start_offset,
             state_batches=[],
             delivery_complete_count=known.complete_count,
         )
-        return _written(row, lambda: self._change(share, known, change, now))
+        return _result_with_record(row, lambda: self._record_of_change(share, known, change, now))
 
     def write(
-        self, share: SharePartitionKey, asked: WriteShareGroupStateRequest.Partition, now: Now
+        self, share: SharePartitionKey, request: WriteShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
         """Store changes of a share partition.
 
@@ -184,32 +187,32 @@ class ShareCoordinator:
 
         def record() -> CoordinatorRecord:
             _check_index(share)
-            known = self._known(share, "Write")
-            if NO_EPOCH != asked.leader_epoch < known.seen_leader_epoch:
+            known = self._existing_state(share, "Write")
+            if NO_EPOCH != request.leader_epoch < known.seen_leader_epoch:
                 raise _fenced_leader()
-            _check_state_epoch(known, asked.state_epoch)
+            _check_state_epoch(known, request.state_epoch)
             self._check_partition(share)
-            if len(asked.state_batches) + len(known.batches) > STATE_BATCHES_MAX:
+            if len(request.state_batches) + len(known.batches) > STATE_BATCHES_MAX:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
                     f"Share partition {share.name} has more than {STATE_BATCHES_MAX} state batches.",
                 )
-            new = PersisterStateBatches(_batches_of(asked.state_batches))
-            if asked.start_offset != UNCHANGED_OFFSET:
-                new.forget_before(asked.start_offset)
+            new = PersisterStateBatches(_batches_of(request.state_batches))
+            if request.start_offset != UNCHANGED_OFFSET:
+                new.forget_before(request.start_offset)
             change = ShareUpdateValue(
                 snapshot_epoch=known.snapshot_epoch,
                 leader_epoch=known.leader_epoch,
-                start_offset=asked.start_offset,
+                start_offset=request.start_offset,
                 state_batches=_rows_of(new, ShareSnapshotValue.Batch),
-                delivery_complete_count=asked.delivery_complete_count,
+                delivery_complete_count=request.delivery_complete_count,
             )
-            return self._change(share, known, change, now)
+            return self._record_of_change(share, known, change, now)
 
-        return _written(row, record)
+        return _result_with_record(row, record)
 
     def delete(
-        self, share: SharePartitionKey, asked: DeleteShareGroupStateRequest.Partition, now: Now
+        self, share: SharePartitionKey, request: DeleteShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
         """Delete the state of a share partition, if it exists.
 
@@ -220,13 +223,16 @@ class ShareCoordinator:
             _check_index(share)
             self._check_partition(share)
         except KafkaError as error:
-            return Result(_refused(row, error))
+            return Result(_with_error(row, error))
         if share not in self.states:
             return Result(row)
-        return _written(row, lambda: _tombstone(share))
+        return _result_with_record(row, lambda: _tombstone(share))
 
     def summary(
-        self, share: SharePartitionKey, asked: ReadShareGroupStateSummaryRequest.Partition, now: Now
+        self,
+        share: SharePartitionKey,
+        request: ReadShareGroupStateSummaryRequest.Partition,
+        now: Now,
     ) -> Result[Row]:
         """Return the start offset and the number of finished records of a share partition.
 
@@ -237,7 +243,7 @@ class ShareCoordinator:
             _check_index(share)
             self._check_partition(share)
         except KafkaError as error:
-            return Result(_refused(row, error))
+            return Result(_with_error(row, error))
         known = self.states.get(share)
         if known is None:
             row.start_offset, row.delivery_complete_count = NO_OFFSET, UNKNOWN_COUNT
@@ -246,12 +252,12 @@ class ShareCoordinator:
         row.leader_epoch, row.state_epoch = known.leader_epoch, known.state_epoch
         return Result(row)
 
-    def _known(self, share: SharePartitionKey, what: str) -> ShareState:
+    def _existing_state(self, share: SharePartitionKey, operation: str) -> ShareState:
         known = self.states.get(share)
         if known is None:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"{what} operation on uninitialized share partition not allowed.",
+                f"{operation} operation on uninitialized share partition not allowed.",
             )
         return known
 
@@ -268,7 +274,7 @@ class ShareCoordinator:
                 "This server does not host this topic-partition.",
             )
 
-    def _change(
+    def _record_of_change(
         self, share: SharePartitionKey, known: ShareState, change: ShareUpdateValue, now: Now
     ) -> CoordinatorRecord:
         """Return the record of a change: an update, or a snapshot after enough updates."""
@@ -276,7 +282,7 @@ class ShareCoordinator:
             return CoordinatorRecord(_update_key(share), change)
         changed = replace(known, batches=known.batches.copy())
         _apply(changed, change)
-        return _snapshot(share, _rewritten(changed, now))
+        return _snapshot(share, _next_snapshot(changed, now))
 
     # -- the log
 
@@ -293,11 +299,11 @@ class ShareCoordinator:
             if isinstance(key, ShareSnapshotKey):
                 self.states.pop(share, None)
         elif isinstance(value, ShareSnapshotValue):
-            self.states[share] = _state_of(value, known)
+            self.states[share] = _state_from(value, known)
         else:
             assert isinstance(value, ShareUpdateValue)
             if known is None:
-                known = self.states[share] = _state_before(value)
+                known = self.states[share] = _provisional_state(value)
             _apply(known, value)
             known.updates += 1
 
@@ -326,10 +332,10 @@ class ShareCoordinator:
     def expire(self, now: Now) -> Pieces:
         """Write a snapshot of each state in pieces, so that older records can be deleted."""
         rest = iter(list(self.states))
-        while some := list(islice(rest, SNAPSHOTS_AT_ONCE)):
-            yield _all_written(
-                _snapshot(share, _rewritten(self.states[share], now))
-                for share in some
+        while batch := list(islice(rest, SNAPSHOTS_AT_ONCE)):
+            yield _result_with_records(
+                _snapshot(share, _next_snapshot(self.states[share], now))
+                for share in batch
                 if share in self.states  # it may have been deleted in the meantime
             )
 
@@ -343,9 +349,9 @@ class ShareCoordinator:
 
     def _forget(self, is_deleted: Callable[[SharePartitionKey], bool]) -> Pieces:
         rest = iter(list(self.states))
-        while some := list(islice(rest, SNAPSHOTS_AT_ONCE)):
-            deleted = [share for share in some if is_deleted(share) and share in self.states]
-            yield _all_written(map(_tombstone, deleted)) if deleted else None
+        while batch := list(islice(rest, SNAPSHOTS_AT_ONCE)):
+            deleted = [share for share in batch if is_deleted(share) and share in self.states]
+            yield _result_with_records(map(_tombstone, deleted)) if deleted else None
 
 
 def _check_index(share: SharePartitionKey) -> None:
@@ -369,19 +375,19 @@ def _fenced_leader() -> KafkaError:
     )
 
 
-def _refused(row: R, error: KafkaError) -> R:
+def _with_error(row: R, error: KafkaError) -> R:
     answer: Any = row
     answer.error_code, answer.error_message = error.code, error.message
     return row
 
 
-def _written(row: R, record: Callable[[], CoordinatorRecord]) -> Result[R]:
+def _result_with_record(row: R, record: Callable[[], CoordinatorRecord]) -> Result[R]:
     """Return a result with the record, or only an error response if `record` raises KafkaError."""
     result = Result(row)
     try:
         result.records = [record()]
     except KafkaError as error:
-        result.response = _refused(row, error)
+        result.response = _with_error(row, error)
         return result
     empty = type(row)
 
@@ -389,13 +395,13 @@ def _written(row: R, record: Callable[[], CoordinatorRecord]) -> Result[R]:
         answer: Any = empty()
         answer.partition = row.partition  # type: ignore[attr-defined]
         error = KafkaError(append_error(code), "The state could not be stored.")
-        return Result(_refused(answer, error))
+        return Result(_with_error(answer, error))
 
     result.on_failure = undo
     return result
 
 
-def _all_written(records: Iterable[CoordinatorRecord]) -> Result[None]:
+def _result_with_records(records: Iterable[CoordinatorRecord]) -> Result[None]:
     """Return a result without a response; records that cannot be stored are retried later."""
     result = Result[None]()
     result.records = list(records)
@@ -452,12 +458,12 @@ def _snapshot(share: SharePartitionKey, state: ShareState) -> CoordinatorRecord:
     return CoordinatorRecord(_snapshot_key(share), value)
 
 
-def _rewritten(state: ShareState, now: Now) -> ShareState:
+def _next_snapshot(state: ShareState, now: Now) -> ShareState:
     """Return the state for its next snapshot."""
     return replace(state, snapshot_epoch=state.snapshot_epoch + 1, written_ms=now.log_ms)
 
 
-def _state_of(value: ShareSnapshotValue, known: ShareState | None) -> ShareState:
+def _state_from(value: ShareSnapshotValue, known: ShareState | None) -> ShareState:
     return ShareState(
         snapshot_epoch=value.snapshot_epoch,
         state_epoch=value.state_epoch,
@@ -472,8 +478,8 @@ def _state_of(value: ShareSnapshotValue, known: ShareState | None) -> ShareState
     )
 
 
-def _state_before(change: ShareUpdateValue) -> ShareState:
-    """Return the state for an update whose snapshot was compacted; a later one follows."""
+def _provisional_state(change: ShareUpdateValue) -> ShareState:
+    """Return a state for an update whose snapshot was compacted away; a later snapshot follows."""
     return ShareState(
         snapshot_epoch=change.snapshot_epoch,
         state_epoch=0,

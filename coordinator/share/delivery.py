@@ -2,8 +2,8 @@
 
 The partition leader has one `ShareDelivery` per share group. Persistent changes are written to the
 share coordinator: `acknowledge` and `release` return a `Change`, and the caller reports the outcome
-with `stored` or `not_stored`. The members that hold records are not persisted: a new leader
-delivers these records again.
+with `confirm_change` or `undo_change`. The members that hold records are not persisted: a new
+leader delivers these records again.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ class ShareDelivery:
         self.settings = settings
         self.gap: Gap | None = None
         self.may_have_free = False
-        self._take_stored(states)
+        self._load_states(states)
 
-    def _take_stored(self, states: Iterable[PersisterStateBatch]) -> None:
+    def _load_states(self, states: Iterable[PersisterStateBatch]) -> None:
         before, gap_start = self.start_offset - 1, None
         for each in states:
             if not before < each.first <= each.last or each.state not in STORED_STATES:
@@ -188,10 +188,10 @@ class ShareDelivery:
         return self.next_offset() <= self.end_offset and bool(self.batches)
 
     def can_acquire(self) -> bool:
-        """Return True if a member could acquire records, if there are any.
+        """Return True if a member may acquire records: released ones, or new ones within the limit.
 
         After a long aborted transaction, too many archived records may be in flight, and no member
-        will acknowledge them. In this case the start offset is moved here.
+        will acknowledge them. This method then moves the start offset past them.
         """
         if self.next_offset() != self.end_offset + 1:
             return True
@@ -243,40 +243,40 @@ class ShareDelivery:
                 if row.last >= self.start_offset:
                     self._acknowledge(change, member_id, row, now_ms)
         except KafkaError:
-            self.not_stored(change, now_ms)
+            self.undo_change(change, now_ms)
             raise
         return change
 
     def _acknowledge(
         self, change: Change, member_id: str, row: Acknowledgement, now_ms: int
     ) -> None:
-        for batch in self._acknowledged(row):
+        for batch in self._covered_batches(row):
             if batch.last < self.start_offset:
                 continue
             if batch.is_whole:
-                _check_holds(batch.runs[0], member_id)
+                _check_holder(batch.runs[0], member_id)
                 is_inside = row.first <= batch.first and batch.last <= row.last
                 if is_inside and len(row.types) == 1 and not self._is_cut_by_start(batch):
-                    self._settle_run(change, batch.runs[0], row.types[0], now_ms)
+                    self._acknowledge_run(change, batch.runs[0], row.types[0], now_ms)
                     continue
                 batch.is_whole = False
-            for first, last, type_ in self._typed(row, batch):
+            for first, last, type_ in self._ranges_by_type(row, batch):
                 for run in batch.between(first, last):
                     if run.state is not ACQUIRED:
-                        raise _wrong_state(
+                        raise _invalid_state(
                             "The offset cannot be acknowledged. The offset is not acquired."
                         )
                     if run.member_id != member_id:
-                        raise _wrong_state("Member is not the owner of offset")
-                    self._settle_run(change, run, type_, now_ms)
+                        raise _invalid_state("Member is not the owner of offset")
+                    self._acknowledge_run(change, run, type_, now_ms)
 
-    def _acknowledged(self, row: Acknowledgement) -> list[InFlightBatch]:
+    def _covered_batches(self, row: Acknowledgement) -> list[InFlightBatch]:
         """Return the batches that an acknowledgement covers."""
         floor = self.floor(row.first)
         if floor < 0 and row.first < self.start_offset:
             floor = self.floor(self.start_offset)
         if floor < 0:
-            raise _wrong_state(
+            raise _invalid_state(
                 "Batch record not found. The request batch offsets are not found in the cache."
             )
         batches = self.between(self.batches[floor].first, row.last)
@@ -291,7 +291,9 @@ class ShareDelivery:
     def _is_cut_by_start(self, batch: InFlightBatch) -> bool:
         return batch.first < self.start_offset <= batch.last
 
-    def _typed(self, row: Acknowledgement, batch: InFlightBatch) -> Iterator[tuple[int, int, int]]:
+    def _ranges_by_type(
+        self, row: Acknowledgement, batch: InFlightBatch
+    ) -> Iterator[tuple[int, int, int]]:
         """Yield the offset ranges with one type that lie within a batch."""
         first = max(row.first, self.start_offset, batch.first)
         last = min(row.last, batch.last)
@@ -303,16 +305,16 @@ class ShareDelivery:
             yield first, end - 1, type_
             first = end
 
-    def _settle_run(self, change: Change, run: Run, type_: int, now_ms: int) -> None:
+    def _acknowledge_run(self, change: Change, run: Run, type_: int, now_ms: int) -> None:
         settings = self.settings()
         if type_ != RENEW:
-            self._put(change, run, STATE_AFTER[type_])
+            self._set_state(change, run, STATE_AFTER[type_])
         elif settings.renews:
             run.lock_until = self.lock_until(now_ms)
         else:
-            raise _wrong_state("Renewing acquisition locks is not enabled for the group.")
+            raise _invalid_state("Renewing acquisition locks is not enabled for the group.")
 
-    def _put(self, change: Change, run: Run, state: RecordState) -> None:
+    def _set_state(self, change: Change, run: Run, state: RecordState) -> None:
         """Change the state of records tentatively."""
         if state is AVAILABLE and run.deliveries >= self.settings().deliveries_max:
             state = ARCHIVED
@@ -325,7 +327,9 @@ class ShareDelivery:
         change = Change()
         for batch in self.batches:
             for run in self._acquired_runs(batch, lambda run: run.member_id == member_id):
-                self._put(change, run, ARCHIVED if run.last < self.start_offset else AVAILABLE)
+                self._set_state(
+                    change, run, ARCHIVED if run.last < self.start_offset else AVAILABLE
+                )
         return change
 
     def _acquired_runs(
@@ -343,19 +347,19 @@ class ShareDelivery:
 
     # -- persistence
 
-    def stored(self, change: Change) -> bool:
+    def confirm_change(self, change: Change) -> bool:
         """Make a persisted change final, and return True if the start offset moved."""
-        for batch in self._changed(change):
+        for batch in self._changed_batches(change):
             for run in batch.runs:
                 if run.change is change:
                     run.change = run.before = run.lock_until = None
                     self.may_have_free = self.may_have_free or run.state is AVAILABLE
-            batch.join()
+            batch.merge_runs()
         return self.move_start()
 
-    def not_stored(self, change: Change, now_ms: int) -> None:
+    def undo_change(self, change: Change, now_ms: int) -> None:
         """Undo a change that was not persisted. Locks that have expired are released."""
-        for batch in self._changed(change):
+        for batch in self._changed_batches(change):
             for run in batch.runs:
                 if run.change is not change:
                     continue
@@ -367,7 +371,7 @@ class ShareDelivery:
                 self.may_have_free = self.may_have_free or run.state is AVAILABLE
         self._update_wake_at()
 
-    def _changed(self, change: Change) -> list[InFlightBatch]:
+    def _changed_batches(self, change: Change) -> list[InFlightBatch]:
         if not change.states or not self.batches:
             return []
         first = min(each.first for each in change.states)
@@ -403,14 +407,14 @@ class ShareDelivery:
             default=None,
         )
 
-    # -- the start
+    # -- start offset
 
     def move_start(self) -> bool:
         """Move the start offset past finished records, and return True if it moved."""
         floor = self.floor(self.start_offset)
-        if floor < 0 or not self._is_done_with_start(self.batches[floor]):
+        if floor < 0 or not self._is_start_finished(self.batches[floor]):
             return False
-        done = self._done_until()
+        done = self._last_finished_offset()
         if done is None:
             return False
         if done >= self.batches[-1].last:
@@ -429,7 +433,7 @@ class ShareDelivery:
         del self.batches[:number]
         return True
 
-    def _is_done_with_start(self, batch: InFlightBatch) -> bool:
+    def _is_start_finished(self, batch: InFlightBatch) -> bool:
         """Return True if the record at the start offset, or the last one before it, is finished."""
         start = self.start_offset
         at_start = next(
@@ -437,7 +441,7 @@ class ShareDelivery:
         )
         return at_start.is_done
 
-    def _done_until(self) -> int | None:
+    def _last_finished_offset(self) -> int | None:
         done = None
         gap = self.gap_start
         for batch in self.batches:
@@ -445,7 +449,7 @@ class ShareDelivery:
                 if batch.first > gap:
                     break
                 gap = max(gap, batch.last + 1)
-            until = batch.done_until()
+            until = batch.finished_until()
             if until >= batch.first:
                 done = until
             if until < batch.last:
@@ -487,17 +491,17 @@ def _first_of(batch: InFlightBatch) -> int:
     return batch.first
 
 
-def _check_holds(run: Run, member_id: str) -> None:
+def _check_holder(run: Run, member_id: str) -> None:
     """Check that a member holds a whole batch.
 
     Raises:
         KafkaError: INVALID_RECORD_STATE.
     """
     if run.member_id == NO_MEMBER:
-        raise _wrong_state(NOT_ACQUIRED)
+        raise _invalid_state(NOT_ACQUIRED)
     if run.member_id != member_id:
-        raise _wrong_state("Member is not the owner of batch record")
+        raise _invalid_state("Member is not the owner of batch record")
 
 
-def _wrong_state(message: str) -> KafkaError:
+def _invalid_state(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD_STATE, message)

@@ -137,7 +137,7 @@ class ShareGroup:
         self.is_assigning = False
         # True if nothing has changed since the last search for partitions without a state.
         self.is_initialization_checked = False
-        self._lacks: bool | None = None
+        self._lacks_partitions: bool | None = None
 
     @property
     def state(self) -> ShareGroupState:
@@ -154,7 +154,7 @@ class ShareGroup:
                 add_to(self.topics, topic, -1)
             for topic in member.topics:
                 add_to(self.topics, topic, 1)
-            self._changed()
+            self._drop_cached_checks()
 
     def remove(self, member_id: str) -> None:
         """Remove a member, if it exists."""
@@ -163,7 +163,7 @@ class ShareGroup:
             for topic in member.topics:
                 add_to(self.topics, topic, -1)
             self.last_heartbeat_ms.pop(member_id, None)
-            self._changed()
+            self._drop_cached_checks()
 
     def subscribes(self, topic: str) -> bool:
         """Return True if a member subscribes to a topic."""
@@ -175,8 +175,8 @@ class ShareGroup:
             changed_counts(self.topics, old.topics if old else (), new.topics if new else ())
         )
 
-    def _changed(self) -> None:
-        self._lacks = None
+    def _drop_cached_checks(self) -> None:
+        self._lacks_partitions = None
         self.is_initialization_checked = False
 
     # -- targets
@@ -192,21 +192,21 @@ class ShareGroup:
 
     def put_target(self, member_id: str, target: Target) -> None:
         """Set the target of a member."""
-        self._count(self.target_of(member_id), -1)
+        self._count_target(self.target_of(member_id), -1)
         self.targets[member_id] = target
-        self._count(target, 1)
+        self._count_target(target, 1)
 
     def drop_target(self, member_id: str) -> None:
         """Remove the target of a member."""
-        self._count(self.targets.pop(member_id, NO_TARGET), -1)
+        self._count_target(self.targets.pop(member_id, NO_TARGET), -1)
 
-    def _count(self, target: Target, by: int) -> None:
+    def _count_target(self, target: Target, by: int) -> None:
         for topic_id, partition in _partitions(target):
             add_to(self.held.setdefault(topic_id, {}), partition, by)
         for topic_id in target:
             if not self.held.get(topic_id, True):
                 del self.held[topic_id]
-        self._lacks = None
+        self._lacks_partitions = None
 
     # -- states of share partitions
 
@@ -214,7 +214,7 @@ class ShareGroup:
         """Set the share-partition states of the group."""
         self.shared = shared
         self.has_shared_record = True
-        self._changed()
+        self._drop_cached_checks()
 
     def drop_shared(self) -> None:
         """Remove the share-partition states of the group."""
@@ -224,13 +224,13 @@ class ShareGroup:
     @property
     def lacks_partitions(self) -> bool:
         """True if the targets do not match the partitions that have an initialized state."""
-        if self._lacks is None:
-            self._lacks = bool(self.members) and any(
+        if self._lacks_partitions is None:
+            self._lacks_partitions = bool(self.members) and any(
                 self.subscribes(topic.name)
                 and self.held.get(topic_id, {}).keys() != topic.partitions
                 for topic_id, topic in self.shared.initialized.items()
             )
-        return self._lacks
+        return self._lacks_partitions
 
 
 def _partitions(target: Target) -> Iterator[tuple[UUID, int]]:
@@ -244,7 +244,7 @@ def partitions_of(topics: SharedTopics) -> Target:
     return {topic_id: topic.partitions for topic_id, topic in topics.items()}
 
 
-def merged(one: SharedTopics, other: SharedTopics) -> dict[UUID, SharedTopic]:
+def merge_topics(one: SharedTopics, other: SharedTopics) -> dict[UUID, SharedTopic]:
     """Return the union of two sets of partitions; names are those of `other`."""
     both = dict(one)
     for topic_id, topic in other.items():
@@ -254,7 +254,7 @@ def merged(one: SharedTopics, other: SharedTopics) -> dict[UUID, SharedTopic]:
     return both
 
 
-def without(one: SharedTopics, partitions: Target) -> dict[UUID, SharedTopic]:
+def subtract_partitions(one: SharedTopics, partitions: Target) -> dict[UUID, SharedTopic]:
     """Return the topics without some of their partitions."""
     left = {}
     for topic_id, topic in one.items():

@@ -86,14 +86,14 @@ class ShareGroups:
     ) -> Result[Response]:
         """Handle a ShareGroupHeartbeat: a member joins, stays or leaves."""
         try:
-            _check(request)
+            _check_request(request)
             if request.member_epoch == LEAVE_GROUP_MEMBER_EPOCH:
                 return self._leave(request, now)
-            return self._stay(request, client, now)
+            return self._join_or_update(request, client, now)
         except KafkaError as error:
-            return _refused(error.code, error.message)
+            return _error_result(error.code, error.message)
 
-    def _stay(
+    def _join_or_update(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
     ) -> Result[Response]:
         settings = self._settings(request.group_id)
@@ -102,13 +102,13 @@ class ShareGroups:
         _check_size(group, request.member_id, settings)
         step = ShareStep(group, result.records)
         step.before = _find_member(group, request)
-        step.member = _updated(step.before, request, client)
+        step.member = _updated_member(step.before, request, client)
         if step.is_new or step.member != step.before:
             step.records.append(member_record(group.id, step.member))
         is_bumped = self._advance(step)
         epoch, target = self._target_assignments.update_target(step, now, settings)
         self._reconcile(step, epoch, target, is_bumped=is_bumped)
-        shows_all = (
+        needs_assignment = (
             request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
             or request.subscribed_topic_names is not None
         )
@@ -117,13 +117,17 @@ class ShareGroups:
             member_id=step.member.id,
             member_epoch=step.member.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            assignment=_assignment(step.member.assigned) if shows_all or is_different else None,
+            assignment=_assignment(step.member.assigned)
+            if needs_assignment or is_different
+            else None,
         )
         self.sessions.keep_alive(group, step.member, now, settings)
-        self._initializations.begin(group, step.epoch, step.topics, now, result.records)
+        self._initializations.request_missing(group, step.epoch, step.topics, now, result.records)
         result.work = step.work
         if is_bumped:
-            _note(group.id, _cause_of(step), step.epoch, ShareGroupState.STABLE, now, result)
+            _add_event(
+                group.id, _describe_cause(step), step.epoch, ShareGroupState.STABLE, now, result
+            )
         result.on_failure = self._undo(step) if result.records else None
         return result
 
@@ -190,18 +194,18 @@ class ShareGroups:
             self._initializations.forget(step.group)
             if step.is_new:
                 self._timers.cancel((SESSION, step.group.id, step.member.id))
-            return _refused(append_error(code), None)
+            return _error_result(append_error(code), None)
 
         return undo
 
-    # -- members that go
+    # -- members that leave
 
     def _leave(self, request: ShareGroupHeartbeatRequest, now: Now) -> Result[Response]:
         group = find_share_group(self._state, request.group_id)
-        member = _member(group, request.member_id)
+        member = _existing_member(group, request.member_id)
         result = Result(Response(member_id=member.id, member_epoch=request.member_epoch))
         self._remove_member(group, member, f"member {member.id} left", now, result)
-        result.on_failure = lambda code, now: _refused(append_error(code), None)
+        result.on_failure = lambda code, now: _error_result(append_error(code), None)
         return result
 
     def _remove_member(
@@ -219,7 +223,7 @@ class ShareGroups:
         result.records += member_tombstones(group.id, member.id)
         result.records.append(epoch_record(group.id, epoch, self._topics.hash_of(names)))
         state = ShareGroupState.STABLE if len(group.members) > 1 else ShareGroupState.EMPTY
-        _note(group.id, cause, epoch, state, now, result, since_ms)
+        _add_event(group.id, cause, epoch, state, now, result, since_ms)
 
     # -- time
 
@@ -242,7 +246,7 @@ class ShareGroups:
     def resume(self, group: ShareGroup, now: Now) -> None:
         """Start the sessions of a loaded group, and repeat its pending initializations."""
         self.sessions.restart(group, now)
-        self._initializations.go_on(group, now)
+        self._initializations.repeat_pending(group, now)
 
 
 def find_share_group(state: ShardState, group_id: str) -> ShareGroup:
@@ -261,7 +265,7 @@ def find_share_group(state: ShardState, group_id: str) -> ShareGroup:
     raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id[:255]} not found.")
 
 
-def _check(request: ShareGroupHeartbeatRequest) -> None:
+def _check_request(request: ShareGroupHeartbeatRequest) -> None:
     """Validate the fields of a request.
 
     Raises:
@@ -302,7 +306,7 @@ def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> Shar
     epoch = request.member_epoch
     if epoch == JOIN_GROUP_MEMBER_EPOCH:
         return group.members.get(request.member_id) or ShareGroupMember(request.member_id)
-    member = _member(group, request.member_id)
+    member = _existing_member(group, request.member_id)
     if epoch != member.epoch and not (epoch < member.epoch and epoch == member.previous_epoch):
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
@@ -312,7 +316,7 @@ def _find_member(group: ShareGroup, request: ShareGroupHeartbeatRequest) -> Shar
     return member
 
 
-def _member(group: ShareGroup, member_id: str) -> ShareGroupMember:
+def _existing_member(group: ShareGroup, member_id: str) -> ShareGroupMember:
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(
@@ -322,7 +326,7 @@ def _member(group: ShareGroup, member_id: str) -> ShareGroupMember:
     return member
 
 
-def _updated(
+def _updated_member(
     member: ShareGroupMember, request: ShareGroupHeartbeatRequest, client: ClientInfo
 ) -> ShareGroupMember:
     """Return the member with the changes of a heartbeat. Null means unchanged."""
@@ -345,11 +349,11 @@ def _assignment(assigned: Target) -> Response.Assignment:
     )
 
 
-def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
+def _error_result(code: ErrorCode, message: str | None) -> Result[Response]:
     return Result(Response(error_code=code, error_message=message))
 
 
-def _cause_of(step: ShareStep) -> str:
+def _describe_cause(step: ShareStep) -> str:
     """Return the cause of an epoch bump."""
     if step.is_new:
         return f"member {step.member.id} joined"
@@ -360,7 +364,7 @@ def _cause_of(step: ShareStep) -> str:
     return "topics have changed"
 
 
-def _note(
+def _add_event(
     group_id: str,
     cause: str,
     epoch: int,

@@ -35,7 +35,7 @@ ARCHIVED = RecordState.ARCHIVED
 class Change:
     """Tentative record states that have not been persisted yet.
 
-    `ShareDelivery.stored` makes the change final, and `ShareDelivery.not_stored` undoes it.
+    `ShareDelivery.confirm_change` makes the change final; `ShareDelivery.undo_change` undoes it.
 
     Attributes:
         states: States to persist.
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """True if the group has finished the records and this needs no further persisting."""
+        """True if the group has finished the records and the share coordinator has stored this."""
         return self.state.is_final and self.change is None
 
     def acquire(self, member_id: str, lock_until: int) -> None:
@@ -122,7 +122,7 @@ class Run:
         self.state = ARCHIVED if gives_up else AVAILABLE
         self.member_id, self.lock_until = NO_MEMBER, None
 
-    def cut(self, offset: int) -> Run:
+    def split(self, offset: int) -> Run:
         """Shorten this run to end before `offset`, and return the rest."""
         rest = Run(offset, self.last, self.state, self.deliveries, self.member_id, self.lock_until)
         rest.change, rest.before = self.change, self.before
@@ -176,24 +176,24 @@ class InFlightBatch:
             run = runs[number]
             if run.first < first:
                 number += 1
-                run = run.cut(first)
+                run = run.split(first)
                 runs.insert(number, run)
             if run.last > last:
-                runs.insert(number + 1, run.cut(last + 1))
+                runs.insert(number + 1, run.split(last + 1))
             yield run
             number += 1
 
-    def join(self) -> None:
+    def merge_runs(self) -> None:
         """Merge neighbouring runs with the same state."""
-        joined = self.runs[:1]
+        merged = self.runs[:1]
         for run in self.runs[1:]:
-            if joined[-1].has_same_state_as(run):
-                joined[-1].last = run.last
+            if merged[-1].has_same_state_as(run):
+                merged[-1].last = run.last
             else:
-                joined.append(run)
-        self.runs = joined
+                merged.append(run)
+        self.runs = merged
 
-    def done_until(self) -> int:
+    def finished_until(self) -> int:
         """Return the last offset of the finished prefix, or `first - 1` if it is empty."""
         last = self.first - 1
         for run in self.runs:

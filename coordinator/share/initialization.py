@@ -21,9 +21,9 @@ from .group import (
     SharedState,
     SharedTopic,
     ShareGroup,
-    merged,
+    merge_topics,
     partitions_of,
-    without,
+    subtract_partitions,
 )
 from .records import shared_record
 
@@ -49,18 +49,18 @@ class ShareStateInitializations:
         self._topics = topics
         self._due: list[StatesToInitialize] = []
         # Coordinator time of each group's last initialization request. Volatile.
-        self._asked_ms: dict[str, int] = {}
+        self._requested_ms: dict[str, int] = {}
 
     def take(self) -> list[StatesToInitialize]:
         """Return the pending initialization requests.
 
-        Take them after the result of an operation was stored, send them when it is committed, and
-        finally call `made`.
+        Call this after the result of an operation was stored. Send the requests when the result is
+        committed, and then call `record_outcome`.
         """
         due, self._due = self._due, []
         return due
 
-    def begin(
+    def request_missing(
         self,
         group: ShareGroup,
         epoch: int,
@@ -77,71 +77,75 @@ class ShareStateInitializations:
             now: Current time.
             records: Receives the record of the new state.
         """
-        is_late = self._is_late(group, now)
-        if group.is_initialization_checked and not is_late:
+        must_repeat = self._must_repeat(group, now)
+        if group.is_initialization_checked and not must_repeat:
             return
         shared = group.shared
-        known = shared.initialized if is_late else merged(shared.initialized, shared.initializing)
+        known = (
+            shared.initialized
+            if must_repeat
+            else merge_topics(shared.initialized, shared.initializing)
+        )
         missing = self._missing(names, known)
         group.is_initialization_checked = True
         if not missing:
             return
-        self._asked_ms[group.id] = now.coordinator_ms
+        self._requested_ms[group.id] = now.coordinator_ms
         changed = SharedState(
-            merged(shared.initializing, missing),
+            merge_topics(shared.initializing, missing),
             shared.initialized,
             {each: name for each, name in shared.deleting.items() if each not in missing},
         )
         records.append(shared_record(group.id, changed))
         self._due.append(StatesToInitialize(group.id, epoch, partitions_of(missing)))
 
-    def asks(self, group_id: str, now: Now) -> None:
+    def note_request(self, group_id: str, now: Now) -> None:
         """Note that another operation requests initialization for a group."""
-        self._asked_ms[group_id] = now.coordinator_ms
+        self._requested_ms[group_id] = now.coordinator_ms
 
-    def _is_late(self, group: ShareGroup, now: Now) -> bool:
-        """Return True if requests have been unanswered for too long or since the last load."""
+    def _must_repeat(self, group: ShareGroup, now: Now) -> bool:
+        """Return True if pending requests are unanswered for too long, or were loaded from the log."""
         if not group.shared.initializing:
             return False
-        asked_ms = self._asked_ms.get(group.id)
-        return asked_ms is None or now.coordinator_ms - asked_ms >= RETRY_BACKOFF_MS
+        requested_ms = self._requested_ms.get(group.id)
+        return requested_ms is None or now.coordinator_ms - requested_ms >= RETRY_BACKOFF_MS
 
     def _missing(
         self, names: AbstractSet[str], known: Mapping[UUID, SharedTopic]
     ) -> dict[UUID, SharedTopic]:
         missing: dict[UUID, SharedTopic] = {}
-        room = PARTITIONS_AT_ONCE
+        left = PARTITIONS_AT_ONCE
         for topic_id, shape in self._topics.shapes_of(names).items():
             topic = known.get(topic_id)
             if topic is not None and len(topic.partitions) >= shape.partitions:
                 continue
             rest = set(range(shape.partitions)).difference(topic.partitions if topic else ())
-            some = frozenset(sorted(rest)[:room])
-            room -= len(some)
-            missing[topic_id] = SharedTopic(self._topics.name_of(topic_id) or "", some)
-            if not room:
+            batch = frozenset(sorted(rest)[:left])
+            left -= len(batch)
+            missing[topic_id] = SharedTopic(self._topics.name_of(topic_id) or "", batch)
+            if not left:
                 break
         return missing
 
     def forget(self, group: ShareGroup) -> None:
         """Drop requests whose record could not be stored; the next heartbeat repeats them."""
         self._due = [each for each in self._due if each.group_id != group.id]
-        self._asked_ms.pop(group.id, None)
+        self._requested_ms.pop(group.id, None)
         group.is_initialization_checked = False
 
-    def go_on(self, group: ShareGroup, now: Now) -> None:
+    def repeat_pending(self, group: ShareGroup, now: Now) -> None:
         """Repeat the pending initialization of a loaded group, if the group has members."""
         if group.shared.initializing and group.members:
-            self._asked_ms[group.id] = now.coordinator_ms
+            self._requested_ms[group.id] = now.coordinator_ms
             partitions = partitions_of(group.shared.initializing)
             self._due.append(StatesToInitialize(group.id, group.epoch, partitions))
 
-    def made(self, group_id: str, partitions: Target, *, well: bool) -> Result[None]:
+    def record_outcome(self, group_id: str, partitions: Target, *, succeeded: bool) -> Result[None]:
         """Record the result of an initialization. If it failed, the next heartbeat repeats it."""
         result: Result[None] = Result()
         group = self._state.share_group(group_id)
         if group is None:
-            self._asked_ms.pop(group_id, None)
+            self._requested_ms.pop(group_id, None)
             return result
         shared = group.shared
         done = {
@@ -150,10 +154,12 @@ class ShareStateInitializations:
             if each in partitions
         }
         if any(topic.partitions for topic in done.values()):
-            left = without(shared.initializing, partitions)
+            left = subtract_partitions(shared.initializing, partitions)
             if not left:
-                self._asked_ms.pop(group_id, None)
-            initialized = merged(shared.initialized, done) if well else shared.initialized
+                self._requested_ms.pop(group_id, None)
+            initialized = (
+                merge_topics(shared.initialized, done) if succeeded else shared.initialized
+            )
             changed = shared._replace(initializing=left, initialized=initialized)
             result.records = [shared_record(group_id, changed)]
             result.on_failure = lambda code, now: Result()  # the next heartbeat repeats the request

@@ -18,7 +18,7 @@ from ..common.modern_group import NO_TARGET, Target
 from ..common.result import Now, Pieces, Result, append_error
 from ..common.topics import KnownTopics
 from ..state import ShardState
-from .group import NO_STATE, SharedState, SharedTopics, ShareGroup, merged, partitions_of
+from .group import NO_STATE, SharedState, SharedTopics, ShareGroup, merge_topics, partitions_of
 from .groups import find_share_group
 from .initialization import ShareStateInitializations
 from .records import shared_record
@@ -71,33 +71,33 @@ class ShareOffsets:
     # -- alter
 
     def alter(self, group_id: str, topics: SharedTopics, now: Now) -> Result[ShareStateRequests]:
-        """Handle the first step of AlterShareGroupOffsets 0 for an empty or new group.
+        """Handle the first step of AlterShareGroupOffsets for an empty or new group.
 
         When the result is committed, send requests to the share coordinators and call
-        `ShareStateInitializations.made`. Errors are in the response.
+        `ShareStateInitializations.record_outcome`. Errors are in the response.
         """
         try:
             group = self._empty_group(group_id, may_be_new=True)
         except KafkaError as error:
-            return Result(_refused(error))
+            return Result(_error_response(error))
         result = Result(ShareStateRequests(group.epoch, partitions_of(topics)))
         if topics:
-            self._initializations.asks(group_id, now)
+            self._initializations.note_request(group_id, now)
             shared = group.shared
             changed = SharedState(
-                merged(shared.initializing, topics),
+                merge_topics(shared.initializing, topics),
                 shared.initialized,
                 {each: name for each, name in shared.deleting.items() if each not in topics},
             )
-            _write(result, group_id, changed)
+            _store_states(result, group_id, changed)
         return result
 
     # -- delete
 
     def delete(self, group_id: str, topics: Mapping[UUID, str]) -> Result[ShareStateRequests]:
-        """Handle the first step of DeleteShareGroupOffsets 0 for an empty group.
+        """Handle the first step of DeleteShareGroupOffsets for an empty group.
 
-        When the result is committed, send requests to the share coordinators and call `deleted`.
+        When the result is committed, send requests to the share coordinators and call `record_deletion`.
 
         Args:
             group_id: ID of the group.
@@ -106,7 +106,7 @@ class ShareOffsets:
         try:
             group = self._empty_group(group_id)
         except KafkaError as error:
-            return Result(_refused(error))
+            return Result(_error_response(error))
         initialized = dict(group.shared.initialized)
         deleting = dict(group.shared.deleting)
         partitions: dict[UUID, AbstractSet[int]] = {}
@@ -115,13 +115,15 @@ class ShareOffsets:
                 partitions[topic_id] = initialized.pop(topic_id).partitions
                 deleting[topic_id] = name
             elif topic_id in deleting:
-                partitions[topic_id] = self._all_of(topic_id)
+                partitions[topic_id] = self._all_partitions(topic_id)
         result = Result(ShareStateRequests(group.epoch, partitions))
         if partitions:
-            _write(result, group_id, SharedState(group.shared.initializing, initialized, deleting))
+            _store_states(
+                result, group_id, SharedState(group.shared.initializing, initialized, deleting)
+            )
         return result
 
-    def _all_of(self, topic_id: UUID) -> AbstractSet[int]:
+    def _all_partitions(self, topic_id: UUID) -> AbstractSet[int]:
         """Return all partitions of a topic."""
         name = self._topics.name_of(topic_id)
         shapes = self._topics.shapes_of({name} if name else set())
@@ -132,7 +134,7 @@ class ShareOffsets:
         group = self._state.share_group(group_id)
         return group is not None and group.has_shared_record
 
-    def deleted(self, group_id: str, topic_ids: Collection[UUID]) -> Result[ErrorCode]:
+    def record_deletion(self, group_id: str, topic_ids: Collection[UUID]) -> Result[ErrorCode]:
         """Record that share coordinators have deleted the states of topics."""
         group = self._state.share_group(group_id)
         result = Result(ErrorCode.NONE)
@@ -152,16 +154,16 @@ class ShareOffsets:
         try:
             group = self._empty_group(group_id)
         except KafkaError as error:
-            return Result(_refused(error))
+            return Result(_error_response(error))
         shared = group.shared
-        topics = merged(shared.initialized, shared.initializing)
+        topics = merge_topics(shared.initialized, shared.initializing)
         partitions = dict(partitions_of(topics))
         for topic_id in shared.deleting:
-            partitions[topic_id] = self._all_of(topic_id)
+            partitions[topic_id] = self._all_partitions(topic_id)
         result = Result(ShareStateRequests(group.epoch, partitions))
         if partitions:
             names = {topic_id: topic.name for topic_id, topic in topics.items()}
-            _write(result, group_id, SharedState(deleting={**shared.deleting, **names}))
+            _store_states(result, group_id, SharedState(deleting={**shared.deleting, **names}))
         return result
 
     def _empty_group(self, group_id: str, *, may_be_new: bool = False) -> ShareGroup:
@@ -208,15 +210,15 @@ class ShareOffsets:
             )
             result: Result[None] = Result()
             result.records = [shared_record(group_id, left)]
-            # Members get no partitions of deleted topics anyway; the next load repeats this.
+            # Members get no partitions of deleted topics anyway. The next load repeats the removal.
             result.on_failure = lambda code, now: Result()
             yield result
 
 
-def _refused(error: KafkaError) -> ShareStateRequests:
+def _error_response(error: KafkaError) -> ShareStateRequests:
     return ShareStateRequests(error_code=error.code, error_message=error.message)
 
 
-def _write(result: Result[ShareStateRequests], group_id: str, shared: SharedState) -> None:
+def _store_states(result: Result[ShareStateRequests], group_id: str, shared: SharedState) -> None:
     result.records = [shared_record(group_id, shared)]
     result.on_failure = lambda code, now: Result(ShareStateRequests(error_code=append_error(code)))

@@ -13,7 +13,7 @@ from .in_flight import ACQUIRED, ARCHIVED, Run
 def describe_share_partition_status(
     delivery: ShareDelivery, readable_end: int, high_watermark: int, now_ms: int
 ) -> str:
-    """Describe the in-flight records of a share partition, and those that can be acquired.
+    """Describe the in-flight records of a share partition, and the records that can be acquired.
 
     Args:
         delivery: Delivery state of the share partition.
@@ -23,9 +23,9 @@ def describe_share_partition_status(
     """
     runs = [run for batch in delivery.batches for run in batch.runs]
     parts = [f"has share-partition start offset {delivery.start_offset}"]
-    parts += _held(runs, now_ms)
-    parts += _other_states(runs)
-    parts += _outlook(delivery, runs, readable_end, high_watermark)
+    parts += _describe_holders(runs, now_ms)
+    parts += _describe_other_states(runs)
+    parts += _describe_next_fetch(delivery, runs, readable_end, high_watermark)
     return printable("; ".join(parts))
 
 
@@ -33,7 +33,7 @@ def _count(runs: Iterable[Run]) -> int:
     return sum(len(run) for run in runs)
 
 
-def _held(runs: Iterable[Run], now_ms: int) -> list[str]:
+def _describe_holders(runs: Iterable[Run], now_ms: int) -> list[str]:
     """Return the acquired records per member, and the time until the first lock expires."""
     held: Counter[str] = Counter()
     first_ms = None
@@ -43,11 +43,11 @@ def _held(runs: Iterable[Run], now_ms: int) -> list[str]:
             first_ms = run.lock_until if first_ms is None else min(first_ms, run.lock_until)
     if first_ms is None:
         return []
-    who = some_of([f"{count} records with member {name}" for name, count in held.most_common()])
-    return [f"{who}, the first lock expires in {max(first_ms - now_ms, 0) / 1000:.1f} s"]
+    holders = some_of([f"{count} records with member {name}" for name, count in held.most_common()])
+    return [f"{holders}, the first lock expires in {max(first_ms - now_ms, 0) / 1000:.1f} s"]
 
 
-def _other_states(runs: Iterable[Run]) -> list[str]:
+def _describe_other_states(runs: Iterable[Run]) -> list[str]:
     """Return the number of records in other in-flight states."""
     counts: Counter[str] = Counter()
     for run in runs:
@@ -57,10 +57,10 @@ def _other_states(runs: Iterable[Run]) -> list[str]:
             counts["were archived"] += len(run)
         elif run.state.is_final:
             counts["were accepted"] += len(run)
-    return [f"{count} {what}" for what, count in counts.items()]
+    return [f"{count} {state}" for state, count in counts.items()]
 
 
-def _outlook(
+def _describe_next_fetch(
     delivery: ShareDelivery, runs: list[Run], readable_end: int, high_watermark: int
 ) -> list[str]:
     """Return which records a member can acquire now, or why it can acquire none."""

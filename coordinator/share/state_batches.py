@@ -64,7 +64,7 @@ class PersisterStateBatches:
             known, new.first - 1, key=_last_of
         )  # includes adjacent ranges on both sides
         end = bisect_right(known, new.last + 1, key=_first_of)
-        known[begin:end] = _joined(_laid_over(known[begin:end], new))
+        known[begin:end] = _merge(_overlay(known[begin:end], new))
 
     def forget_before(self, offset: int) -> None:
         """Remove the state of offsets below `offset`."""
@@ -82,7 +82,7 @@ def _last_of(each: PersisterStateBatch) -> int:
     return each.last
 
 
-def _laid_over(
+def _overlay(
     known: Iterable[PersisterStateBatch], new: PersisterStateBatch
 ) -> Iterator[PersisterStateBatch]:
     """Yield the union of `known` and `new` as sorted, disjoint ranges."""
@@ -109,13 +109,13 @@ def _laid_over(
         yield new._replace(first=first)
 
 
-def _joined(ranges: Iterable[PersisterStateBatch]) -> list[PersisterStateBatch]:
+def _merge(ranges: Iterable[PersisterStateBatch]) -> list[PersisterStateBatch]:
     """Merge neighbouring ranges with the same state."""
-    joined: list[PersisterStateBatch] = []
+    merged: list[PersisterStateBatch] = []
     for each in ranges:
-        before = joined[-1] if joined else None
+        before = merged[-1] if merged else None
         if before and before.last + 1 == each.first and before.progress == each.progress:
-            joined[-1] = before._replace(last=each.last)
+            merged[-1] = before._replace(last=each.last)
         else:
-            joined.append(each)
-    return joined
+            merged.append(each)
+    return merged

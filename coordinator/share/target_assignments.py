@@ -84,7 +84,7 @@ class ShareTargetAssignments:
         if size > SYNCHRONOUS_WORK_MAX:
             step.work = self._compute_in_background(group.id, now)
             return group.assignment_epoch, known
-        targets = run_to_end(self._targets(group, members, topics))
+        targets = run_to_end(self._compute_targets(group, members, topics))
         for member_id, target in targets.items():
             if target != group.targets.get(member_id):
                 step.records.append(target_record(group.id, member_id, target))
@@ -103,7 +103,7 @@ class ShareTargetAssignments:
             )
         return topics
 
-    def _targets(
+    def _compute_targets(
         self, group: ShareGroup, members: Collection[ShareGroupMember], topics: Assignable
     ) -> Generator[None, None, Targets]:
         """Run the assignor in pieces."""
@@ -128,7 +128,7 @@ class ShareTargetAssignments:
         group.is_assigning = True
         epoch = group.epoch
         topics = self._assignable(group, group.topics.keys())
-        targets = yield from self._targets(group, tuple(group.members.values()), topics)
+        targets = yield from self._compute_targets(group, tuple(group.members.values()), topics)
         is_current = partial(is_current_group, self._state.groups, group)
         records = TargetRecords(target_record, assignment_record)
         yield from store_targets(group, targets, epoch, now, is_current, records)

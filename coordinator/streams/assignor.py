@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .group import Tasks, TasksTuple, frozen
+from .group import Tasks, TasksTuple, freeze_tasks
 from .topics import ConfiguredSubtopology
 
 # Tasks to assign per time slice.
@@ -83,8 +83,8 @@ class _Quota:
     def _rounded(self) -> int:
         return -(-self._tasks // self._members) if self._members else 0
 
-    def note(self, count: int) -> None:
-        """Note the current number of tasks of a member."""
+    def update(self, count: int) -> None:
+        """Update the quota after a member's number of tasks changed to `count`."""
         if count == self.each:
             self._members -= 1
             self._tasks -= count
@@ -129,47 +129,47 @@ class _Assignment:
             each for each in subtopologies.items() if standby_replicas and each[1].is_stateful
         )
         self._processes: dict[str, _ProcessState] = {}
-        self._had_active: dict[_Task, _Member] = {}
-        self._had_standby: dict[_Task, list[_Member]] = {}
-        copies = len(self._stateful) * standby_replicas
+        self._previous_active: dict[_Task, _Member] = {}
+        self._previous_standby: dict[_Task, list[_Member]] = {}
+        standbys = len(self._stateful) * standby_replicas
         self._active_quota = _Quota(len(self._active), len(members))
-        self._quota = _Quota(len(self._active) + copies, len(members))
+        self._quota = _Quota(len(self._active) + standbys, len(members))
 
     def compute(self) -> Generator[None, None, TaskTargets]:
         """Compute the target of each member, in pieces."""
         for count, (member_id, member) in enumerate(self._members.items(), 1):
-            self._read(member_id, member)
+            self._add_member(member_id, member)
             if not count % TASKS_AT_ONCE:
                 yield
         left = yield from self._keep_active(sorted(self._active, key=_by_partition))
         left.sort()
         by_load = _ByLoad(self._processes.values())
         for count, task in enumerate(left, 1):
-            self._note_active(by_load.add(task, active=True) or 0)
+            self._update_quotas(by_load.add(task, active=True) or 0)
             if not count % TASKS_AT_ONCE:
                 yield
         yield from self._assign_standby()
         return self._targets()
 
-    def _read(self, member_id: str, member: AssignmentMemberSpec) -> None:
+    def _add_member(self, member_id: str, member: AssignmentMemberSpec) -> None:
         process = self._processes.setdefault(member.process_id, _ProcessState())
         process.counts[member_id] = 0
-        who = member.process_id, member_id
-        for task in _each(member.target.active):
-            self._had_active[task] = who
-        for task in _each(member.target.standby):
-            self._had_standby.setdefault(task, []).append(who)
+        process_and_member = member.process_id, member_id
+        for task in _iter_tasks(member.target.active):
+            self._previous_active[task] = process_and_member
+        for task in _iter_tasks(member.target.standby):
+            self._previous_standby.setdefault(task, []).append(process_and_member)
 
     # -- active tasks
 
     def _keep_active(self, tasks: list[_Task]) -> Generator[None, None, list[_Task]]:
         """Keep active tasks on their members or standbys, and return the remaining tasks."""
-        for where in (self._had_active.get, self._least_loaded_copy):
+        for find_member in (self._previous_active.get, self._least_loaded_standby):
             left = []
             for count, task in enumerate(tasks, 1):
-                member = where(task)
+                member = find_member(task)
                 if member is not None and self._is_below_quota(member, self._active_quota):
-                    self._note_active(self._give(member, task, active=True))
+                    self._update_quotas(self._assign(member, task, active=True))
                 else:
                     left.append(task)
                 if not count % TASKS_AT_ONCE:
@@ -177,16 +177,16 @@ class _Assignment:
             tasks = left
         return tasks
 
-    def _least_loaded_copy(self, task: _Task) -> _Member | None:
-        return self._least_loaded(self._had_standby.get(task, ()), None)
+    def _least_loaded_standby(self, task: _Task) -> _Member | None:
+        return self._least_loaded(self._previous_standby.get(task, ()), None)
 
-    def _give(self, member: _Member, task: _Task, *, active: bool) -> int:
+    def _assign(self, member: _Member, task: _Task, *, active: bool) -> int:
         process_id, member_id = member
         return self._processes[process_id].add(member_id, task, active=active)
 
-    def _note_active(self, count: int) -> None:
-        self._active_quota.note(count)
-        self._quota.note(count)
+    def _update_quotas(self, count: int) -> None:
+        self._active_quota.update(count)
+        self._quota.update(count)
 
     def _is_below_quota(self, member: _Member, quota: _Quota) -> bool:
         process_id, member_id = member
@@ -219,7 +219,7 @@ class _Assignment:
         left: list[tuple[_Task, int]] = []
         tasks = sorted(self._stateful, key=_by_partition, reverse=True)
         for count, task in enumerate(tasks, 1):
-            missing = self._keep_copies(task)
+            missing = self._keep_standbys(task)
             if missing:
                 left.append((task, missing))
             if not count % TASKS_AT_ONCE:
@@ -231,28 +231,28 @@ class _Assignment:
                 given = by_load.add(task, active=False)
                 if given is None:
                     break  # fewer processes than replicas
-                self._quota.note(given)
+                self._quota.update(given)
             if not count % TASKS_AT_ONCE:
                 yield
 
-    def _keep_copies(self, task: _Task) -> int:
+    def _keep_standbys(self, task: _Task) -> int:
         """Keep standbys where the task or a standby was before, and return how many are missing."""
         for given in range(self._standby_replicas):
-            member = self._place_of_copy(task)
+            member = self._find_standby_member(task)
             if member is None:
                 return self._standby_replicas - given
-            self._quota.note(self._give(member, task, active=False))
+            self._quota.update(self._assign(member, task, active=False))
         return 0
 
-    def _place_of_copy(self, task: _Task) -> _Member | None:
-        member = self._had_active.get(task)
+    def _find_standby_member(self, task: _Task) -> _Member | None:
+        member = self._previous_active.get(task)
         if (
             member is not None
             and task not in self._processes[member[0]].tasks
             and self._is_below_quota(member, self._quota)
         ):
             return member
-        member = self._least_loaded(self._had_standby.get(task, ()), task)
+        member = self._least_loaded(self._previous_standby.get(task, ()), task)
         if member is not None and self._is_below_quota(member, self._quota):
             return member
         return None
@@ -287,7 +287,7 @@ def _by_partition(task: _Task) -> tuple[int, str]:
     return task[1], task[0]
 
 
-def _each(tasks: Tasks) -> Iterable[_Task]:
+def _iter_tasks(tasks: Tasks) -> Iterable[_Task]:
     for subtopology, partitions in tasks.items():
         for partition in partitions:
             yield subtopology, partition
@@ -297,4 +297,4 @@ def _by_subtopology(tasks: Iterable[_Task]) -> Tasks:
     found: dict[str, list[int]] = {}
     for subtopology, partition in tasks:
         found.setdefault(subtopology, []).append(partition)
-    return frozen(found.items())
+    return freeze_tasks(found.items())

@@ -21,11 +21,11 @@ def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
     group = state.streams_group(group_id)
     if group is None:
         is_other = state.groups.get(group_id) is not None
-        what = "is not a streams group" if is_other else "not found"
+        problem = "is not a streams group" if is_other else "not found"
         return Response.Group(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id[:255]} {what}.",
+            error_message=f"Group {group_id[:255]} {problem}.",
         )
     return Response.Group(
         group_id=group_id,

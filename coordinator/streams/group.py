@@ -69,7 +69,7 @@ class TasksTupleWithEpochs(NamedTuple):
     def is_empty(self) -> bool:
         return not any(self)
 
-    def lists(self) -> TasksTuple:
+    def without_epochs(self) -> TasksTuple:
         """Return the tasks without their epochs."""
         active = {each: frozenset(tasks) for each, tasks in self.active.items()}
         return TasksTuple(active, self.standby, self.warmup)
@@ -289,7 +289,7 @@ class StreamsGroup:
         """Return the process that has a task as active or must still revoke it."""
         return self._active.get(subtopology, {}).get(partition)
 
-    def keeps(self, process_id: str, subtopology: str, partition: int) -> bool:
+    def has_standby_or_warmup(self, process_id: str, subtopology: str, partition: int) -> bool:
         """Return True if a process has a task as standby or warm-up, or must still revoke it."""
         for tasks in (self._standby, self._warmup):
             known = tasks.get(subtopology)
@@ -338,6 +338,6 @@ def _release(known: dict[str, dict[int, set[str]]], tasks: Tasks, process_id: st
             known.pop(subtopology, None)
 
 
-def frozen(rows: Iterable[tuple[str, Iterable[int]]]) -> Tasks:
+def freeze_tasks(rows: Iterable[tuple[str, Iterable[int]]]) -> Tasks:
     """Return tasks from the rows of a record or of a request."""
     return {subtopology: frozenset(partitions) for subtopology, partitions in rows} or NO_TASKS

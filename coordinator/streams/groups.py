@@ -1,7 +1,7 @@
 """Heartbeats and timers of streams groups (KIP-1071).
 
 A heartbeat has the same steps as in a consumer group (`consumer.groups`). The member's metadata is
-updated, and the group epoch is bumped if necessary. A target is computed for it
+updated, and the group epoch is bumped if necessary. A target is computed for the new epoch
 (`target_assignments`), and the member makes its next step towards its target (`reconciliation`).
 
 The first member sends the topology of the application. The topology and the existing topics
@@ -41,7 +41,7 @@ from .group import (
     Tasks,
     TasksTuple,
     TasksTupleWithEpochs,
-    frozen,
+    freeze_tasks,
     keys_of,
 )
 from .reconciliation import reconcile
@@ -51,7 +51,7 @@ from .target_assignments import (
     SHUTDOWN_APPLICATION,
     StreamsStep,
     StreamsTargetAssignments,
-    is_too_young,
+    is_within_assignment_interval,
 )
 from .topics import ConfiguredInternalTopic, ConfiguredTopology
 from .topology import check_topology
@@ -117,36 +117,36 @@ class StreamsGroups:
     def heartbeat(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
         """Handle a StreamsGroupHeartbeat: a member joins, stays or leaves."""
         try:
-            _check(request)
+            _check_request(request)
             if request.member_epoch < JOIN_GROUP_MEMBER_EPOCH:
                 return StreamsHeartbeat(self._leave(request, now), {})
-            return self._stay(request, client, now)
+            return self._join_or_update(request, client, now)
         except KafkaError as error:
-            return StreamsHeartbeat(_refused(error.code, error.message), {})
+            return StreamsHeartbeat(_error_result(error.code, error.message), {})
         except UnknownMemberState:
             message = (
                 "The streams group member is in a unknown state. The member must abandon all its tasks "
                 "and rejoin."
             )
-            return StreamsHeartbeat(_refused(ErrorCode.FENCED_MEMBER_EPOCH, message), {})
+            return StreamsHeartbeat(_error_result(ErrorCode.FENCED_MEMBER_EPOCH, message), {})
 
-    def _stay(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
+    def _join_or_update(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
         settings = self._settings(request.group_id)
         result: Result[Response] = Result()
         joins = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
         group = self._group(request.group_id, joins, settings, result)
         step = StreamsStep(group, result.records)
-        step.before = _sender(group, request)
-        step.member = _updated(step.before, request, client)
+        step.before = _find_member(group, request)
+        step.member = _updated_member(step.before, request, client)
         if step.member != step.before or step.is_new_member:
             step.records.append(member_record(group.id, step.member))
             step.needs_new_epoch = True
-        self._target_assignments.take_topology(step, request.topology)
+        self._target_assignments.store_topology(step, request.topology)
         configured = self._target_assignments.configure(step)
         _check_tasks(configured, request)
         self._target_assignments.advance(step, settings)
         epoch, target = self._target_assignments.update_target(step, now, settings)
-        owned = _owned(request)
+        owned = _reported_tasks(request)
         self._reconcile(step, epoch, target, owned)
         if request.shutdown_application and group.shutdown_member_id is None:
             group.shutdown_member_id = request.member_id
@@ -164,7 +164,7 @@ class StreamsGroups:
         result.work = step.work
         if not isinstance(self._state.groups.get(group.id), StreamsGroup):
             result.work = chain(self._copy_volatile_data(group), step.work or ())
-        _note_step(step, now, result)
+        _add_step_event(step, now, result)
         result.on_failure = self._undo(step, settings) if result.records else None
         return StreamsHeartbeat(result, configured.missing)
 
@@ -191,10 +191,10 @@ class StreamsGroups:
             if group is None and joins:
                 return StreamsGroup(group_id)
             if group is None:
-                _unknown_group(f"Streams group {group_id} not found.")
+                _reject_unknown_group(f"Streams group {group_id} not found.")
             classic = self._state.classic_group(group_id)
             if classic is None or not joins or not classic.is_empty:
-                _unknown_group(f"Group {group_id} is not a streams group.")
+                _reject_unknown_group(f"Group {group_id} is not a streams group.")
             result.records.append(group_tombstone(group_id))
             return StreamsGroup(group_id)
         if joins and len(group.members) >= settings.size_max:
@@ -269,26 +269,26 @@ class StreamsGroups:
             if known is not None:
                 self.sessions.keep_alive(group, known, now, settings)
                 self._wait_for_revocation(group.id, known, None, now)
-            return _refused(append_error(code), None)
+            return _error_result(append_error(code), None)
 
         return undo
 
-    # -- members that go
+    # -- members that leave
 
     def _leave(self, request: Request, now: Now) -> Result[Response]:
         group_id, member_id = request.group_id, request.member_id
         group = self._state.streams_group(group_id)
         if group is None:
             is_other = self._state.groups.get(group_id) is not None
-            what = "is not a streams group." if is_other else "not found."
-            _unknown_group(f"Group {group_id} {what}")
+            problem = "is not a streams group." if is_other else "not found."
+            _reject_unknown_group(f"Group {group_id} {problem}")
         if request.shutdown_application and group.shutdown_member_id is None:
             group.shutdown_member_id = member_id
-        member = _known(group, member_id)
+        member = _existing_member(group, member_id)
         response = Response(member_id=member_id, member_epoch=request.member_epoch, status=[])
         result = Result(response)
         self._remove_member(group, member, f"member {member_id} left", now, result)
-        result.on_failure = lambda code, now: _refused(append_error(code), None)
+        result.on_failure = lambda code, now: _error_result(append_error(code), None)
         return result
 
     def _remove_member(
@@ -317,7 +317,7 @@ class StreamsGroups:
             state = StreamsGroupState.EMPTY
         elif state is not StreamsGroupState.NOT_READY:
             state = StreamsGroupState.ASSIGNING
-        _note(group.id, cause, group.epoch + 1, state, now, result, since_ms)
+        _add_event(group.id, cause, group.epoch + 1, state, now, result, since_ms)
 
     # -- time
 
@@ -340,7 +340,7 @@ class StreamsGroups:
             return result
         if kind == INITIAL_DELAY:
             waits = group.epoch > group.assignment_epoch
-            if waits and not is_too_young(group, now, self._settings(group_id)):
+            if waits and not is_within_assignment_interval(group, now, self._settings(group_id)):
                 result.work = self._target_assignments.compute_in_background(group_id, now)
             return result
         member = group.members.get(member_id)
@@ -365,7 +365,7 @@ class StreamsGroups:
         for member in group.members.values():
             self._wait_for_revocation(group.id, member, None, now)
 
-    def forget(self, group_id: str) -> None:
+    def cancel_initial_delay(self, group_id: str) -> None:
         """Cancel the initial delay of a deleted group, so that a new group starts its own delay."""
         self._timers.cancel((INITIAL_DELAY, group_id, ""))
 
@@ -373,7 +373,7 @@ class StreamsGroups:
 # -- requests
 
 
-def _check(request: Request) -> None:
+def _check_request(request: Request) -> None:
     """Validate the fields of a request.
 
     Raises:
@@ -388,14 +388,16 @@ def _check(request: Request) -> None:
         if value is not None and not value.strip():
             _invalid(f"{name} can't be empty.")
     epoch = request.member_epoch
-    lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    without_epochs = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if epoch == JOIN_GROUP_MEMBER_EPOCH:
-        _check_joins(request)
+        _check_join(request)
     elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid("InstanceId can't be null.")
     elif epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
-    if any(each is None for each in lists) and any(each is not None for each in lists):
+    if any(each is None for each in without_epochs) and any(
+        each is not None for each in without_epochs
+    ):
         _invalid("If one task-type is non-null, all must be non-null.")
     if epoch != JOIN_GROUP_MEMBER_EPOCH and request.topology is not None:
         _invalid("Topology can only be provided when (re-)joining.")
@@ -416,7 +418,7 @@ def _check_supported(request: Request) -> None:
         _invalid("Regular expressions for source topics are not supported yet.")
 
 
-def _check_joins(request: Request) -> None:
+def _check_join(request: Request) -> None:
     if request.rebalance_timeout_ms == -1:
         _invalid("RebalanceTimeoutMs must be provided in first request.")
     for name, tasks in (
@@ -444,10 +446,10 @@ def _check_lengths(request: Request) -> None:
         )
     if len(tags) > TAGS_MAX or len({tag.key for tag in tags}) < len(tags):
         _invalid(f"A member may have at most {TAGS_MAX} client tags with distinct keys.")
-    for lists in (request.active_tasks, request.standby_tasks):
-        if sum(1 + len(row.partitions) for row in lists or ()) > TASKS_OWNED_MAX:
+    for without_epochs in (request.active_tasks, request.standby_tasks):
+        if sum(1 + len(row.partitions) for row in without_epochs or ()) > TASKS_OWNED_MAX:
             _invalid(f"A member may own at most {TASKS_OWNED_MAX} tasks; start more members.")
-        if len({row.subtopology_id for row in lists or ()}) < len(lists or ()):
+        if len({row.subtopology_id for row in without_epochs or ()}) < len(without_epochs or ()):
             _invalid("Subtopology IDs must be unique.")
 
 
@@ -478,7 +480,7 @@ def _invalid(message: str) -> NoReturn:
 # -- members
 
 
-def _sender(group: StreamsGroup, request: Request) -> StreamsGroupMember:
+def _find_member(group: StreamsGroup, request: Request) -> StreamsGroupMember:
     """Return the member that sent the heartbeat.
 
     Raises:
@@ -486,14 +488,14 @@ def _sender(group: StreamsGroup, request: Request) -> StreamsGroupMember:
     """
     if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH:
         return group.members.get(request.member_id) or StreamsGroupMember(request.member_id)
-    member = _known(group, request.member_id)
+    member = _existing_member(group, request.member_id)
     epoch = request.member_epoch
     if epoch == member.epoch:
         return member
     is_late = epoch == member.previous_epoch and epoch < member.epoch
     # Accept the previous epoch if the member owns only assigned tasks: it missed the response that
     # bumped its epoch.
-    if is_late and _is_subset(_owned(request), member.assigned):
+    if is_late and _is_subset(_reported_tasks(request), member.assigned):
         return member
     size = "greater" if epoch > member.epoch else "smaller"
     raise KafkaError(
@@ -503,7 +505,7 @@ def _sender(group: StreamsGroup, request: Request) -> StreamsGroupMember:
     )
 
 
-def _known(group: StreamsGroup, member_id: str) -> StreamsGroupMember:
+def _existing_member(group: StreamsGroup, member_id: str) -> StreamsGroupMember:
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(
@@ -523,7 +525,7 @@ def _is_subset(owned: TasksTuple | None, assigned: TasksTupleWithEpochs) -> bool
     )
 
 
-def _updated(
+def _updated_member(
     member: StreamsGroupMember, request: Request, client: ClientInfo
 ) -> StreamsGroupMember:
     """Return the member with the changes of a heartbeat. Null and -1 mean unchanged."""
@@ -560,7 +562,7 @@ def _must_resend_tasks(
     assignment.)
     """
     if owned is not None:
-        if owned == member.assigned.lists():
+        if owned == member.assigned.without_epochs():
             group.confirmed.add(member.id)
         else:
             group.confirmed.discard(member.id)
@@ -575,13 +577,16 @@ def _must_resend_tasks(
     )
 
 
-def _owned(request: Request) -> TasksTuple | None:
+def _reported_tasks(request: Request) -> TasksTuple | None:
     """Return the tasks that the member reports as owned, or None if it reports nothing."""
-    lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
-    if any(each is None for each in lists):
+    without_epochs = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if any(each is None for each in without_epochs):
         return None
     return TasksTuple(
-        *(frozen((row.subtopology_id, row.partitions) for row in rows or ()) for rows in lists)
+        *(
+            freeze_tasks((row.subtopology_id, row.partitions) for row in rows or ())
+            for rows in without_epochs
+        )
     )
 
 
@@ -595,15 +600,15 @@ def _rows(tasks: Tasks) -> list[Response.TaskIds]:
 # -- responses
 
 
-def _refused(code: ErrorCode, message: str | None) -> Result[Response]:
+def _error_result(code: ErrorCode, message: str | None) -> Result[Response]:
     return Result(Response(error_code=code, error_message=message, status=[]))
 
 
-def _unknown_group(message: str) -> NoReturn:
+def _reject_unknown_group(message: str) -> NoReturn:
     raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def _note_step(step: StreamsStep, now: Now, result: Result[R]) -> None:
+def _add_step_event(step: StreamsStep, now: Now, result: Result[R]) -> None:
     """Add an event for the changes of a heartbeat."""
     group, state = step.group, step.state()
     if step.is_new_member:
@@ -616,10 +621,10 @@ def _note_step(step: StreamsStep, now: Now, result: Result[R]) -> None:
         cause = "all members are reconciled"
     else:
         return
-    _note(group.id, cause, step.epoch, state, now, result)
+    _add_event(group.id, cause, step.epoch, state, now, result)
 
 
-def _note(
+def _add_event(
     group_id: str,
     cause: str,
     epoch: int,

@@ -46,7 +46,7 @@ def reconcile(
         target: Target of the member.
         owned: Tasks that the member reports as owned; None if it reports nothing, as in most
             heartbeats.
-        group: The group, which knows the holders of all tasks.
+        group: The group, from which the holders of all tasks are read.
 
     Raises:
         UnknownMemberState: The stored state is unknown and the member still owns tasks.
@@ -56,15 +56,15 @@ def reconcile(
     if member.state is StreamsMemberState.UNKNOWN:
         if owned is None or not owned.is_empty:
             raise UnknownMemberState
-        return _next(member, epoch, epoch, target, owned, group)
+        return _advance(member, epoch, epoch, target, owned, group)
     if member.state is StreamsMemberState.UNREVOKED:
         if owned is None or owned.has_any(member.revoking):
             return member
-        return _next(member, member.epoch + 1, epoch, target, owned, group)
-    return _next(member, member.epoch, epoch, target, owned, group)
+        return _advance(member, member.epoch + 1, epoch, target, owned, group)
+    return _advance(member, member.epoch, epoch, target, owned, group)
 
 
-def _next(
+def _advance(
     member: StreamsGroupMember,
     own_epoch: int,
     epoch: int,
@@ -75,27 +75,27 @@ def _next(
     """Return the member after a step towards the target, as far as it is possible now."""
     process_id = member.process_id
 
-    def is_worked_on(subtopology: str, partition: int) -> bool:
-        return group.active_process(subtopology, partition) is not None or group.keeps(
-            process_id, subtopology, partition
-        )
+    def is_assigned(subtopology: str, partition: int) -> bool:
+        return group.active_process(
+            subtopology, partition
+        ) is not None or group.has_standby_or_warmup(process_id, subtopology, partition)
 
     def is_in_process(subtopology: str, partition: int) -> bool:
-        return group.active_process(subtopology, partition) == process_id or group.keeps(
-            process_id, subtopology, partition
-        )
+        return group.active_process(
+            subtopology, partition
+        ) == process_id or group.has_standby_or_warmup(process_id, subtopology, partition)
 
     had = member.assigned
-    active = _active_step(had.active, target.active, epoch, is_worked_on)
+    active = _active_step(had.active, target.active, epoch, is_assigned)
     standby = _step(had.standby, target.standby, is_in_process)
     warmup = _step(had.warmup, target.warmup, is_in_process)
     revoking = TasksTupleWithEpochs(active[1], standby[1], warmup[1])
     if not revoking.is_empty and (owned is None or owned.has_any(revoking)):
         kept = TasksTupleWithEpochs(active[0], standby[0], warmup[0])
-        return _changed(member, own_epoch, StreamsMemberState.UNREVOKED, kept, revoking)
+        return _with_assignment(member, own_epoch, StreamsMemberState.UNREVOKED, kept, revoking)
     waits = active[3] or standby[3] or warmup[3]
     state = StreamsMemberState.UNRELEASED if waits else StreamsMemberState.STABLE
-    return _changed(
+    return _with_assignment(
         member, epoch, state, TasksTupleWithEpochs(active[2], standby[2], warmup[2]), NOTHING
     )
 
@@ -113,15 +113,19 @@ def _active_step(
     revoked: dict[str, dict[int, int]] = {}
     for subtopology, tasks in had.items():
         wanted = target.get(subtopology, frozenset())
-        _put(kept, subtopology, {each: tasks[each] for each in tasks if each in wanted})
-        _put(revoked, subtopology, {each: tasks[each] for each in tasks if each not in wanted})
+        _put_unless_empty(
+            kept, subtopology, {each: tasks[each] for each in tasks if each in wanted}
+        )
+        _put_unless_empty(
+            revoked, subtopology, {each: tasks[each] for each in tasks if each not in wanted}
+        )
     after, waits = dict(kept), False
     for subtopology, wanted in target.items():
         known = kept.get(subtopology, {})
         new = [each for each in sorted(wanted) if each not in known]
         free = [each for each in new if not is_taken(subtopology, each)]
         waits = waits or len(free) < len(new)
-        _put(after, subtopology, known | dict.fromkeys(free, epoch))
+        _put_unless_empty(after, subtopology, known | dict.fromkeys(free, epoch))
     return kept, revoked, after, waits
 
 
@@ -136,7 +140,7 @@ def _without_epochs(tasks: ActiveTasks) -> Tasks:
     return {each: frozenset(partitions) for each, partitions in tasks.items()} or NO_TASKS
 
 
-def _changed(
+def _with_assignment(
     member: StreamsGroupMember,
     epoch: int,
     state: StreamsMemberState,
@@ -153,6 +157,8 @@ def _changed(
     )
 
 
-def _put(into: dict[str, dict[int, int]], subtopology: str, tasks: dict[int, int]) -> None:
+def _put_unless_empty(
+    into: dict[str, dict[int, int]], subtopology: str, tasks: dict[int, int]
+) -> None:
     if tasks:
         into[subtopology] = tasks

@@ -38,7 +38,7 @@ from .group import (
     Tasks,
     TasksTuple,
     TasksTupleWithEpochs,
-    frozen,
+    freeze_tasks,
 )
 from .topology import StreamsTopology
 
@@ -102,7 +102,7 @@ def _put_target(
 ) -> None:
     group.targets[key.member_id] = TasksTuple(
         *(
-            frozen((row.subtopology_id, row.partitions) for row in rows)
+            freeze_tasks((row.subtopology_id, row.partitions) for row in rows)
             for rows in (value.active_tasks, value.standby_tasks, value.warmup_tasks)
         )
     )
@@ -128,13 +128,13 @@ def _put_current(
             state=state,
             assigned=TasksTupleWithEpochs(
                 _active(value.active_tasks, epoch),
-                _copies(value.standby_tasks),
-                _copies(value.warmup_tasks),
+                _tasks(value.standby_tasks),
+                _tasks(value.warmup_tasks),
             ),
             revoking=TasksTupleWithEpochs(
                 _active(value.active_tasks_pending_revocation, epoch),
-                _copies(value.standby_tasks_pending_revocation),
-                _copies(value.warmup_tasks_pending_revocation),
+                _tasks(value.standby_tasks_pending_revocation),
+                _tasks(value.warmup_tasks_pending_revocation),
             ),
         )
     )
@@ -161,8 +161,8 @@ def _active(rows: _Rows, epoch: int) -> ActiveTasks:
     return found or NO_ACTIVE_TASKS
 
 
-def _copies(rows: _Rows) -> Tasks:
-    return frozen((row.subtopology_id, row.partitions) for row in rows)
+def _tasks(rows: _Rows) -> Tasks:
+    return freeze_tasks((row.subtopology_id, row.partitions) for row in rows)
 
 
 def _put_topology(group: StreamsGroup, key: object, value: StreamsGroupTopologyValue) -> None:

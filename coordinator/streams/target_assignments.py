@@ -1,9 +1,9 @@
 """Group epochs and target assignments of streams groups (KIP-1071).
 
-A step changes one member. It bumps the group epoch if the member, the topics, or the group configs
-require a new assignment. A target is then computed for the new epoch, unless the initial rebalance
-delay or the assignment interval has not passed. For many tasks, the work is done in the background,
-and the members get the result with later heartbeats.
+A step changes one member. A step bumps the group epoch if the member, the topics, or the group
+configs require a new assignment. The target for the new epoch is computed at once, or after the
+initial rebalance delay or the assignment interval. For many tasks, the work is done in the
+background, and the members get the result with later heartbeats.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class StreamsTargetAssignments:
 
     # -- the topology
 
-    def take_topology(self, step: StreamsStep, sent: RequestTopology | None) -> None:
-        """Store the topology of the first member, and compare later ones with it.
+    def store_topology(self, step: StreamsStep, sent: RequestTopology | None) -> None:
+        """Store the topology of the first member, and compare it with the topology of later members.
 
         Raises:
             KafkaError: INVALID_REQUEST, if the topology has changed.
@@ -212,7 +212,7 @@ class StreamsTargetAssignments:
             return group.assignment_epoch, NO_TARGET
         if step.epoch <= group.assignment_epoch or group.is_assigning:
             return group.assignment_epoch, known
-        if is_too_young(group, now, settings):
+        if is_within_assignment_interval(group, now, settings):
             step.add_status(
                 ASSIGNMENT_DELAYED,
                 "Assignment delayed due to the configured assignment interval.",
@@ -220,12 +220,12 @@ class StreamsTargetAssignments:
             return group.assignment_epoch, known
         assert step.configured is not None
         members = step.members()
-        if _size(step.configured, len(members)) > SYNCHRONOUS_WORK_MAX:
+        if _work_size(step.configured, len(members)) > SYNCHRONOUS_WORK_MAX:
             step.work = self.compute_in_background(group.id, now)
             return group.assignment_epoch, known
         standbys = settings.standby_replicas
-        targets = run_to_end(_targets(group, members, step.configured, standbys))
-        step.records += _changed(group, targets.items())
+        targets = run_to_end(_compute_targets(group, members, step.configured, standbys))
+        step.records += _changed_target_records(group, targets.items())
         step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
         step.assignment_epoch = step.epoch
         return step.epoch, targets[step.member.id]
@@ -239,37 +239,39 @@ class StreamsTargetAssignments:
         epoch = group.epoch
         standbys = int(group.assignment_configs.get(STANDBY_REPLICAS, "0"))
         members = tuple(group.members.values())
-        targets = yield from _targets(group, members, group.configured, standbys)
+        targets = yield from _compute_targets(group, members, group.configured, standbys)
         changed = iter(targets.items())
-        while some := list(islice(changed, RECORDS_AT_ONCE)):
+        while batch := list(islice(changed, RECORDS_AT_ONCE)):
             result: Result[None] = Result()
-            left = [each for each in some if each[0] in group.members]
-            result.records = _changed(group, left)
-            result.on_failure = _cancel(group)
+            left = [each for each in batch if each[0] in group.members]
+            result.records = _changed_target_records(group, left)
+            result.on_failure = _cancel_on_failure(group)
             yield result if result.records else None
             if self._state.streams_group(group_id) is not group or not group.is_assigning:
                 return
         group.is_assigning = False
         result = Result()
         result.records.append(assignment_record(group_id, epoch, now.log_ms))
-        result.on_failure = _cancel(group)
+        result.on_failure = _cancel_on_failure(group)
         yield result
 
 
-def is_too_young(group: StreamsGroup, now: Now, settings: StreamsGroupSettings) -> bool:
+def is_within_assignment_interval(
+    group: StreamsGroup, now: Now, settings: StreamsGroupSettings
+) -> bool:
     """Return True if the assignment interval has not passed yet."""
     wait_ms = group.assigned_at_ms + settings.assignment_interval_ms - now.log_ms
     return bool(group.assigned_at_ms) and 0 < wait_ms <= settings.assignment_interval_ms
 
 
-def _size(configured: ConfiguredTopology, members: int) -> int:
+def _work_size(configured: ConfiguredTopology, members: int) -> int:
     """Return the amount of work for an assignment."""
     if not configured.is_ready:
         return members
     return members + sum(each.tasks for each in (configured.subtopologies or {}).values())
 
 
-def _targets(
+def _compute_targets(
     group: StreamsGroup,
     members: Iterable[StreamsGroupMember],
     configured: ConfiguredTopology,
@@ -287,7 +289,7 @@ def _targets(
     return (yield from assign_tasks(known, configured.subtopologies, standby_replicas))
 
 
-def _changed(
+def _changed_target_records(
     group: StreamsGroup, targets: Iterable[tuple[str, TasksTuple]]
 ) -> list[CoordinatorRecord]:
     """Return the records of the targets that have changed."""
@@ -298,7 +300,7 @@ def _changed(
     ]
 
 
-def _cancel(group: StreamsGroup) -> Callable[..., Result[None]]:
+def _cancel_on_failure(group: StreamsGroup) -> Callable[..., Result[None]]:
     def stop(code: object, now: Now) -> Result[None]:
         group.is_assigning = False  # the next heartbeat restarts the computation
         return Result()

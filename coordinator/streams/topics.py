@@ -103,17 +103,17 @@ def configure(topology: StreamsTopology, count_of: CountOf) -> ConfiguredTopolog
         counts = _Counts(topology, count_of)
         counts.decide()
         subtopologies = {
-            each: counts.configured(topology.subtopologies[each])
+            each: counts.configure_subtopology(topology.subtopologies[each])
             for each in sorted(topology.subtopologies)
         }
-        missing = _missing(topology, subtopologies, count_of)
-    except _InvalidTopics as wrong:
-        return ConfiguredTopology(topology.epoch, None, {}, wrong.problem)
+        missing = _missing_topics(topology, subtopologies, count_of)
+    except _InvalidTopics as error:
+        return ConfiguredTopology(topology.epoch, None, {}, error.problem)
     if sum(each.tasks for each in subtopologies.values()) > TASKS_MAX:
         _invalid(f"A group may have at most {TASKS_MAX} tasks.")
     problem = None
     if missing:
-        detail = f"Internal topics are missing: {_some(missing)}"
+        detail = f"Internal topics are missing: {_join_names(missing)}"
         problem = Problem(MISSING_INTERNAL_TOPICS, detail)
     return ConfiguredTopology(topology.epoch, subtopologies, missing, problem)
 
@@ -122,7 +122,9 @@ def _check_sources(topology: StreamsTopology, count_of: CountOf) -> None:
     wanted = {name for each in topology.subtopologies.values() for name in each.source_topics}
     missing = sorted(name for name in wanted if count_of(name) is None)
     if missing:
-        raise _InvalidTopics(MISSING_SOURCE_TOPICS, f"Source topics {_some(missing)} are missing.")
+        raise _InvalidTopics(
+            MISSING_SOURCE_TOPICS, f"Source topics {_join_names(missing)} are missing."
+        )
 
 
 class _Counts:
@@ -174,16 +176,18 @@ class _Counts:
                 readers.setdefault(topic.name, []).append(place)
         waiting = [(0, place) for place in range(len(self._subtopologies))]
         while waiting:
-            turn, place = heapq.heappop(waiting)
+            pass_number, place = heapq.heappop(waiting)
             subtopology = self._subtopologies[place]
             new = [topic for topic in subtopology.repartition_sink_topics if topic not in counts]
-            most = self._most(subtopology, counts) if new else None
+            most = self._largest_source_count(subtopology, counts) if new else None
             if most is None:
                 continue
             for name in new:
                 counts[name] = most
                 for reader in readers.get(name, ()):
-                    heapq.heappush(waiting, (turn if reader > place else turn + 1, reader))
+                    heapq.heappush(
+                        waiting, (pass_number if reader > place else pass_number + 1, reader)
+                    )
         for subtopology in self._subtopologies:
             if any(topic not in counts for topic in subtopology.repartition_sink_topics):
                 _invalid(
@@ -192,7 +196,9 @@ class _Counts:
                 )
         return counts
 
-    def _most(self, subtopology: Subtopology, counts: Mapping[str, int]) -> int | None:
+    def _largest_source_count(
+        self, subtopology: Subtopology, counts: Mapping[str, int]
+    ) -> int | None:
         known = [counts.get(topic.name) for topic in subtopology.repartition_source_topics]
         known += [self._count_of(topic) for topic in subtopology.source_topics]
         return max((count for count in known if count is not None), default=None)
@@ -207,14 +213,14 @@ class _Counts:
                 for index in group.repartition_source_topics
             }
             if topics:
-                self._enforce(topics)
+                self._unify_counts(topics)
 
-    def _enforce(self, topics: Collection[str]) -> None:
+    def _unify_counts(self, topics: Collection[str]) -> None:
         """Give the repartition topics of a copartition group the same partition count."""
         own = {t: self._count(t) for t in topics if t in self._fixed or t in self._flexible}
         others = {topic: self._count(topic) for topic in topics if topic not in own}
         if others:
-            count = _same(others)
+            count = _common_count(others)
         elif self._fixed:
             count = self._fixed_count(own)
         else:
@@ -237,12 +243,12 @@ class _Counts:
         """Return the common count of all repartition topics with a fixed count, as in Kafka."""
         counts = {self._count(topic) for topic in self._fixed}
         if len(counts) > 1:
-            raise _InvalidTopics(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(own))
+            raise _InvalidTopics(INCORRECTLY_PARTITIONED_TOPICS, _describe_mismatch(own))
         return counts.pop()
 
     # -- result
 
-    def configured(self, subtopology: Subtopology) -> ConfiguredSubtopology:
+    def configure_subtopology(self, subtopology: Subtopology) -> ConfiguredSubtopology:
         """Return a subtopology with all counts."""
         tasks = max(map(self._count, sources_of(subtopology)))
         if tasks <= 0:
@@ -271,13 +277,13 @@ class _Counts:
         return tuple(found[name] for name in sorted(found))
 
 
-def _missing(
+def _missing_topics(
     topology: StreamsTopology, subtopologies: Mapping[str, ConfiguredSubtopology], count_of: CountOf
 ) -> dict[str, ConfiguredInternalTopic]:
     """Return the internal topics that do not exist.
 
     Raises:
-        _Wrong: An existing topic has a different partition count.
+        _InvalidTopics: An existing topic has a different partition count.
     """
     missing: dict[str, ConfiguredInternalTopic] = {}
     for each in subtopologies.values():
@@ -298,19 +304,19 @@ def _missing(
     return missing
 
 
-def _same(counts: Mapping[str, int]) -> int:
+def _common_count(counts: Mapping[str, int]) -> int:
     found = set(counts.values())
     if len(found) > 1:
-        raise _InvalidTopics(INCORRECTLY_PARTITIONED_TOPICS, _not_the_same(counts))
+        raise _InvalidTopics(INCORRECTLY_PARTITIONED_TOPICS, _describe_mismatch(counts))
     return found.pop()
 
 
-def _not_the_same(counts: Mapping[str, int]) -> str:
-    words = ", ".join(f"{topic}={counts[topic]}" for topic in sorted(counts))
-    return f"Following topics do not have the same number of partitions: [{{{words}}}]"
+def _describe_mismatch(counts: Mapping[str, int]) -> str:
+    pairs = ", ".join(f"{topic}={counts[topic]}" for topic in sorted(counts))
+    return f"Following topics do not have the same number of partitions: [{{{pairs}}}]"
 
 
-def _some(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     shown = sorted(names)
     more = len(shown) - NAMES_SHOWN
     return ", ".join(shown[:NAMES_SHOWN]) + (f" and {more} additional topics" if more > 0 else "")

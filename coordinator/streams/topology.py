@@ -106,7 +106,7 @@ def check_topology(sent: Request.Topology) -> None:
     Raises:
         KafkaError: The topology is invalid.
     """
-    if sum(map(_rows, sent.subtopologies)) > ROWS_MAX:
+    if sum(map(_count_rows, sent.subtopologies)) > ROWS_MAX:
         _invalid(f"A topology may have at most {ROWS_MAX} topics, configs and copartition indexes.")
     if sent.epoch < 0:
         _invalid("Topology epoch must be non-negative.")
@@ -131,7 +131,7 @@ def check_topology(sent: Request.Topology) -> None:
                     )
 
 
-def _rows(sent: Request.Subtopology) -> int:
+def _count_rows(sent: Request.Subtopology) -> int:
     internal = (*sent.state_changelog_topics, *sent.repartition_source_topics)
     copartitioned = sum(
         1 + len(each.source_topics) + len(each.repartition_source_topics)

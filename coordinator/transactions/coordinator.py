@@ -63,7 +63,6 @@ from .transaction import (
     to_value,
 )
 
-VALUE_VERSION = 1
 
 # Delay before an abort that could not be stored is retried.
 RETRY_BACKOFF_MS = 1_000
@@ -120,12 +119,12 @@ class TransactionCoordinator:
         """State of all transactional IDs, by transactional ID."""
         return self._transactions
 
-    def wants_producer_id(self, transactional_id: str) -> bool:
+    def needs_producer_id(self, transactional_id: str) -> bool:
         """Return True if the next operation may need a new producer ID."""
         known = self._transactions.get(transactional_id)
         return known is None or known.is_exhausted
 
-    # -- a producer begins
+    # -- InitProducerId
 
     def init_producer_id(
         self, request: InitProducerIdRequest, new_id: int, now: Now, host: str
@@ -134,7 +133,7 @@ class TransactionCoordinator:
 
         Args:
             request: The request.
-            new_id: An unused producer ID, if `wants_producer_id` returned True.
+            new_id: An unused producer ID, if `needs_producer_id` returned True.
             now: Current time.
             host: Address of the client.
 
@@ -145,26 +144,26 @@ class TransactionCoordinator:
         transactional_id = request.transactional_id
         code = self._check_init(request)
         if code or transactional_id is None:
-            return Result(_no_producer(code))
+            return Result(_init_error_response(code))
         known = self._transactions.get(transactional_id)
         if known is None:
             if not self._memory.permits(transactional_id_bytes(transactional_id), host):
-                return Result(_no_producer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+                return Result(_init_error_response(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             self._newest = transactional_id, host
             known = TransactionMetadata(new_id, request.transaction_timeout_ms, now.log_ms)
-        given = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
-        if given is not None and not _may_continue(known, request.producer_id, given):
-            return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
+        sent_epoch = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
+        if sent_epoch is not None and not _may_continue(known, request.producer_id, sent_epoch):
+            return Result(_init_error_response(ErrorCode.PRODUCER_FENCED))
         if known.state.is_prepared:
-            return Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
+            return Result(_init_error_response(ErrorCode.CONCURRENT_TRANSACTIONS))
         if known.state is ONGOING:
             # The client retries and then gets an epoch that no other client was given.
             cause = "another producer initialized the transactional ID"
-            result = Result(_no_producer(ErrorCode.CONCURRENT_TRANSACTIONS))
+            result = Result(_init_error_response(ErrorCode.CONCURRENT_TRANSACTIONS))
             self._abort(transactional_id, known, cause, now, result)
-            result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
+            result.on_failure = lambda code, now: Result(_init_error_response(append_error(code)))
             return result
-        return self._begin(transactional_id, known, given, request, new_id, now)
+        return self._begin(transactional_id, known, sent_epoch, request, new_id, now)
 
     def _check_init(self, request: InitProducerIdRequest) -> ErrorCode:
         if not request.transactional_id:
@@ -179,25 +178,25 @@ class TransactionCoordinator:
         self,
         transactional_id: str,
         known: TransactionMetadata,
-        given: int | None,
+        sent_epoch: int | None,
         request: InitProducerIdRequest,
         new_id: int,
         now: Now,
     ) -> Result[InitProducerIdResponse]:
         """Assign the next epoch, or the first epoch of a new producer ID."""
         if known.epoch == NO_PRODUCER_EPOCH:
-            given = None  # no producer uses the transactional ID
+            sent_epoch = None  # no producer uses the transactional ID
         is_retry = False
-        if given not in (None, known.epoch):
-            is_retry = given == self._epochs_before.get(transactional_id)
+        if sent_epoch not in (None, known.epoch):
+            is_retry = sent_epoch == self._epochs_before.get(transactional_id)
             if not is_retry:
-                return Result(_no_producer(ErrorCode.PRODUCER_FENCED))
+                return Result(_init_error_response(ErrorCode.PRODUCER_FENCED))
         producer_id, epoch = known.producer_id, known.epoch + 1
         if is_retry and known.epoch <= LAST_EPOCH_GIVEN:
             epoch = known.epoch  # the first response was lost
         elif known.is_exhausted:
             producer_id, epoch = new_id, 0
-        begun = TransactionMetadata(
+        initialized = TransactionMetadata(
             producer_id=producer_id,
             epoch=epoch,
             previous_producer_id=known.producer_id
@@ -207,9 +206,11 @@ class TransactionCoordinator:
             updated_ms=now.log_ms,
         )
         result = Result(InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch))
-        self._store(transactional_id, begun, now, result, cause="a producer was initialized")
-        self._epochs_before[transactional_id] = NO_PRODUCER_EPOCH if given is None else given
-        result.on_failure = lambda code, now: Result(_no_producer(append_error(code)))
+        self._store(transactional_id, initialized, now, result, cause="a producer was initialized")
+        self._epochs_before[transactional_id] = (
+            NO_PRODUCER_EPOCH if sent_epoch is None else sent_epoch
+        )
+        result.on_failure = lambda code, now: Result(_init_error_response(append_error(code)))
         return result
 
     # -- partitions
@@ -262,7 +263,7 @@ class TransactionCoordinator:
             return code
         return ErrorCode.NONE if partition in known.partitions else ErrorCode.TRANSACTION_ABORTABLE
 
-    # -- ends
+    # -- EndTxn and aborts
 
     def end(
         self,
@@ -283,29 +284,29 @@ class TransactionCoordinator:
             transactional_id: Transactional ID of the producer.
             producer_id: Producer ID of the request.
             epoch: Producer epoch of the request.
-            new_id: An unused producer ID, if `wants_producer_id` returned True.
+            new_id: An unused producer ID, if `needs_producer_id` returned True.
             now: Current time.
             commit: True to commit, False to abort.
             second_protocol: True if the request version uses TV2.
         """
         if not transactional_id:
-            return Result(_not_ended(ErrorCode.INVALID_REQUEST))
+            return Result(_end_error_response(ErrorCode.INVALID_REQUEST))
         known = self._transactions.get(transactional_id)
         if known is None:
-            return Result(_not_ended(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
+            return Result(_end_error_response(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         if not second_protocol:
             code = _check_end(known, producer_id, epoch, commit)
             if code or known.state is not ONGOING:
-                return Result(_not_ended(code))
-            # Markers have the epoch of the transaction that they end, whatever added its
-            # partitions.
+                return Result(_end_error_response(code))
+            # The first protocol does not bump the epoch: the markers carry the current epoch,
+            # whichever protocol added the partitions.
             kept = replace(known, second_protocol=False)
             return self._prepare(transactional_id, kept, NO_PRODUCER_ID, commit, now)
         code, is_retry = _check_second_end(known, producer_id, epoch, commit)
         if code:
-            return Result(_not_ended(code))
+            return Result(_end_error_response(code))
         if is_retry and known.epoch <= LAST_EPOCH_GIVEN:
-            return Result(_ended(known))
+            return Result(_end_response(known))
         next_id = new_id if known.is_exhausted else NO_PRODUCER_ID
         self._epochs_before[transactional_id] = epoch
         raised = replace(
@@ -331,10 +332,10 @@ class TransactionCoordinator:
             next_producer_id=next_id,
             updated_ms=now.log_ms,
         )
-        result = Result(_ended(prepared.completed(now.log_ms)))
+        result = Result(_end_response(prepared.completed(now.log_ms)))
         cause = f"producer {'committed' if commit else 'aborted'} the transaction"
         self._store(transactional_id, prepared, now, result, cause=cause)
-        result.on_failure = lambda code, now: Result(_not_ended(append_error(code)))
+        result.on_failure = lambda code, now: Result(_end_error_response(append_error(code)))
         return result
 
     def abort(self, transactional_id: str, now: Now, *, cause: str) -> Result[None]:
@@ -433,9 +434,13 @@ class TransactionCoordinator:
         """Delete expired transactional IDs, in pieces."""
         for transactional_id in tuple(self._transactions):
             known = self._transactions.get(transactional_id)
-            yield self._expired(transactional_id, known, now) if known is not None else None
+            yield (
+                self._expire_transactional_id(transactional_id, known, now)
+                if known is not None
+                else None
+            )
 
-    def _expired(
+    def _expire_transactional_id(
         self, transactional_id: str, known: TransactionMetadata, now: Now
     ) -> Result[None] | None:
         """Return the tombstone of an expired transactional ID, or None if it has not expired."""
@@ -447,11 +452,11 @@ class TransactionCoordinator:
         result.on_failure = lambda code, now: Result()
         return result
 
-    def end_timeout(self, transactional_id: str, now: Now) -> None:
+    def expire_timeout(self, transactional_id: str, now: Now) -> None:
         """Expire the timeout of an open transaction at the next call of `due`."""
         self._timers.schedule(transactional_id, now.coordinator_ms)
 
-    # -- life
+    # -- records and life cycle
 
     def _store(
         self,
@@ -493,7 +498,7 @@ class TransactionCoordinator:
         self._prepared.pop(transactional_id, None)
         if value is None:
             if self._transactions.pop(transactional_id, None) is not None:
-                self._release(transactional_id)
+                self._release_memory(transactional_id)
             self._epochs_before.pop(transactional_id, None)
             return
         assert isinstance(value, TransactionLogValue)
@@ -502,18 +507,18 @@ class TransactionCoordinator:
         except ValueError as error:
             raise DecodeError(f"transactional ID {transactional_id!r}: {error}") from None
         if transactional_id not in self._transactions:
-            self._hold(transactional_id)
+            self._add_memory(transactional_id)
         self._transactions[transactional_id] = transaction
         if transaction.state.is_prepared:
             self._prepared[transactional_id] = None
 
-    def _hold(self, transactional_id: str) -> None:
+    def _add_memory(self, transactional_id: str) -> None:
         if self._newest is not None and self._newest[0] == transactional_id:
             self._hosts[transactional_id] = self._newest[1]
         host = self._hosts.get(transactional_id)
         self._memory.change(transactional_id_bytes(transactional_id), host)
 
-    def _release(self, transactional_id: str) -> None:
+    def _release_memory(self, transactional_id: str) -> None:
         host = self._hosts.pop(transactional_id, None)
         self._memory.change(-transactional_id_bytes(transactional_id), host)
 
@@ -532,7 +537,7 @@ class TransactionCoordinator:
     def on_unloaded(self) -> list[Answer]:
         """Release the memory of the coordinator. It has no pending requests."""
         for transactional_id in self._transactions:
-            self._release(transactional_id)
+            self._release_memory(transactional_id)
         self._memory = MemoryLimit()  # later changes no longer count for the node
         return []
 
@@ -604,23 +609,23 @@ def _check_second_end(
     )
     if known.producer_id != producer_id and not rotated:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING, False
-    again = rotated or known.epoch == epoch + 1
+    is_repeated = rotated or known.epoch == epoch + 1
     state = known.state
     if state in (EMPTY, ONGOING):
         is_valid = epoch == known.epoch
     elif state.is_prepared:
-        is_valid = again
+        is_valid = is_repeated
     else:
-        is_valid = again or epoch == known.epoch
+        is_valid = is_repeated or epoch == known.epoch
     if not is_valid:
         return ErrorCode.PRODUCER_FENCED, False
     if state is ONGOING:
         return ErrorCode.NONE, False
     if state is (PREPARE_COMMIT if commit else PREPARE_ABORT):
         return ErrorCode.CONCURRENT_TRANSACTIONS, False
-    if again and state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
+    if is_repeated and state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
         return ErrorCode.NONE, True
-    if not again and not commit:
+    if not is_repeated and not commit:
         return ErrorCode.NONE, False  # aborting an empty transaction bumps the epoch
     return ErrorCode.INVALID_TXN_STATE, False
 
@@ -629,17 +634,17 @@ def _key(transactional_id: str) -> TransactionLogKey:
     return TransactionLogKey(transactional_id=transactional_id)
 
 
-def _no_producer(code: ErrorCode) -> InitProducerIdResponse:
+def _init_error_response(code: ErrorCode) -> InitProducerIdResponse:
     return InitProducerIdResponse(
         error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
     )
 
 
-def _ended(transaction: TransactionMetadata) -> EndTxnResponse:
+def _end_response(transaction: TransactionMetadata) -> EndTxnResponse:
     return EndTxnResponse(producer_id=transaction.producer_id, producer_epoch=transaction.epoch)
 
 
-def _not_ended(code: ErrorCode) -> EndTxnResponse:
+def _end_error_response(code: ErrorCode) -> EndTxnResponse:
     return EndTxnResponse(
         error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
     )

@@ -567,9 +567,9 @@ class SharePartitionManager:
             if write.change is None:
                 delivery.move_start()
             elif outcome.code:
-                delivery.not_stored(write.change, self._now_ms())
+                delivery.undo_change(write.change, self._now_ms())
             else:
-                delivery.stored(write.change)
+                delivery.confirm_change(write.change)
             write.done.resolve(outcome)
         if outcome.code in FENCING or (share_partition.is_unused and not share_partition.writes):
             self.drop(share_partition)

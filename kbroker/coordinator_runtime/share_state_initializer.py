@@ -107,7 +107,9 @@ class ShareStateInitializer:
             for partitions, well in ((initialized, True), (not_initialized, False)):
                 if partitions and self._groups.serves(shard):
                     coordinator = shard.coordinator
-                    result = coordinator.share_states.made(states.group_id, partitions, well=well)
+                    result = coordinator.share_states.record_outcome(
+                        states.group_id, partitions, succeeded=well
+                    )
                     self._groups.run(shard, result)
         for share, error in islice(failed.items(), 1):
             text = f"share-partition states could not be initialized, for example {share.name}: {error}"

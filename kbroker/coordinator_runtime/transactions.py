@@ -155,7 +155,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         Raises:
             KafkaError: NOT_COORDINATOR, or no producer ID could be allocated.
         """
-        if not self.shard(transactional_id).coordinator.wants_producer_id(transactional_id):
+        if not self.shard(transactional_id).coordinator.needs_producer_id(transactional_id):
             return NO_PRODUCER_ID
         return await self.producer_ids.next()
 

@@ -374,7 +374,7 @@ async def _delete(
     if not groups.serves(shard):
         return ErrorCode.NOT_COORDINATOR
     done = [topic_id for topic_id in partitions if topic_id not in failed]
-    ended = shard.coordinator.share_offsets.deleted(group_id, done)
+    ended = shard.coordinator.share_offsets.record_deletion(group_id, done)
     outcome: ErrorCode | ShardPending | None = groups.run(shard, ended)
     code = await outcome_of(outcome)
     if code is None or code:

@@ -244,7 +244,7 @@ class StateOperations:
         shard: TransactionShard = open_transaction(self._nodes, transactional_id)
         service = coordinator_of_transactions(self.broker, transactional_id).transactions
         self.record_action("expired the transaction", transactional_id=transactional_id)
-        shard.coordinator.end_timeout(transactional_id, service.now())
+        shard.coordinator.expire_timeout(transactional_id, service.now())
         service.deadlines.run_due()
         await finish_prepared_transactions(self._nodes)
 

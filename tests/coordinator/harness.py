@@ -530,12 +530,14 @@ class Harness:
         row = self.coordinator.describe_share_group(group)
         return travel(ShareGroupDescribeResponse(groups=[row]), 1).groups[0]
 
-    def make_states(self, *, well: bool = True) -> list[StatesToInitialize]:
+    def make_states(self, *, succeeded: bool = True) -> list[StatesToInitialize]:
         """Complete all pending initialization requests, and return them."""
         requested, self.to_make = self.to_make, []
         for each in requested:
             self.settle(
-                self.coordinator.share_states.made(each.group_id, each.partitions, well=well)
+                self.coordinator.share_states.record_outcome(
+                    each.group_id, each.partitions, succeeded=succeeded
+                )
             )
         return requested
 

@@ -484,7 +484,7 @@ class Simulation:
         by_host: Counter[str | None] = Counter()
         for each in held:
             by_host[each.host] += each.size
-        must(limit._of_host == by_host, "sum of memory by host is wrong")
+        must(limit._used_by_host == by_host, "sum of memory by host is wrong")
 
     # -- healing
 

@@ -48,7 +48,14 @@ RARE = (
 )
 # Attributes of groups that no record contains.
 VOLATILE = {
-    *("_lacks", "configured", "confirmed", "described", "endpoint_epoch", "endpoint_rows"),
+    *(
+        "_lacks_partitions",
+        "configured",
+        "confirmed",
+        "described",
+        "endpoint_epoch",
+        "endpoint_rows",
+    ),
     *(
         "last_heartbeat_ms",
         "is_assigning",

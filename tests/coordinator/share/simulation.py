@@ -180,7 +180,7 @@ class ShareSimulation:
             self.h.to_make.pop()
             self.work["never made"] += 1
         else:
-            self.h.make_states(well=luck > 0.4)
+            self.h.make_states(succeeded=luck > 0.4)
             self.work["made" if luck > 0.4 else "not made"] += 1
 
     def operate(self) -> None:
@@ -196,12 +196,14 @@ class ShareSimulation:
             self.h.settle(result)
             if self.rng.random() < 0.8:
                 partitions = state_requests_of(result).partitions
-                self.h.settle(coordinator.share_states.made("g", partitions, well=True))
+                self.h.settle(
+                    coordinator.share_states.record_outcome("g", partitions, succeeded=True)
+                )
         else:
             result = coordinator.share_offsets.delete("g", {known[0]: name})
             self.h.settle(result)
             if self.rng.random() < 0.8:
-                self.h.settle(coordinator.share_offsets.deleted("g", [known[0]]))
+                self.h.settle(coordinator.share_offsets.record_deletion("g", [known[0]]))
         self.work["refused" if state_requests_of(result).error_code else "operated"] += 1
 
     def restart(self) -> None:

@@ -58,7 +58,7 @@ class Leader:
             Acknowledgement(f, l, [t] if isinstance(t, int) else t) for f, l, t in rows
         ]
         change = self.delivery.acknowledge(member, acknowledgements, self.now)
-        self.delivery.stored(change)
+        self.delivery.confirm_change(change)
 
     def rejection_code(
         self, *rows: tuple[int, int, int | list[int]], member: str = "a"
@@ -109,7 +109,7 @@ def test_records_with_pending_state_write_cannot_be_acquired() -> None:
     leader.take((0, 9))
     change = leader.delivery.acknowledge("a", [Acknowledgement(0, 9, [RELEASE])], 0)
     assert leader.take((0, 9), member="b") == []
-    leader.delivery.not_stored(change, 0)
+    leader.delivery.undo_change(change, 0)
     assert leader.runs() == [(0, 9, 1, 1, "a")]
     leader.acknowledge((0, 9, ACCEPT))
     assert leader.delivery.start_offset == 10
@@ -120,7 +120,7 @@ def test_lock_that_expired_during_failed_write_is_released() -> None:
     leader.take((0, 9))
     change = leader.delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0)
     assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
-    leader.delivery.not_stored(change, LOCK_MS)
+    leader.delivery.undo_change(change, LOCK_MS)
     assert leader.take((0, 9), member="b") == [(0, 9, 2)]
 
 
@@ -255,7 +255,7 @@ def test_leaving_member_releases_its_records() -> None:
     leader = Leader()
     leader.take((0, 4))
     leader.take((5, 9), member="b")
-    leader.delivery.stored(leader.delivery.release("a"))
+    leader.delivery.confirm_change(leader.delivery.release("a"))
     assert leader.runs() == [(0, 4, 0, 1, ""), (5, 9, 1, 1, "b")]
     assert leader.delivery.release("c").states == []
 
@@ -285,7 +285,9 @@ def deliveries_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_writes_are_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ShareDelivery, "not_stored", lambda self, change, now: self.stored(change))
+    patch.setattr(
+        ShareDelivery, "undo_change", lambda self, change, now: self.confirm_change(change)
+    )
 
 
 def gaps_are_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -316,8 +318,8 @@ def last_record_of_batch_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def ranges_without_last_offset(self: Any, first: int, last: int) -> Iterator[tuple[int, int]]:
         yield from real(self, first, max(first, last - 1))
 
-    real = share_acquiring._Acquiring._divided
-    patch.setattr(share_acquiring._Acquiring, "_divided", ranges_without_last_offset)
+    real = share_acquiring._Acquisition._split
+    patch.setattr(share_acquiring._Acquisition, "_split", ranges_without_last_offset)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_large_topic_is_initialized_in_parts() -> None:
 def test_failed_initialization_is_retried() -> None:
     h = harness()
     h.share_beat("a", 0)
-    h.make_states(well=False)
+    h.make_states(succeeded=False)
     assert requested_partitions(h) == {}
     h.share_beat("a", 2)
     assert requested_partitions(h) == ALL
@@ -56,6 +56,6 @@ def test_unexpected_initialization_result_is_ignored() -> None:
     h = initialized_group()
     before = list(h.log)
     topic_id = h.topics.id_of("audit") or UUID(int=0)
-    h.settle(h.coordinator.share_states.made("g", {topic_id: {0}}, well=True))
-    h.settle(h.coordinator.share_states.made("nothing", {topic_id: {0}}, well=True))
+    h.settle(h.coordinator.share_states.record_outcome("g", {topic_id: {0}}, succeeded=True))
+    h.settle(h.coordinator.share_states.record_outcome("nothing", {topic_id: {0}}, succeeded=True))
     assert h.log == before

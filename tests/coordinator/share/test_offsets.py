@@ -30,7 +30,11 @@ def test_offsets_of_missing_group_may_be_altered() -> None:
     result = h.coordinator.share_offsets.alter("g", topic_of(h, 1), h.now)
     h.settle(result)
     assert state_requests_of(result).epoch == 1
-    h.settle(h.coordinator.share_states.made("g", state_requests_of(result).partitions, well=True))
+    h.settle(
+        h.coordinator.share_states.record_outcome(
+            "g", state_requests_of(result).partitions, succeeded=True
+        )
+    )
     assert [share.partition for share in h.coordinator.share_offsets.partitions("g")] == [1]
     assert h.describe_share().group_state == "Empty"
     h.share_beat("a", 0)
@@ -60,7 +64,7 @@ def test_deleting_offsets_removes_topic_from_group() -> None:
     assert state_requests_of(repeated).partitions == {topic_id: {0, 1, 2, 3}}, (
         "the deletion is not confirmed yet"
     )
-    h.settle(h.coordinator.share_offsets.deleted("g", [topic_id]))
+    h.settle(h.coordinator.share_offsets.record_deletion("g", [topic_id]))
     last = h.coordinator.share_offsets.delete("g", {topic_id: "orders"})
     assert not state_requests_of(last).partitions
 

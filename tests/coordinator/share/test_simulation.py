@@ -43,6 +43,8 @@ def test_missing_reassignment_is_detected(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_missing_retry_of_initialization_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share_making.ShareStateInitializations, "_is_late", lambda *anything: False)
+    monkeypatch.setattr(
+        share_making.ShareStateInitializations, "_must_repeat", lambda *anything: False
+    )
     with pytest.raises(Violation):
         run_all()

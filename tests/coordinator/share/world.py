@@ -226,9 +226,9 @@ class ShareWorld:
         if pending.change is None:
             self.delivery.move_start()
         elif is_stored:
-            self.delivery.stored(pending.change)
+            self.delivery.confirm_change(pending.change)
         else:
-            self.delivery.not_stored(pending.change, self.now)
+            self.delivery.undo_change(pending.change, self.now)
         for offset, type_ in pending.types_by_offset.items():
             self._complete(offset, type_, is_stored=is_stored)
 

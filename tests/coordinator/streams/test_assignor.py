@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.coordinator.common.target_assignments import run_to_end
 from kbroker.coordinator.streams.assignor import AssignmentMemberSpec, TaskTargets, assign_tasks
-from kbroker.coordinator.streams.group import NO_TARGET, TasksTuple, frozen
+from kbroker.coordinator.streams.group import NO_TARGET, TasksTuple, freeze_tasks
 from kbroker.coordinator.streams.topics import ConfiguredInternalTopic, ConfiguredSubtopology
 
 LOG = (ConfiguredInternalTopic("log", 1, 0, ()),)
@@ -82,14 +82,14 @@ def test_member_with_standby_takes_over_task() -> None:
     parts = {"0": part(2, stateful=True)}
     members = {"a": "p", "b": "q", "c": "r"}
     had = {
-        "a": TasksTuple(frozen([("0", [0])]), frozen([("0", [1])])),
-        "c": TasksTuple(frozen([("0", [1])])),
+        "a": TasksTuple(freeze_tasks([("0", [0])]), freeze_tasks([("0", [1])])),
+        "c": TasksTuple(freeze_tasks([("0", [1])])),
     }
     del members["c"]
     found = share(parts, members, had, standbys=1)
     assert found["a"].active["0"] == {0}
     assert found["b"].active["0"] == {1}, "the member with the standby has reached its quota"
-    found = share(parts, members, {"a": TasksTuple(standby=frozen([("0", [1])]))}, standbys=1)
+    found = share(parts, members, {"a": TasksTuple(standby=freeze_tasks([("0", [1])]))}, standbys=1)
     assert found["a"].active["0"] == {1}
     assert found["b"].active["0"] == {0}
 

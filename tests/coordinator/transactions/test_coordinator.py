@@ -199,9 +199,9 @@ def test_producer_id_of_unknown_transactional_id_is_ignored() -> None:
 def test_exhausted_epochs_require_new_producer_id() -> None:
     log = Log()
     log.init()
-    assert not log.coordinator.wants_producer_id("t")
+    assert not log.coordinator.needs_producer_id("t")
     log.skip_to_epoch(LAST_EPOCH_GIVEN)
-    assert log.coordinator.wants_producer_id("t")
+    assert log.coordinator.needs_producer_id("t")
     log.new_id = 500
     assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)
     assert producer_in(log.init(producer_id=101, epoch=LAST_EPOCH_GIVEN)) == (0, 501, 0)

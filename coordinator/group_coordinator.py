@@ -168,7 +168,7 @@ class GroupCoordinator:
     def join(
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
-        """Handle JoinGroup (versions 0-9). The response usually waits until all members have joined.
+        """Handle JoinGroup (versions 0-9). The response usually waits for the joins of all members.
 
         A modern group without members is treated as missing, see `delete_empty_modern_group`.
         """
@@ -387,7 +387,7 @@ class GroupCoordinator:
         return describe_share_group(self._state, self._topics, group_id)
 
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
-        """Handle one group of DeleteGroups (versions 0-2), in pieces. Each response is the group's row.
+        """Handle one group of DeleteGroups (versions 0-2) in pieces. Each response is the group's row.
 
         Process each piece before taking the next one, and stop after a piece that could not be
         stored. No other operation may use the group between two pieces.

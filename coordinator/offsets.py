@@ -25,7 +25,7 @@ from .classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from .classic.group_state import COMMIT_ERROR, EMPTY, PREPARING, STABLE
 from .classic.rebalance import Rebalances, add_deletion_event
 from .common.memory import group_bytes, offset_bytes
-from .common.offset_checks import CommitCheck, same_for_all
+from .common.offset_checks import CommitCheck, uniform_check
 from .common.pending import TopicPartition
 from .common.record import CoordinatorRecord
 from .common.records import offset_record, offset_tombstone
@@ -33,11 +33,11 @@ from .common.result import Now, Pieces, Result, append_error
 from .common.settings import GroupSettings
 from .common.topics import TopicNames
 from .common.version_adapters import (
-    commit_refused,
-    fetch_refused,
+    commit_error_response,
+    fetch_error_row,
     no_offset,
-    plain_commit,
-    transactional_response,
+    to_offset_commit,
+    to_txn_offset_commit_response,
 )
 from .consumer.group import ConsumerGroup
 from .consumer.offsets import committer_check, fetcher_error, transactional_committer_check
@@ -51,10 +51,11 @@ from .streams.offsets import (
 )
 from .tombstones import tombstones_of
 
+# Latest expiration time of an offset, in ms.
 FOR_EVER_MS = 2**63 - 1
 # First version of OffsetCommit and OffsetFetch that identifies topics by ID.
 FIRST_VERSION_OF_IDS = 10
-# Rows of a fetch per piece.
+# Rows of an OffsetFetch response to read per piece.
 ROWS_AT_ONCE = 16
 
 
@@ -91,8 +92,8 @@ class OffsetMetadataManager:
     def commit(
         self, request: OffsetCommitRequest, now: Now, version: int
     ) -> Result[OffsetCommitResponse]:
-        """Handle OffsetCommit 0-10 (0 acts as 1)."""
-        response, to_commit = self._read(request, by_id=version >= FIRST_VERSION_OF_IDS)
+        """Handle OffsetCommit (versions 0-10; version 0 acts as version 1)."""
+        response, to_commit = self._parse_commit(request, by_id=version >= FIRST_VERSION_OF_IDS)
         result = Result(response)
         if not to_commit:
             return result  # nothing to store, so the group is irrelevant
@@ -102,60 +103,60 @@ class OffsetMetadataManager:
         elif isinstance(group, StreamsGroup):
             check = streams_committer_check(group, request, version)
         elif isinstance(group, ShareGroup):
-            check = same_for_all(ErrorCode.GROUP_ID_NOT_FOUND)
+            check = uniform_check(ErrorCode.GROUP_ID_NOT_FOUND)
         else:
-            check = same_for_all(self._check_committer(group, request, now, version))
+            check = uniform_check(self._check_committer(group, request, now, version))
         result.records = self._records(request, to_commit, check, now)
         if result.records:
             # Only the member's session was extended, so there is nothing to undo.
             result.on_failure = lambda code, now: Result(
-                commit_refused(request, append_error(code))
+                commit_error_response(request, append_error(code))
             )
         return result
 
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
     ) -> Result[TxnOffsetCommitResponse]:
-        """Handle TxnOffsetCommit (versions 0-5): the offsets are pending until the transaction ends.
+        """Handle TxnOffsetCommit (versions 0-5). The offsets stay pending until the transaction ends.
 
         Args:
             request: The request.
             now: Current time.
             refusal: Error with which the transaction coordinator rejects the commit, or NONE.
         """
-        commit = plain_commit(request)
-        response, to_commit = self._read(commit, by_id=False)
+        commit = to_offset_commit(request)
+        response, to_commit = self._parse_commit(commit, by_id=False)
         result: Result[TxnOffsetCommitResponse] = Result()
         if to_commit:
             group = self._state.groups.get(request.group_id)
             if refusal:
-                check = same_for_all(refusal)
+                check = uniform_check(refusal)
             elif isinstance(group, ConsumerGroup):
                 check = transactional_committer_check(group, commit)
             elif isinstance(group, StreamsGroup):
                 check = streams_transactional_check(group, commit)
             elif isinstance(group, ShareGroup):
-                check = same_for_all(ErrorCode.GROUP_ID_NOT_FOUND)
+                check = uniform_check(ErrorCode.GROUP_ID_NOT_FOUND)
             else:
-                check = same_for_all(self._check_transactional_committer(group, commit))
+                check = uniform_check(self._check_transactional_committer(group, commit))
             result.records = self._records(commit, to_commit, check, now, request.producer_id)
-        result.response = transactional_response(response)
+        result.response = to_txn_offset_commit_response(response)
         if result.records:
             result.producer = (request.producer_id, request.producer_epoch)
             result.on_failure = lambda code, now: Result(
-                transactional_response(response, append_error(code))
+                to_txn_offset_commit_response(response, append_error(code))
             )
         return result
 
-    def _read(
+    def _parse_commit(
         self, request: OffsetCommitRequest, *, by_id: bool
     ) -> tuple[OffsetCommitResponse, list[_OffsetToCommit]]:
         """Return the response rows, and the offsets of partitions that exist."""
         to_commit: list[_OffsetToCommit] = []
-        topics = [self._read_topic(topic, by_id, to_commit) for topic in request.topics]
+        topics = [self._parse_topic(topic, by_id, to_commit) for topic in request.topics]
         return OffsetCommitResponse(topics=topics), to_commit
 
-    def _read_topic(
+    def _parse_topic(
         self, topic: OffsetCommitRequest.Topic, by_id: bool, to_commit: list[_OffsetToCommit]
     ) -> OffsetCommitResponse.Topic:
         """Return the topic's response rows, and add existing partitions to `to_commit`."""
@@ -232,19 +233,21 @@ class OffsetMetadataManager:
         As in Kafka, one partition with a stale epoch rejects the whole request. The memory limit of
         the node also rejects the whole request.
         """
-        refusal = check.of_all
-        taken = []
+        refusal = check.request_error
+        valid = []
         for item in to_commit:
             metadata = item.partition.committed_metadata or ""
             if len(metadata) > self._settings.offset_metadata_length_max:
                 item.row.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                taken.append((item, metadata))
-                code = check.of_one(item.topic, item.topic_id, item.partition.partition_index)
+                valid.append((item, metadata))
+                code = check.partition_error(
+                    item.topic, item.topic_id, item.partition.partition_index
+                )
                 refusal = refusal or code
         if not refusal:
-            values = [self._value(request, item, metadata, now) for item, metadata in taken]
-            topic_partitions = [(item.topic, item.partition.partition_index) for item, _ in taken]
+            values = [self._value(request, item, metadata, now) for item, metadata in valid]
+            topic_partitions = [(item.topic, item.partition.partition_index) for item, _ in valid]
             offsets = list(zip(topic_partitions, values, strict=True))
             growth = self._growth(request.group_id, offsets, producer_id)
             if self._state.memory.limits.offsets.permits(growth):
@@ -269,7 +272,7 @@ class OffsetMetadataManager:
             growth = 0 if pending.topic_partitions(group_id) else group_bytes(group_id)
             for topic_partition, value in offsets:
                 growth += offset_bytes(topic_partition[0], value)
-                growth -= pending.holds(producer_id, group_id, topic_partition)
+                growth -= pending.size_of(producer_id, group_id, topic_partition)
             return growth
         known = self._state.offsets.get(group_id, {})
         growth = 0 if known else group_bytes(group_id)
@@ -302,7 +305,7 @@ class OffsetMetadataManager:
     def fetch(
         self, request: OffsetFetchRequest.Group, version: int, *, require_stable: bool = False
     ) -> Generator[None, None, OffsetFetchResponse.Group]:
-        """Handle one group of OffsetFetch 0-10 (0 acts as 1).
+        """Handle one group of OffsetFetch (versions 0-10; version 0 acts as version 1).
 
         `version_adapters.groups_to_fetch` creates the group requests. The work is done in pieces
         because there may be many rows. Other requests may commit between two pieces. A missing
@@ -317,9 +320,9 @@ class OffsetMetadataManager:
         """
         group = self._state.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and (code := fetcher_error(group, request)):
-            return fetch_refused(request, code, version)
+            return fetch_error_row(request, code, version)
         if isinstance(group, StreamsGroup) and (code := streams_fetcher_error(group, request)):
-            return fetch_refused(request, code, version)
+            return fetch_error_row(request, code, version)
         offsets = self._state.offsets.get(request.group_id, {})
         unstable: Collection[TopicPartition] = ()
         if require_stable:
@@ -393,7 +396,7 @@ class OffsetMetadataManager:
     # -- delete
 
     def delete(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
-        """Handle OffsetDelete 0 (KIP-496). Offsets of subscribed topics are not deleted."""
+        """Handle OffsetDelete (KIP-496). Offsets of subscribed topics are not deleted."""
         if not request.group_id:
             return Result(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         group = self._state.committing_group(request.group_id)
@@ -440,9 +443,9 @@ class OffsetMetadataManager:
     def forget_topics(self, names: Collection[str]) -> Pieces:
         """Delete the offsets of deleted topics."""
         deleted = self._state.deleted_topics
-        is_going_on = deleted.any
+        is_running = deleted.any
         deleted.add(names)
-        return iter(()) if is_going_on else self._delete_offsets_of_deleted_topics()
+        return iter(()) if is_running else self._delete_offsets_of_deleted_topics()
 
     def _delete_offsets_of_deleted_topics(self) -> Pieces:
         for names in self._state.deleted_topics.rounds():
@@ -452,18 +455,18 @@ class OffsetMetadataManager:
         """Delete the offsets of topics that were deleted while no node led this shard."""
         return self._delete_stale_offsets(lambda name: True)
 
-    def _delete_stale_offsets(self, concerns: Callable[[str], bool]) -> Pieces:
-        """Delete the offsets of earlier topics whose name satisfies `concerns`."""
+    def _delete_stale_offsets(self, is_affected: Callable[[str], bool]) -> Pieces:
+        """Delete the offsets of earlier topics whose name satisfies `is_affected`."""
         for each in self._state.committing_groups():
             group_id = each.id
-            for topic_partitions in _some_at_once(self._state.topic_partitions(group_id)):
+            for topic_partitions in _in_pieces(self._state.topic_partitions(group_id)):
                 expired = [
                     topic_partition
                     for topic_partition in topic_partitions
-                    if concerns(topic_partition[0])
+                    if is_affected(topic_partition[0])
                     and self._has_only_stale_offsets(group_id, topic_partition)
                 ]
-                yield _tombstones(group_id, expired) if expired else None
+                yield _result_with_tombstones(group_id, expired) if expired else None
 
     def _has_only_stale_offsets(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Return True if all offsets of a group for a partition belong to an earlier topic."""
@@ -500,10 +503,10 @@ class OffsetMetadataManager:
             group = self._state.committing_group(group_id)
             if group is None:
                 continue  # the group was deleted in the meantime
-            for topic_partitions in _some_at_once(self._state.offsets.get(group_id, ())):
-                yield self._expired(group, topic_partitions, now)
+            for topic_partitions in _in_pieces(self._state.offsets.get(group_id, ())):
+                yield self._expire_offsets(group, topic_partitions, now)
 
-    def _expired(
+    def _expire_offsets(
         self, group: AnyGroup, topic_partitions: Collection[TopicPartition], now: Now
     ) -> Result[None] | None:
         """Return the tombstones of expired offsets, and of the group if nothing else remains."""
@@ -522,7 +525,7 @@ class OffsetMetadataManager:
         group_expired = has_nothing_left and _is_unused(group)
         if not expired and not group_expired:
             return None
-        result = _tombstones(group.id, expired)
+        result = _result_with_tombstones(group.id, expired)
         if group_expired:
             result.records += tombstones_of(group)
             add_deletion_event(group, "no members and no offsets are left", now, result)
@@ -568,12 +571,14 @@ def _has_member(request: OffsetCommitRequest) -> bool:
     return bool(request.member_id) or request.group_instance_id is not None
 
 
-def _tombstones(group_id: str, topic_partitions: Collection[TopicPartition]) -> Result[None]:
+def _result_with_tombstones(
+    group_id: str, topic_partitions: Collection[TopicPartition]
+) -> Result[None]:
     result: Result[None] = Result()
     result.records += [
         offset_tombstone(group_id, topic, index) for topic, index in topic_partitions
     ]
-    # Nothing has changed; the next expiration pass tries again.
+    # Nothing has changed: the next expiration pass tries again.
     result.on_failure = lambda code, now: Result()
     return result
 
@@ -587,10 +592,10 @@ def _row(partition: int, value: OffsetCommitValue) -> OffsetFetchResponse.Partit
     )
 
 
-def _some_at_once(topic_partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+def _in_pieces(topic_partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
     """Yield the current items of `topic_partitions` in pieces, with at least one (possibly empty) piece."""
     left = iter(tuple(topic_partitions))
-    some = list(islice(left, OFFSETS_AT_ONCE))
-    yield some
-    while some := list(islice(left, OFFSETS_AT_ONCE)):
-        yield some
+    piece = list(islice(left, OFFSETS_AT_ONCE))
+    yield piece
+    while piece := list(islice(left, OFFSETS_AT_ONCE)):
+        yield piece

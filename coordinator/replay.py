@@ -62,15 +62,15 @@ def replay_offset(
     group_id, topic_partition = key.group, (key.topic, key.partition)
     if value is None:
         state.pending_offsets.drop(group_id, topic_partition)
-        _forget(state, group_id, topic_partition)
+        _delete_offset(state, group_id, topic_partition)
     elif producer_id == NO_PRODUCER_ID:
         state.pending_offsets.supersede(group_id, topic_partition)
         _commit(state, group_id, topic_partition, value)
         state.deleted_topics.note_commit(group_id, topic_partition)
     else:
-        _finish_end(state, producer_id)
+        _finish_previous_end(state, producer_id)
         state.pending_offsets.add(producer_id, group_id, topic_partition, value)
-        state.begin_simple_group(group_id)
+        state.ensure_simple_group(group_id)
 
 
 def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> Iterator[int]:
@@ -82,24 +82,24 @@ def end_transaction(state: ShardState, producer_id: int, *, commit: bool) -> Ite
     Yields:
         The number of offsets processed in each piece.
     """
-    _finish_end(state, producer_id)
+    _finish_previous_end(state, producer_id)
     ended = state.pending_offsets.end(producer_id, commit=commit)
-    pieces = state.ending[producer_id] = _pieces(state, producer_id, ended)
+    pieces = state.ending[producer_id] = _apply_in_pieces(state, producer_id, ended)
     return pieces
 
 
-def _pieces(
+def _apply_in_pieces(
     state: ShardState, producer_id: int, ended: Iterator[CommittedOffset | None]
 ) -> Iterator[int]:
-    while some := list(islice(ended, OFFSETS_AT_ONCE)):
-        for each in filter(None, some):
+    while piece := list(islice(ended, OFFSETS_AT_ONCE)):
+        for each in filter(None, piece):
             _commit(state, each.group_id, each.topic_partition, each.value)
-        yield len(some)
+        yield len(piece)
     del state.ending[producer_id]
 
 
-def _finish_end(state: ShardState, producer_id: int) -> None:
-    """Finish the producer's pending marker, so that its new offsets are not mixed with old ones."""
+def _finish_previous_end(state: ShardState, producer_id: int) -> None:
+    """Finish the producer's previous marker, so that its new offsets do not become visible with it."""
     for _ in state.ending.get(producer_id, ()):
         pass
 
@@ -117,10 +117,10 @@ def _commit(
         size if before is None else size - offset_bytes(topic_partition[0], before)
     )
     offsets[topic_partition] = value
-    state.begin_simple_group(group_id)
+    state.ensure_simple_group(group_id)
 
 
-def _forget(state: ShardState, group_id: str, topic_partition: TopicPartition) -> None:
+def _delete_offset(state: ShardState, group_id: str, topic_partition: TopicPartition) -> None:
     offsets = state.offsets.get(group_id)
     if offsets is not None:
         value = offsets.pop(topic_partition, None)

@@ -88,22 +88,22 @@ class ShardState:
         groups = tuple(self.groups.values())
         return (group for group in groups if not isinstance(group, ShareGroup))
 
-    def begin(self, group: G) -> G:
+    def add_group(self, group: G) -> G:
         """Add a group, replacing an existing group of the same ID."""
         self.groups.pop(group.id, None)
         self.groups[group.id] = group
         return group
 
-    def end(self, group_id: str) -> None:
+    def remove_group(self, group_id: str) -> None:
         """Remove a modern group. Its remaining offsets then belong to a simple group."""
         del self.groups[group_id]
         if self.topic_partitions(group_id):
-            self.begin_simple_group(group_id)
+            self.ensure_simple_group(group_id)
 
-    def begin_simple_group(self, group_id: str) -> None:
-        """Create a simple group for offsets of an unknown group ID."""
+    def ensure_simple_group(self, group_id: str) -> None:
+        """Create a simple group for offsets, if no group of that ID exists."""
         if group_id not in self.groups:
-            group = self.begin(ClassicGroup(group_id, self.memory))
+            group = self.add_group(ClassicGroup(group_id, self.memory))
             group.stored = True
 
     def topic_partitions(self, group_id: str) -> Collection[TopicPartition]:

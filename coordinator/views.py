@@ -31,7 +31,7 @@ class MemberView(NamedTuple):
 
 
 class GroupView(NamedTuple):
-    """A group.
+    """State and members of a group.
 
     Attributes:
         state: State name of the protocol, Dead if the group does not exist.
@@ -48,15 +48,21 @@ def view_of(state: ShardState, topics: KnownTopics, group_id: str) -> GroupView:
         return GroupView(DEAD.value, [])
     members: list[MemberView]
     if isinstance(group, ClassicGroup):
-        members = [_view(each, _of_classic(each)) for each in group.members.values()]
+        members = [_member_view(each, _classic_partitions(each)) for each in group.members.values()]
     elif isinstance(group, StreamsGroup):
-        members = [_view(each, _of_streams(group, each, topics)) for each in group.members.values()]
+        members = [
+            _member_view(each, _active_task_partitions(group, each, topics))
+            for each in group.members.values()
+        ]
     else:
-        members = [_view(each, _of_consumer(each, topics)) for each in group.members.values()]
+        members = [
+            _member_view(each, _assigned_partitions(each, topics))
+            for each in group.members.values()
+        ]
     return GroupView(group.state.value, members)
 
 
-def _view(
+def _member_view(
     member: ClassicGroupMember | ConsumerGroupMember | StreamsGroupMember | ShareGroupMember,
     partitions: Iterator[TopicPartition],
 ) -> MemberView:
@@ -65,14 +71,14 @@ def _view(
     return MemberView(member.id, names, list(partitions))
 
 
-def _of_classic(member: ClassicGroupMember) -> Iterator[TopicPartition]:
+def _classic_partitions(member: ClassicGroupMember) -> Iterator[TopicPartition]:
     assignment = read_assignment(member.assignment) if member.assignment else None
     for topic in assignment.assigned_partitions if assignment else ():
         for partition in topic.partitions:
             yield topic.topic, partition
 
 
-def _of_consumer(
+def _assigned_partitions(
     member: ConsumerGroupMember | ShareGroupMember, topics: KnownTopics
 ) -> Iterator[TopicPartition]:
     for topic_id, partitions in member.assigned.items():
@@ -82,7 +88,7 @@ def _of_consumer(
                 yield name, partition
 
 
-def _of_streams(
+def _active_task_partitions(
     group: StreamsGroup, member: StreamsGroupMember, topics: KnownTopics
 ) -> Iterator[TopicPartition]:
     """Yield the source partitions of a member's active tasks.

@@ -44,7 +44,7 @@ Part: TypeAlias = Buffer | Sized
 # Maximum number of array elements of one message, over all its arrays.
 OBJECTS_MAX = 1_000_000
 
-# Array elements between two pauses of a generator: well below a millisecond.
+# Number of array elements that a generator processes between two pauses (well below 1 ms).
 SLICE_OBJECTS = 256
 
 # Suffix of the names of fields that contain error messages.
@@ -54,7 +54,7 @@ ERROR_MESSAGE = "error_message"
 ERROR_MESSAGE_BYTES_MAX = 4096
 
 # End of a truncated error message.
-CUT = b"..."
+TRUNCATION_MARK = b"..."
 
 # Records of at least this many bytes are passed on without a copy; smaller ones are copied.
 DETACHED_SIZE = 4096
@@ -336,7 +336,8 @@ class _Writer:
 class _Decoder(_Writer):
     """Generates `codec(buf, pos, end, left) -> (message, position after it, left)`.
 
-    `left` is the number of array elements that the message may still have.
+    `left` is the number of array elements that the message may still have. Each method that is
+    named after a type adds the code that decodes a value of this type.
     """
 
     error = DecodeError
@@ -432,7 +433,7 @@ class _Decoder(_Writer):
             self.array_field(field, target, nullable)
         elif isinstance(field.kind, str):
             self.scalar(field.kind, target, nullable, field.name)
-        elif field.marked(self.version):
+        elif field.has_null_marker(self.version):
             marker = self.local("n")
             self.read("b", marker)
             self.flush()
@@ -487,18 +488,18 @@ class _Decoder(_Writer):
 
     def array_field(self, field: Field, target: str, nullable: bool) -> None:
         n = self.length("i")
-        smallest = _smallest(field.kind, self.version, self.flexible)
+        min_size = _min_size(field.kind, self.version, self.flexible)
         if nullable:
             self.line(f"if {n} == -1:")
             self.line(f"    {target} = None")
             self.line("else:")
             self.indent += 1
         self.line(f"left -= {n}")
-        self.line(f"if {n} < 0 or left < 0 or {n} * {smallest} > end - pos:")
+        self.line(f"if {n} < 0 or left < 0 or {n} * {min_size} > end - pos:")
         self.line(f"    reject_count({field.name!r}, {n}, left)")
         if isinstance(field.kind, str) and len(field.kind) == 1:
             self.line(f"{target} = list(unpack_from(f'>{{{n}}}{field.kind}', buf, pos))")
-            self.line(f"pos += {n} * {smallest}")
+            self.line(f"pos += {n} * {min_size}")
         else:
             self.elements(field, target, n)
         if nullable:
@@ -556,8 +557,9 @@ class _Decoder(_Writer):
 class _Encoder(_Writer):
     """Generates `codec(message, out, parts)`.
 
-    `out` is the last bytearray in `parts`; large records are appended to `parts`, followed by a new
-    bytearray.
+    `out` is the last bytearray in `parts`. Large records are appended to `parts`, followed by a new
+    bytearray. Each method that is named after a type adds the code that encodes a value of this
+    type.
     """
 
     error = EncodeError
@@ -570,7 +572,7 @@ class _Encoder(_Writer):
             pack=struct.pack,
             BUFFERS=frozenset((bytes, bytearray, memoryview)),
             check_string=_check_string,
-            cut_message=_cut_message,
+            cut_message=_truncate_message,
         )
         self.lines.append("def codec(m, out, parts):")
         self.begin_slices()
@@ -641,7 +643,7 @@ class _Encoder(_Writer):
         elif isinstance(field.kind, str):
             self.scalar(field.kind, value, nullable)
         else:
-            self.struct(field.kind, value, field.marked(self.version))
+            self.struct(field.kind, value, field.has_null_marker(self.version))
 
     def struct(self, cls: type[Struct], value: str, nullable: bool) -> None:
         this = self.local("o")
@@ -765,7 +767,7 @@ class _Encoder(_Writer):
                 return f"{value} is not None"
             literal = type(default) in (bool, int, str, bytes)
             return f"{value} != {repr(default) if literal else self.name('default', default)}"
-        if field.marked(self.version):
+        if field.has_null_marker(self.version):
             return f"{value} is not None"
         unset = self.name("unset", field.kind())
         return f"{value} is not None and {value} != {unset}"
@@ -781,7 +783,7 @@ class _Encoder(_Writer):
         self.line(f"{outer} += {body}")
 
 
-def _smallest(kind: str | type[Struct], version: int, flexible: bool) -> int:
+def _min_size(kind: str | type[Struct], version: int, flexible: bool) -> int:
     """Return the minimum size in bytes of one array element of this type."""
     if isinstance(kind, str):
         if kind == "uuid":
@@ -798,24 +800,24 @@ def _smallest(kind: str | type[Struct], version: int, flexible: bool) -> int:
         elif not isinstance(field.kind, str) and field.nullable(version):
             size += 1
         else:
-            size += _smallest(field.kind, version, flexible)
+            size += _min_size(field.kind, version, flexible)
     return max(size, 1)
 
 
-def _reject(what: str, n: int) -> None:
-    raise DecodeError(f"{what}: length {n}")
+def _reject(name: str, n: int) -> None:
+    raise DecodeError(f"{name}: length {n}")
 
 
-def _reject_count(what: str, n: int, left: int) -> None:
+def _reject_count(name: str, n: int, left: int) -> None:
     if left < 0:
-        raise TooManyElementsError(f"{what}: with these {n} elements there are more than the limit")
-    raise DecodeError(f"{what}: {n} elements are more than the frame can hold")
+        raise TooManyElementsError(f"{name}: {n} more elements exceed the limit of the message")
+    raise DecodeError(f"{name}: {n} elements are more than the frame can hold")
 
 
-def _cut_message(text: bytes) -> bytes:
-    whole = text[: ERROR_MESSAGE_BYTES_MAX - len(CUT)].decode(errors="ignore")
-    return whole.encode() + CUT
+def _truncate_message(text: bytes) -> bytes:
+    whole = text[: ERROR_MESSAGE_BYTES_MAX - len(TRUNCATION_MARK)].decode(errors="ignore")
+    return whole.encode() + TRUNCATION_MARK
 
 
 def _check_string(n: int) -> None:
-    raise EncodeError(f"string of {n} bytes, at most {MAX_STRING_BYTES} travel")
+    raise EncodeError(f"string of {n} bytes exceeds the maximum of {MAX_STRING_BYTES}")

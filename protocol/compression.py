@@ -90,7 +90,7 @@ class _Output:
         if self.size + size > self.limit:
             raise OutputLimitError(f"decompresses to more than {self.limit} bytes")
 
-    def counted(self, chunk: bytes) -> bytes:
+    def count(self, chunk: bytes) -> bytes:
         """Count `chunk` and return it. Raises OutputLimitError."""
         self.reserve(len(chunk))
         self.size += len(chunk)
@@ -100,8 +100,8 @@ class _Output:
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """Compress `data` with a codec; `Codec.NONE` copies.
 
-    `level` is that of Kafka's `compression.*.level` (KIP-390): 1 to 9 or -1 for gzip, 1 to 17 for
-    lz4, -131072 to 22 for zstd; None is the default of the codec. Snappy has no levels.
+    `level` has the meaning of Kafka's `compression.*.level` (KIP-390): 1 to 9 or -1 for gzip, 1 to 17
+    for lz4, -131072 to 22 for zstd. None is the default of the codec. Snappy has no levels.
 
     Raises:
         ValueError: The codec is unknown.
@@ -230,7 +230,7 @@ def _gzip_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
             position += len(piece) - len(left)
             if not chunk and not member.eof and position == len(data):
                 raise DecompressionError("gzip stream is truncated")
-            yield output.counted(chunk)
+            yield output.count(chunk)
         if position == len(data):
             return
 
@@ -255,12 +255,12 @@ class _XerialStream:
         for start in range(0, whole, XERIAL_BLOCK_BYTES):
             self._add_block(self._left[start : start + XERIAL_BLOCK_BYTES])
         del self._left[:whole]
-        return self._taken()
+        return self._take_parts()
 
     def flush(self) -> bytes:
         if self._left:
             self._add_block(self._left)
-        return self._taken()
+        return self._take_parts()
 
     def _add_block(self, content: bytearray) -> None:
         import snappy
@@ -268,7 +268,7 @@ class _XerialStream:
         block = snappy.compress(bytes(content))
         self._parts += (_INT32.pack(len(block)), block)
 
-    def _taken(self) -> bytes:
+    def _take_parts(self) -> bytes:
         parts, self._parts = self._parts, []
         return b"".join(parts)
 
@@ -318,7 +318,7 @@ def _snappy_block(block: memoryview, output: _Output) -> bytes:
         raise DecompressionError(f"snappy block of {len(block)} bytes declares {declared}")
     output.reserve(declared)
     try:
-        return output.counted(snappy.decompress(block))
+        return output.count(snappy.decompress(block))
     except snappy.UncompressError:
         raise DecompressionError("snappy block is damaged or truncated") from None
 
@@ -386,7 +386,7 @@ def _lz4_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
             position += consumed
             if not chunk and not ended and (position == len(data) or not consumed):
                 raise DecompressionError("lz4 frame is truncated")
-            yield output.counted(chunk)
+            yield output.count(chunk)
         if position == len(data):
             return
 
@@ -412,7 +412,7 @@ def _zstd_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
         reader = decompressor.stream_reader(frame)
         try:
             while chunk := reader.read(CHUNK_BYTES):
-                yield output.counted(chunk)
+                yield output.count(chunk)
         except zstandard.ZstdError as error:
             raise DecompressionError(f"zstd frame is damaged: {error}") from None
 

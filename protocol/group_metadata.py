@@ -51,7 +51,7 @@ class OffsetCommitValue:
     metadata: str
     commit_timestamp: Int64
     expire_timestamp: Int64 = wire(since=1, until=1, default=-1)
-    """Set by a commit with its own retention time (OffsetCommit 2 to 4), in version 1."""
+    """Only in version 1: expiration of a commit with its own retention time (OffsetCommit 2 to 4)."""
     topic_id: Uuid = wire(since=4, tag=0, default=ZERO_UUID)
 
 
@@ -141,7 +141,7 @@ encode_key, decode_key = KINDS.encode_key, KINDS.decode_key
 
 # -- data that consumers exchange
 
-_FORM_FOR_ALL = 0
+_COMMON_VERSION = 0
 _NEWEST_SUBSCRIPTION = 3
 
 
@@ -189,28 +189,28 @@ class Assignment:
 
 def write_subscription(topics: Iterable[str]) -> bytes:
     """Encode the subscription of a member without partitions, for clients of all versions."""
-    return encode_versioned(Subscription(topics=list(topics), user_data=None), _FORM_FOR_ALL)
+    return encode_versioned(Subscription(topics=list(topics), user_data=None), _COMMON_VERSION)
 
 
-def write_assignment(partitions: Iterable[tuple[str, int]], said: Buffer = b"") -> bytes:
+def write_assignment(partitions: Iterable[tuple[str, int]], subscription: Buffer = b"") -> bytes:
     """Encode the assignment of a member, in a version that all clients read.
 
     Args:
         partitions: Topic names and partition numbers.
-        said: Subscription of the member; the assignment gets its version number. The format is the
-            same in all versions.
+        subscription: Subscription of the member. The assignment gets the version number of the
+        subscription, because the format is the same in all versions.
     """
     indexes: dict[str, list[int]] = {}
     for topic, index in partitions:
         indexes.setdefault(topic, []).append(index)
     rows = [TopicPartitions(topic=name, partitions=found) for name, found in indexes.items()]
     assignment = Assignment(assigned_partitions=rows, user_data=None)
-    form = encode_versioned(assignment, _FORM_FOR_ALL)
+    encoded = encode_versioned(assignment, _COMMON_VERSION)
     try:
-        version = min(version_of(said), _NEWEST_SUBSCRIPTION)
+        version = min(version_of(subscription), _NEWEST_SUBSCRIPTION)
     except DecodeError:
-        return form
-    return version.to_bytes(VERSION_SIZE, "big") + form[VERSION_SIZE:]
+        return encoded
+    return version.to_bytes(VERSION_SIZE, "big") + encoded[VERSION_SIZE:]
 
 
 def read_subscription(metadata: Buffer) -> Subscription | None:
@@ -220,7 +220,7 @@ def read_subscription(metadata: Buffer) -> Subscription | None:
     as version 0, as in Kafka: newer versions only add fields at the end, and some clients omit the
     last fields of their version.
     """
-    return _tolerant(Subscription, metadata)
+    return _decode_common_part(Subscription, metadata)
 
 
 def read_member_subscription(metadata: Buffer) -> MemberSubscription | None:
@@ -229,9 +229,9 @@ def read_member_subscription(metadata: Buffer) -> MemberSubscription | None:
         version = min(version_of(metadata), _NEWEST_SUBSCRIPTION)
     except DecodeError:
         return None
-    for form in range(version, -1, -1):
+    for encoded in range(version, -1, -1):
         with suppress(DecodeError):
-            return decode(MemberSubscription, metadata, form, VERSION_SIZE)[0]
+            return decode(MemberSubscription, metadata, encoded, VERSION_SIZE)[0]
     return None
 
 
@@ -240,10 +240,10 @@ def read_assignment(assignment: Buffer) -> Assignment | None:
 
     The format is the same in all versions.
     """
-    return _tolerant(Assignment, assignment)
+    return _decode_common_part(Assignment, assignment)
 
 
-def _tolerant(cls: type[M], blob: Buffer) -> M | None:
+def _decode_common_part(cls: type[M], blob: Buffer) -> M | None:
     """Decode a message as version 0, the common start of all versions, ignoring its version."""
     try:
         return decode(cls, blob, 0, VERSION_SIZE)[0]

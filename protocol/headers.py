@@ -80,7 +80,7 @@ def encode_response(correlation_id: int, key: int, version: int, message: object
         if size < DETACHED_SIZE:
             return [header.pack(size, correlation_id) + body]
     out = bytearray(header.pack(0, correlation_id))
-    return _framed(out, encode_after(out, message, version))
+    return _write_frame_size(out, encode_after(out, message, version))
 
 
 def encode_response_in_slices(
@@ -89,7 +89,7 @@ def encode_response_in_slices(
     """Encode a response frame in a generator that pauses periodically and returns the parts."""
     header = _FLEXIBLE_RESPONSE if version in _flexible_responses(key) else _RESPONSE
     out = bytearray(header.pack(0, correlation_id))
-    return _framed(out, (yield from encode_in_slices(out, message, version)))
+    return _write_frame_size(out, (yield from encode_in_slices(out, message, version)))
 
 
 def encode_request(
@@ -107,7 +107,7 @@ def encode_request(
     out += raw
     if version in _flexible_versions(key):
         out.append(0)
-    return _framed(out, encode_after(out, message, version))
+    return _write_frame_size(out, encode_after(out, message, version))
 
 
 def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
@@ -133,7 +133,7 @@ def decode_response(cls: type[M], frame: Buffer, version: int) -> tuple[int, M]:
     return correlation_id, message
 
 
-def _framed(header: bytearray, parts: list[Part]) -> list[Part]:
+def _write_frame_size(header: bytearray, parts: list[Part]) -> list[Part]:
     """Write the length of a frame into its header, the first part."""
     size = len(header) if len(parts) == 1 else sum(map(len, parts))
     _SIZE.pack_into(header, 0, size - _SIZE.size)

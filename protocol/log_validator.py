@@ -46,7 +46,7 @@ RECORDS_PER_STEP = 1000
 # Cost of checking a batch header, as a number of checked records.
 BATCH_EFFORT = 10
 # Cost of starting a decompressor, as a number of checked records.
-OPENED_EFFORT = 50
+DECOMPRESSOR_EFFORT = 50
 # Bytes that are decompressed in the time of checking one record.
 DECOMPRESSED_PER_RECORD = 64
 _LZ4, _ZSTD = int(Codec.LZ4), int(Codec.ZSTD)
@@ -90,7 +90,7 @@ class LogValidator:
     ) -> None:
         if buffer is None:
             raise _invalid("no records")
-        header = _checked_header(buffer, version, rules)
+        header = _read_and_check_header(buffer, version, rules)
         self._batch = memoryview(buffer)
         self._header = header
         self._now_ms = now_ms
@@ -114,7 +114,7 @@ class LogValidator:
                     check_frame(payload)
             self._pieces = decompressed_chunks(codec, payload, rules.max_decompressed)
         else:
-            self._pieces = _sliced(self._batch)
+            self._pieces = _split(self._batch)
 
     @property
     def is_compressed(self) -> bool:
@@ -126,7 +126,7 @@ class LogValidator:
         """Cost of the work so far, as a number of checked records."""
         effort = BATCH_EFFORT + self._walk.index + self._walk.headers
         if self._header.attributes & CODEC_MASK:
-            effort += OPENED_EFFORT + self._decompressed // DECOMPRESSED_PER_RECORD
+            effort += DECOMPRESSOR_EFFORT + self._decompressed // DECOMPRESSED_PER_RECORD
         return effort
 
     def step(self) -> bool:
@@ -151,7 +151,7 @@ class LogValidator:
         except ValueError as error:
             raise kafka_error_of(error, ErrorCode.INVALID_RECORD) from None
         if self._walk.errors:
-            self._refuse_wrong_records()
+            self._reject_invalid_records()
         self._is_done = True
         return True
 
@@ -177,11 +177,11 @@ class LogValidator:
         if self._recompressed.size > rules.max_message_bytes:
             raise _too_large(self._recompressed.size, rules)
 
-    def _refuse_wrong_records(self) -> None:
+    def _reject_invalid_records(self) -> None:
         errors = self._walk.errors[:RECORD_ERRORS_MAX]
         code = ErrorCode.INVALID_TIMESTAMP if self._walk.untimely else ErrorCode.INVALID_RECORD
         count = self._header.record_count
-        summary = f"{len(errors)} of {count} records refused: {errors[0].message}"
+        summary = f"{len(errors)} of {count} records rejected: {errors[0].message}"
         raise RecordsRejectedError(code, summary, errors)
 
     def result(self) -> tuple[memoryview, BatchHeader]:
@@ -214,7 +214,7 @@ class LogValidator:
         return self._batch, header
 
 
-def validated_at_once(
+def validate_at_once(
     batch: memoryview | None, version: int, now_ms: int, rules: ProduceRules
 ) -> tuple[memoryview, BatchHeader] | None:
     """Validate a small uncompressed batch of ordinary records, faster than a `LogValidator`.
@@ -226,7 +226,7 @@ def validated_at_once(
         rules: Rules of the topic, which does not recompress.
 
     Returns:
-        What `LogValidator.result` would return. None if a `LogValidator` must check the batch.
+        The result of `LogValidator.result`, or None if a `LogValidator` must check the batch.
 
     Raises:
         KafkaError: As `LogValidator` for a header.
@@ -236,7 +236,7 @@ def validated_at_once(
     codec, count = claimed_codec_and_count(batch)
     if codec or count > ORDINARY_MAX:
         return None
-    header = _checked_header(batch, version, rules)
+    header = _read_and_check_header(batch, version, rules)
     max_timestamp = ordinary_max_timestamp(batch, header, rules, now_ms)
     if max_timestamp is None:
         return None
@@ -245,14 +245,14 @@ def validated_at_once(
     return batch, header
 
 
-def _sliced(batch: memoryview) -> Iterator[bytes]:
+def _split(batch: memoryview) -> Iterator[bytes]:
     """Yield the records of an uncompressed batch in pieces."""
     for start in range(HEADER_SIZE, len(batch), PIECE_BYTES):
         yield bytes(batch[start : start + PIECE_BYTES])
 
 
-def _checked_header(buffer: Buffer, version: int, rules: ProduceRules) -> BatchHeader:
-    header = _single_batch(buffer)
+def _read_and_check_header(buffer: Buffer, version: int, rules: ProduceRules) -> BatchHeader:
+    header = _read_single_header(buffer)
     if len(buffer) > rules.max_message_bytes:
         raise _too_large(len(buffer), rules)
     if not check_crc(buffer, 0, header):
@@ -261,7 +261,7 @@ def _checked_header(buffer: Buffer, version: int, rules: ProduceRules) -> BatchH
     return header
 
 
-def _single_batch(buffer: Buffer) -> BatchHeader:
+def _read_single_header(buffer: Buffer) -> BatchHeader:
     """Return the header of the batch in `buffer`. Raises KafkaError unless it is one batch."""
     size = len(buffer)
     if size <= MAGIC_AT:
@@ -296,9 +296,9 @@ def _check_fields(header: BatchHeader, version: int, rules: ProduceRules) -> Non
     codec = attributes & CODEC_MASK
     if codec > _ZSTD:
         raise _invalid(f"unknown compression codec {codec}")
-    room = rules.max_decompressed if codec else header.batch_length + LENGTH_END - HEADER_SIZE
-    if count * MIN_RECORD_SIZE > room:
-        raise _invalid(f"{count} records do not fit into {room} bytes")
+    available = rules.max_decompressed if codec else header.batch_length + LENGTH_END - HEADER_SIZE
+    if count * MIN_RECORD_SIZE > available:
+        raise _invalid(f"{count} records do not fit into {available} bytes")
     if count > rules.max_records:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,

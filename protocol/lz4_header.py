@@ -1,8 +1,9 @@
 """Validation of LZ4 frames, and the header checksum that differs in message format 0.
 
 A frame starts with a magic, a descriptor and a one-byte checksum of the descriptor. Kafka before
-0.10 included the magic in the checksum, so LZ4 libraries reject its frames, and its clients reject
-those of a library. Message format 1 introduced the correct checksum (KIP-57).
+0.10 included the magic in the checksum. So LZ4 libraries reject the frames of its clients, and its
+clients reject the frames of LZ4 libraries. Message format 1 introduced the correct checksum
+(KIP-57).
 """
 
 from __future__ import annotations
@@ -100,22 +101,22 @@ def _xxh32(data: bytes) -> int:
         words = struct.unpack_from("<4I", data)
         for index, word in enumerate(words):
             lane = (lanes[index] + word * _PRIME_2) & _MASK
-            lanes[index] = _rotated(lane, 13) * _PRIME_1 & _MASK
-        value = sum(_rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True))
+            lanes[index] = _rotate_left(lane, 13) * _PRIME_1 & _MASK
+        value = sum(_rotate_left(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True))
         position = 16
     else:
         value, position = _PRIME_5, 0
     value = (value + len(data)) & _MASK
     while position + 4 <= len(data):
         (word,) = struct.unpack_from("<I", data, position)
-        value = _rotated((value + word * _PRIME_3) & _MASK, 17) * _PRIME_4 & _MASK
+        value = _rotate_left((value + word * _PRIME_3) & _MASK, 17) * _PRIME_4 & _MASK
         position += 4
     for byte in data[position:]:
-        value = _rotated((value + byte * _PRIME_5) & _MASK, 11) * _PRIME_1 & _MASK
+        value = _rotate_left((value + byte * _PRIME_5) & _MASK, 11) * _PRIME_1 & _MASK
     value = (value ^ value >> 15) * _PRIME_2 & _MASK
     value = (value ^ value >> 13) * _PRIME_3 & _MASK
     return value ^ value >> 16
 
 
-def _rotated(value: int, by: int) -> int:
+def _rotate_left(value: int, by: int) -> int:
     return (value << by | value >> (32 - by)) & _MASK

@@ -2,7 +2,7 @@
 
 A message set is a sequence of messages without a header::
 
-    offset int64                 of a wrapper: that of its last message
+    offset int64                 of a wrapper: offset of its last message
     size int32                   number of following bytes
     crc uint32                   CRC-32 of the rest
     magic int8                   0 (Kafka 0.8, 0.9) or 1 (0.10)
@@ -183,9 +183,13 @@ class Conversion:
         if next(messages, None) is not None:
             raise _invalid("a compressed message that is not alone in its set")
         if first.size > rules.max_message_bytes:
-            raise _too_large(f"a message of {first.size} bytes, the topic takes less")
+            raise _too_large(
+                f"a message of {first.size} bytes, more than max.message.bytes={rules.max_message_bytes}"
+            )
         self._codec = first.codec
-        self._unwrapping = _unwrapped(first, magic, min(rules.max_decompressed, CONTENT_BYTES_MAX))
+        self._unwrapping = _decompress_wrapper(
+            first, magic, min(rules.max_decompressed, CONTENT_BYTES_MAX)
+        )
         self._records = _inner_records(self._content, magic, first, rules)
 
     def step(self) -> bool:
@@ -201,10 +205,10 @@ class Conversion:
                 return False
             self._unwrapping = None
         builder = self._builder
-        some = list(islice(self._records, MESSAGES_PER_STEP))
-        for record in some:
+        messages = list(islice(self._records, MESSAGES_PER_STEP))
+        for record in messages:
             builder.add(record, builder.count)
-        if len(some) == MESSAGES_PER_STEP:
+        if len(messages) == MESSAGES_PER_STEP:
             return False
         self._content = bytearray()
         if builder.count:
@@ -219,14 +223,14 @@ class Conversion:
 def _plain_records(messages: Iterable[Message], rules: ProduceRules) -> Iterator[Record]:
     content = 0
     for message in messages:
-        # A batch of all messages is not smaller, so the rest need not be converted.
+        # The batch would be at least this large, so the other messages need not be converted.
         content += MIN_RECORD_SIZE + len(message.key or b"") + len(message.value or b"")
         if content > rules.max_message_bytes:
-            raise _too_large(f"more than {rules.max_message_bytes} bytes, which the topic takes")
-        yield _record(message, message.timestamp, message.is_log_append_time, rules)
+            raise _too_large(f"messages of more than max.message.bytes={rules.max_message_bytes}")
+        yield _to_record(message, message.timestamp, message.is_log_append_time, rules)
 
 
-def _unwrapped(wrapper: Message, magic: int, limit: int) -> Iterator[bytes]:
+def _decompress_wrapper(wrapper: Message, magic: int, limit: int) -> Iterator[bytes]:
     """Yield the decompressed message set of a wrapper, in chunks."""
     if not wrapper.value or wrapper.codec > Codec.LZ4:
         raise _invalid(f"a compressed message without a value, or in codec {wrapper.codec}")
@@ -250,14 +254,14 @@ def _inner_records(
         if count > min(MESSAGES_MAX, rules.max_records):
             raise _too_large(f"more than {min(MESSAGES_MAX, rules.max_records)} messages")
         timestamp = wrapper.timestamp if stamped else message.timestamp
-        yield _record(message, timestamp, stamped, rules)
+        yield _to_record(message, timestamp, stamped, rules)
     if not count:
-        raise _invalid("a compressed message that holds none")
+        raise _invalid("a compressed message without inner messages")
 
 
-def _record(message: Message, timestamp: int, stamped: bool, rules: ProduceRules) -> Record:
+def _to_record(message: Message, timestamp: int, stamped: bool, rules: ProduceRules) -> Record:
     if message.codec:
-        raise _invalid("a compressed message within a set of others")
+        raise _invalid("a compressed message inside another compressed message")
     if not NO_TIMESTAMP <= timestamp <= _TIMESTAMP_MAX:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp}")
     if stamped and rules.log_append_time:
@@ -296,9 +300,9 @@ def from_batches(
 ) -> Iterator[MessageSet | None]:
     """Convert stored batches to a message set with the same codecs, offsets and timestamps.
 
-    Headers and control batches are dropped, and uncompressed records before `first_offset` (old
-    consumers may not skip them). The result is empty if nothing is left. If a later batch cannot be
-    converted, the set ends before it.
+    Headers and control batches are dropped. Uncompressed records before `first_offset` are also
+    dropped, because old consumers may not skip them. The result is empty if no record is left. If a
+    later batch cannot be converted, the set ends before that batch.
 
     Args:
         buffer: Consecutive batches; an incomplete one at the end is skipped.
@@ -322,7 +326,7 @@ def from_batches(
             continue
         batch = memoryview(buffer)[position : position + header.size]
         try:
-            part, content = yield from _from_batch(
+            part, content = yield from _convert_batch(
                 batch, header, magic, first_offset, max_decompressed
             )
         except KafkaError:
@@ -340,7 +344,7 @@ def from_batches(
     yield MessageSet(b"".join(parts), content_bytes)
 
 
-def _from_batch(
+def _convert_batch(
     batch: memoryview, header: BatchHeader, magic: int, first_offset: int, max_decompressed: int
 ) -> Generator[None, None, tuple[bytes, int]]:
     """Return one batch as messages, and their decompressed size."""
@@ -366,7 +370,7 @@ def _from_batch(
     if magic == 0 and codec == Codec.LZ4:
         stream = with_old_checksum(stream)
     wrapper = Record(None, stream, max_timestamp)
-    return _message(wrapper, last_offset, magic, codec | stamp), len(content)
+    return _encode_message(wrapper, last_offset, magic, codec | stamp), len(content)
 
 
 class _Encoded(NamedTuple):
@@ -394,11 +398,11 @@ def _encode(
         if base_offset < 0:
             base_offset = last_offset if relative else 0
         max_timestamp = max(max_timestamp, record.timestamp)
-        out += _message(record, last_offset - base_offset, magic, attributes)
+        out += _encode_message(record, last_offset - base_offset, magic, attributes)
     return _Encoded(bytes(out), last_offset, max_timestamp)
 
 
-def _message(record: Record, offset: int, magic: int, attributes: int) -> bytes:
+def _encode_message(record: Record, offset: int, magic: int, attributes: int) -> bytes:
     key, value, timestamp = record.key, record.value, record.timestamp
     body = b"".join(
         (

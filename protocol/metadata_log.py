@@ -90,7 +90,7 @@ class RemoveUserScramCredentialRecord:
 
 @message(versions="0", flexible="0+")
 class DelegationTokenRecord:
-    """A created or renewed delegation token. A setting of the brokers derives its password."""
+    """A delegation token, created or renewed; `delegation.token.secret.key` derives its password."""
 
     owner: str = ""
     requester: str = ""
@@ -144,7 +144,7 @@ class RemoveAccessControlEntryRecord:
     id: Uuid = ZERO_UUID
 
 
-RightsRecord: TypeAlias = (
+SecurityRecord: TypeAlias = (
     UserScramCredentialRecord
     | RemoveUserScramCredentialRecord
     | DelegationTokenRecord
@@ -154,7 +154,7 @@ RightsRecord: TypeAlias = (
     | RemoveAccessControlEntryRecord
 )
 MetadataRecord: TypeAlias = (
-    PartitionRecord | PartitionChangeRecord | ConfigRecord | ProducerIdsRecord | RightsRecord
+    PartitionRecord | PartitionChangeRecord | ConfigRecord | ProducerIdsRecord | SecurityRecord
 )
 
 _TYPES: Mapping[int, type[MetadataRecord]] = MappingProxyType(

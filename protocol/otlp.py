@@ -64,43 +64,43 @@ class _Reader:
         for of_resource in self._messages(data, RESOURCE_METRICS):
             for of_scope in self._messages(of_resource, SCOPE_METRICS):
                 for metric in self._messages(of_scope, METRICS):
-                    yield from self._points(metric)
+                    yield from self._read_points(metric)
 
-    def _points(self, metric: memoryview) -> Iterator[Metric]:
+    def _read_points(self, metric: memoryview) -> Iterator[Metric]:
         name = next((_text(each) for each in self._messages(metric, NAME)), "")
         for number, _, data in self._fields(metric):
             if isinstance(data, memoryview) and number in (GAUGE, SUM, HISTOGRAM):
-                read = self._histogram if number == HISTOGRAM else self._number
+                read = self._read_histogram if number == HISTOGRAM else self._read_number
                 for point in self._messages(data, DATA_POINTS):
                     yield read(name, point)
 
-    def _number(self, name: str, point: memoryview) -> Metric:
+    def _read_number(self, name: str, point: memoryview) -> Metric:
         attributes: dict[str, str] = {}
         value = 0.0
         for number, kind, content in self._fields(point):
             if isinstance(content, memoryview):
                 if number == NUMBER_ATTRIBUTES:
-                    attributes.update([self._attribute(content)])
+                    attributes.update([self._read_attribute(content)])
             elif kind == FIXED64 and number == AS_DOUBLE:
                 value = _double(content)
             elif kind == FIXED64 and number == AS_INTEGER:
                 value = _signed(content)
         return Metric(name, attributes, value)
 
-    def _histogram(self, name: str, point: memoryview) -> Metric:
+    def _read_histogram(self, name: str, point: memoryview) -> Metric:
         attributes: dict[str, str] = {}
         count, total = 0, 0.0
         for number, kind, content in self._fields(point):
             if isinstance(content, memoryview):
                 if number == HISTOGRAM_ATTRIBUTES:
-                    attributes.update([self._attribute(content)])
+                    attributes.update([self._read_attribute(content)])
             elif kind == FIXED64 and number == HISTOGRAM_COUNT:
                 count = content
             elif kind == FIXED64 and number == HISTOGRAM_SUM:
                 total = _double(content)
         return Metric(name, attributes, total, count)
 
-    def _attribute(self, data: memoryview) -> tuple[str, str]:
+    def _read_attribute(self, data: memoryview) -> tuple[str, str]:
         key = next((_text(each) for each in self._messages(data, KEY)), "")
         value = next(self._messages(data, VALUE), memoryview(b""))
         return key, next((_value(*each) for each in self._fields(value)), "")
@@ -146,7 +146,7 @@ def _fields(data: memoryview) -> Iterator[Field]:
         else:
             raise InvalidMetricsError(f"wire type {kind}")
         if position > len(data):
-            raise InvalidMetricsError("a field goes beyond the end")
+            raise InvalidMetricsError("a field extends beyond the end of the data")
         yield key >> 3, kind, content
 
 
@@ -154,7 +154,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
         if position >= len(data):
-            raise InvalidMetricsError("a number goes beyond the end")
+            raise InvalidMetricsError("a number extends beyond the end of the data")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -13,7 +13,9 @@ from uuid import UUID
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+# Maximum number of tagged fields in one struct.
 MAX_UNKNOWN_TAGS = 64
+# Maximum size of a string field, in bytes.
 MAX_STRING_BYTES = 0x7FFF
 INT64_MAX = (1 << 63) - 1
 

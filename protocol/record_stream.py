@@ -311,8 +311,8 @@ def records_of(
 class _Heads(NamedTuple):
     """Heads of consecutive records in `data`, from `start` on.
 
-    `bodies` are the positions after the heads, `ends` those after the records. The last record may
-    end after `data`.
+    `bodies` are the positions after the heads, and `ends` are the positions after the records. The
+    last record may end after `data`.
     """
 
     data: bytes
@@ -334,7 +334,7 @@ class _Heads(NamedTuple):
         return OversizedRecord(self.offsets[number], self.timestamps[number], self.size(number))
 
     def record(self, number: int) -> Record:
-        key, value, headers = _body(self.data, self.bodies[number], self.ends[number])
+        key, value, headers = _parse_body(self.data, self.bodies[number], self.ends[number])
         return Record(key, value, self.timestamps[number], headers, self.offsets[number])
 
 
@@ -449,13 +449,13 @@ def _record_timestamps(timestamps: list[int], header: BatchHeader) -> list[int]:
     return timestamps
 
 
-def _body(
+def _parse_body(
     data: bytes, position: int, end: int
 ) -> tuple[bytes | None, bytes | None, Sequence[RecordHeader]]:
     """Parse key and value of one record."""
     try:
-        key, position = _nullable(data, position)
-        value, position = _nullable(data, position)
+        key, position = _read_nullable(data, position)
+        value, position = _read_nullable(data, position)
         if position >= end:
             raise MalformedError("a record that is longer than it says")
         if position + 1 == end and not data[position]:
@@ -465,7 +465,7 @@ def _body(
         raise MalformedError("the records are truncated") from None
 
 
-def _nullable(data: Buffer, position: int) -> tuple[bytes | None, int]:
+def _read_nullable(data: Buffer, position: int) -> tuple[bytes | None, int]:
     raw = data[position]
     position += 1
     if raw > 0x7F:
@@ -498,10 +498,10 @@ def _parse_headers(data: Buffer) -> Iterator[RecordHeader]:
     count, position = _header_count(data)
     try:
         for _ in range(count):
-            key, position = _nullable(data, position)
+            key, position = _read_nullable(data, position)
             if key is None:
                 raise MalformedError("a record header without a key")
-            value, position = _nullable(data, position)
+            value, position = _read_nullable(data, position)
             yield key.decode(errors="surrogateescape"), value
     except IndexError:
         raise MalformedError("the headers are truncated") from None

@@ -110,7 +110,7 @@ class RecordWalk:
                 self._latest = now_ms + after
         self._wrong_time = ""
         if attributes & LOG_APPEND_TIME_BIT:
-            self._check_stamp(header.max_timestamp, rules)
+            self._check_log_append_time(header.max_timestamp, rules)
         self._data = records or b""
         self._position = 0
         self._before = 0  # total bytes of all earlier pieces
@@ -133,14 +133,14 @@ class RecordWalk:
             records: Maximum number of records to check. Headers count as records.
 
         Returns:
-            False if the piece ends within the next record, which `piecewise` must check.
+            False if the piece ends within the next record, which `check_piecewise` must check.
 
         Raises:
             MalformedError: The bytes are not the records that the header announces.
             RecordLimitError: The batch has more than `batch.max.headers` headers.
         """
         try:
-            self._walk(min(self.index + records, self._count))
+            self._check_records(min(self.index + records, self._count))
         except IndexError:  # the piece ends within the next record
             self._forget_errors(self.index)
             if self._is_last:
@@ -176,7 +176,7 @@ class RecordWalk:
 
     # -- records in one piece
 
-    def _walk(self, stop: int) -> None:
+    def _check_records(self, stop: int) -> None:
         """Check records up to an index with inlined short varints. Raises IndexError at the end."""
         data, index, start = self._data, self.index, self._position
         base, earliest, longest = self._base_timestamp, self._earliest, self._longest
@@ -190,14 +190,14 @@ class RecordWalk:
                     if raw > 0x3FFF:  # the varint has a third byte
                         raw, position = _long_varint(data, position, raw & 0x3FFF, 14)
                 if raw & 1 or raw > longest:
-                    raise self._bad_length(index, raw)
+                    raise self._length_error(index, raw)
                 end = position + (raw >> 1)
                 raw, position = data[position + 1], position + 2  # after unused attributes
                 if raw > 0x7F:
                     raw, position = _long_varint(data, position, raw & 0x7F, 7, _LONG_BYTES_MAX)
                 timestamp = base + ((raw >> 1) ^ -(raw & 1))
                 if not earliest <= timestamp <= latest_seen:
-                    latest_seen = max(latest_seen, self._checked_timestamp(index, timestamp))
+                    latest_seen = max(latest_seen, self._check_timestamp(index, timestamp))
                 raw, position = data[position], position + 1
                 if raw > 0x7F:
                     raw, position = raw & 0x7F | data[position] << 7, position + 1
@@ -305,7 +305,7 @@ class RecordWalk:
         position += 1
         if raw > 0x7F:
             raw, position = _long_varint(data, position, raw & 0x7F, 7)
-        count = self._admitted_headers(index, raw)
+        count = self._check_header_count(index, raw)
         for _ in range(count):
             raw = data[position]
             position += 1
@@ -328,8 +328,11 @@ class RecordWalk:
         self._record_headers = count
         return position
 
-    def _admitted_headers(self, index: int, raw: int) -> int:
-        """Return the number of headers of one record. Raises MalformedError or RecordLimitError."""
+    def _check_header_count(self, index: int, raw: int) -> int:
+        """Check and return the number of headers of one record.
+
+        Raises MalformedError or RecordLimitError.
+        """
         count = raw >> 1
         if raw & 1:
             raise _malformed(index, f"{count ^ -1} headers")
@@ -346,35 +349,35 @@ class RecordWalk:
 
     # -- one record in several pieces
 
-    def piecewise(self) -> Generator[None, None, None]:
+    def check_piecewise(self) -> Generator[None, None, None]:
         """Check one record field by field; yields whenever it needs the next piece."""
         index = self.index
-        raw = yield from self._varint(_INT_BYTES_MAX)
+        raw = yield from self._read_varint(_INT_BYTES_MAX)
         if raw & 1 or raw > self._longest:
-            raise self._bad_length(index, raw)
+            raise self._length_error(index, raw)
         end = self._before + self._position + (raw >> 1)
         yield from self._skip(1, end)
-        raw = yield from self._varint(_LONG_BYTES_MAX)
+        raw = yield from self._read_varint(_LONG_BYTES_MAX)
         timestamp = self._base_timestamp + ((raw >> 1) ^ -(raw & 1))
-        self.max_timestamp = max(self.max_timestamp, self._checked_timestamp(index, timestamp))
-        raw = yield from self._varint(_INT_BYTES_MAX)
+        self.max_timestamp = max(self.max_timestamp, self._check_timestamp(index, timestamp))
+        raw = yield from self._read_varint(_INT_BYTES_MAX)
         if raw != index << 1:
             raise _malformed(index, f"offset delta {(raw >> 1) ^ -(raw & 1)}")
-        raw = yield from self._varint(_INT_BYTES_MAX)
+        raw = yield from self._read_varint(_INT_BYTES_MAX)
         if raw & 1:
             self._check_no_key(index, raw)
         else:
             yield from self._skip(raw >> 1, end)
-        raw = yield from self._varint(_INT_BYTES_MAX)
+        raw = yield from self._read_varint(_INT_BYTES_MAX)
         yield from self._skip_nullable(raw, end, "value")
-        raw = yield from self._varint(_INT_BYTES_MAX)
-        count = self._admitted_headers(index, raw)
+        raw = yield from self._read_varint(_INT_BYTES_MAX)
+        count = self._check_header_count(index, raw)
         for _ in range(count):
-            raw = yield from self._varint(_INT_BYTES_MAX)
+            raw = yield from self._read_varint(_INT_BYTES_MAX)
             if raw & 1:
                 raise _malformed(index, f"header key length {(raw >> 1) ^ -1}")
             yield from self._skip(raw >> 1, end)
-            raw = yield from self._varint(_INT_BYTES_MAX)
+            raw = yield from self._read_varint(_INT_BYTES_MAX)
             yield from self._skip_nullable(raw, end, "header value")
         self.headers += count
         position = self._before + self._position
@@ -382,7 +385,7 @@ class RecordWalk:
             raise _malformed(index, "a length that differs from its length field")
         self.index += 1
 
-    def _varint(self, bytes_max: int) -> Generator[None, None, int]:
+    def _read_varint(self, bytes_max: int) -> Generator[None, None, int]:
         """Read a varint, still in zigzag form."""
         value = 0
         for shift in range(0, 7 * bytes_max, 7):
@@ -415,7 +418,7 @@ class RecordWalk:
 
     # -- rules of the topic
 
-    def _bad_length(self, index: int, raw: int) -> MalformedError:
+    def _length_error(self, index: int, raw: int) -> MalformedError:
         if raw & 1:
             return _malformed(index, f"length {(raw >> 1) ^ -1}")
         limit = self._rules.max_record_bytes
@@ -423,7 +426,7 @@ class RecordWalk:
             index, f"{raw >> 1} bytes, more than max.decompressed.message.bytes={limit}"
         )
 
-    def _check_stamp(self, stamp: int, rules: ProduceRules) -> None:
+    def _check_log_append_time(self, stamp: int, rules: ProduceRules) -> None:
         """Reject the records of a batch with an invalid LogAppendTime, as Kafka does."""
         if rules.log_append_time or stamp == NO_TIMESTAMP:
             self._wrong_time = "a producer does not set the LogAppendTime bit"
@@ -434,7 +437,7 @@ class RecordWalk:
         if self._wrong_time:
             self._earliest, self._latest = 1, 0  # so that each record is rejected
 
-    def _checked_timestamp(self, index: int, timestamp: int) -> int:
+    def _check_timestamp(self, index: int, timestamp: int) -> int:
         """Check a timestamp that exceeds its limits or the maximum so far.
 
         Returns:
@@ -445,15 +448,15 @@ class RecordWalk:
         if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
             timestamp = wrap_timestamp(timestamp)
         if self._wrong_time:
-            self._report_time(index, self._wrong_time)
+            self._add_timestamp_error(index, self._wrong_time)
             return TIMESTAMP_MIN
         if timestamp != NO_TIMESTAMP and not self._earliest <= timestamp <= self._latest:
             limits = f"{self._earliest} and {self._latest}"
-            self._report_time(index, f"timestamp {timestamp} is not within {limits}")
+            self._add_timestamp_error(index, f"timestamp {timestamp} is not within {limits}")
             return TIMESTAMP_MIN
         return timestamp
 
-    def _report_time(self, index: int, message: str) -> None:
+    def _add_timestamp_error(self, index: int, message: str) -> None:
         self.errors.append(RecordError(index, message))
         self.untimely += 1
         self._last_untimely = index
@@ -486,13 +489,13 @@ class RecordSteps:
     of the records until the garbage collector runs, which is rare in a server.
 
     Args:
-        walk: The walk, which no other code advances.
+        walk: The walk, which no other code may advance.
     """
 
     __slots__ = ("_partial", "_walk")
 
     def __init__(self, walk: RecordWalk) -> None:
-        self._walk = walk
+        self._check_records = walk
         self._partial: Generator[None, None, None] | None = None
 
     def step(self, records: int) -> bool:
@@ -508,10 +511,10 @@ class RecordSteps:
             MalformedError: The bytes are not the records that the header announces.
             RecordLimitError: The batch has more than `batch.max.headers` headers.
         """
-        walk = self._walk
+        walk = self._check_records
         if self._partial is not None and not self._finish_partial(self._partial):
             return True
-        if not walk.check(records) and not self._finish_partial(walk.piecewise()):
+        if not walk.check(records) and not self._finish_partial(walk.check_piecewise()):
             return True
         return walk.is_done_with_piece()
 

@@ -6,7 +6,7 @@ A batch has a 61-byte header and records, which may be compressed as a whole::
             8 batch_length int32                27 base_timestamp int64
            12 partition_leader_epoch int32      35 max_timestamp int64
            16 magic int8 (2)                    43 producer_id int64
-           17 crc uint32 (of all from 21)       51 producer_epoch int16
+           17 crc uint32 (of bytes from 21)     51 producer_epoch int16
            21 attributes int16                  53 base_sequence int32
                                                 57 record_count int32
 
@@ -35,15 +35,17 @@ from .primitives import Buffer, read_varint, write_varint
 # Bytes of a batch before its records.
 HEADER_SIZE = 61
 
-# Bytes up to and including `batch_length`, which it does not count.
+# Size in bytes of `base_offset` and `batch_length`, which `batch_length` does not count.
 LENGTH_END = 12
 
 MAGIC = 2
+# Default limits for one batch: decompressed bytes, records, and headers of all records.
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-MAX_RECORD_BYTES = 2_147_483_639  # of one record after decompression; the largest array of Java
-MAX_RECORDS = 500_000  # in one batch
-MAX_HEADERS = 500_000  # of all records of one batch
-MAX_RECORD_HEADERS = 10_000  # of one record
+MAX_RECORDS = 500_000
+MAX_HEADERS = 500_000
+# Default limits for one record: decompressed bytes (the largest array of Java) and headers.
+MAX_RECORD_BYTES = 2_147_483_639
+MAX_RECORD_HEADERS = 10_000
 # Bytes of the shortest record: length, attributes, two deltas, null key, null value, no headers.
 MIN_RECORD_SIZE = 7
 
@@ -249,7 +251,7 @@ def claims_transaction(buffer: Buffer | None) -> bool:
 
 
 def claimed_producer(buffer: Buffer | None) -> tuple[int, int, int] | None:
-    """Return what the first batch of a request says about its idempotent producer.
+    """Return the idempotent producer that the first batch of a request claims.
 
     Nothing else of the batch is checked.
 
@@ -374,7 +376,7 @@ def read_records(
     """
     for position, header in iter_headers(buffer):
         with errors_as(ErrorCode.CORRUPT_MESSAGE):
-            yield from _records(buffer, position, header, max_decompressed)
+            yield from _parse_batch(buffer, position, header, max_decompressed)
 
 
 def payload_of(
@@ -394,7 +396,7 @@ def payload_of(
 def records_in(payload: bytes, header: BatchHeader) -> Iterator[Record]:
     """Yield the records in the result of `payload_of`. Raises KafkaError CORRUPT_MESSAGE."""
     with errors_as(ErrorCode.CORRUPT_MESSAGE):
-        yield from _parse(payload, header)
+        yield from _parse_records(payload, header)
 
 
 def first_record_at_or_after(
@@ -413,7 +415,7 @@ def first_record_at_or_after(
         if header.max_timestamp < timestamp or header.last_offset < start_offset:
             continue
         with errors_as(ErrorCode.CORRUPT_MESSAGE):
-            for record in _records(buffer, position, header, max_decompressed):
+            for record in _parse_batch(buffer, position, header, max_decompressed):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return FoundRecord(record.offset, record.timestamp, header.leader_epoch)
     return None
@@ -445,18 +447,18 @@ def kafka_error_of(error: ValueError, code: ErrorCode) -> KafkaError:
     return KafkaError(code, str(error))
 
 
-def _records(
+def _parse_batch(
     buffer: Buffer, position: int, header: BatchHeader, max_decompressed: int
 ) -> Iterator[Record]:
     payload = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     if header.codec:
-        return _parse(decompress(header.codec, payload, max_decompressed), header)
-    return _parse(bytes(payload), header)
+        return _parse_records(decompress(header.codec, payload, max_decompressed), header)
+    return _parse_records(bytes(payload), header)
 
 
 # Short varints are inlined: this is nearly twice as fast as a call for each of the six varints of a
 # record.
-def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
+def _parse_records(data: bytes, header: BatchHeader) -> Iterator[Record]:
     """Parse uncompressed records.
 
     No memory is allocated based on a length field: a slice ends with the data, and a record must
@@ -473,7 +475,7 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
                 raw, position = long_varint(data, position, raw)
             record_end = position + (raw >> 1)
             if raw & 1:
-                _bad_length(raw)
+                _reject_length(raw)
             raw, position = data[position + 1], position + 2  # after unused attributes
             if raw > 0x7F:
                 raw, position = long_varint(data, position, raw)
@@ -485,12 +487,12 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             if raw & 1 or delta > last_offset_delta:
                 raise MalformedError(f"offset delta {delta}")
             if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
-                timestamp = _long_sum(base_timestamp, timestamp)
+                timestamp = _wrap_checked_timestamp(base_timestamp, timestamp)
             raw, position = data[position], position + 1
             if raw > 0x7F:
                 raw, position = long_varint(data, position, raw)
             if raw & 1:
-                key = None if raw == 1 else _bad_length(raw)
+                key = None if raw == 1 else _reject_length(raw)
             else:
                 key = data[position : position + (raw >> 1)]
                 position += raw >> 1
@@ -498,7 +500,7 @@ def _parse(data: bytes, header: BatchHeader) -> Iterator[Record]:
             if raw > 0x7F:
                 raw, position = long_varint(data, position, raw)
             if raw & 1:
-                value = None if raw == 1 else _bad_length(raw)
+                value = None if raw == 1 else _reject_length(raw)
             else:
                 value = data[position : position + (raw >> 1)]
                 position += raw >> 1
@@ -569,14 +571,14 @@ def wrap_timestamp(number: int) -> int:
     return (number - TIMESTAMP_MIN) % (1 << 64) + TIMESTAMP_MIN
 
 
-def _long_sum(base: int, total: int) -> int:
+def _wrap_checked_timestamp(base: int, total: int) -> int:
     """Return a timestamp that wraps at 64 bits. Raises MalformedError if its delta does not fit."""
     if not TIMESTAMP_MIN <= total - base <= TIMESTAMP_MAX:
         raise MalformedError(f"timestamp {total}")
     return wrap_timestamp(total)
 
 
-def _bad_length(raw: int) -> NoReturn:
+def _reject_length(raw: int) -> NoReturn:
     """Raise MalformedError for a negative length other than -1 (null)."""
     raise MalformedError(f"length {(raw >> 1) ^ -1}")
 
@@ -733,7 +735,7 @@ def end_transaction_marker(
     """Return the control batch that ends a producer's transaction in one partition (KIP-98).
 
     The key of its record has two int16 (version 0, type 0 abort or 1 commit). The value has an
-    int16 (version 0) and an int32 (coordinator epoch). It has no sequence.
+    int16 (version 0) and an int32 (coordinator epoch). The batch has no sequence.
     """
     record = Record(
         key=_MARKER.pack(0, marker.commit),

@@ -35,7 +35,9 @@ class ResponseTemplate:
             self._pack(*numbers)
         )
         if not found:
-            raise ValueError(f"{self._cls.__name__} version {version} has no such row of numbers")
+            raise ValueError(
+                f"{self._cls.__name__} version {version}: the numbers are not adjacent"
+            )
 
     def fill(self, *numbers: int) -> Encoded:
         """Return the message with other numbers. Raises struct.error if a number does not fit."""

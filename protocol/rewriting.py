@@ -34,7 +34,8 @@ from .records import (
 class RawRecord(NamedTuple):
     """The location of a record in uncompressed records, and the fields that compaction needs.
 
-    `body` is the position after the length, `offset_start` that after the timestamp delta.
+    `body` is the position after the length. `offset_start` is the position after the timestamp
+    delta.
     """
 
     start: int
@@ -47,7 +48,7 @@ class RawRecord(NamedTuple):
     has_value: bool
 
 
-def unpacked_records(buffer: Buffer, header: BatchHeader, max_decompressed: int) -> bytes:
+def decompress_records(buffer: Buffer, header: BatchHeader, max_decompressed: int) -> bytes:
     """Return the uncompressed records of the batch at the start of `buffer`.
 
     Raises:
@@ -127,7 +128,7 @@ class BatchRewriter:
 
     Args:
         header: Original header of the batch.
-        data: Its uncompressed records.
+        data: Uncompressed records of the batch.
         delete_horizon: Time (ms) until which tombstones are kept, for a batch without one.
     """
 
@@ -150,10 +151,12 @@ class BatchRewriter:
     def extend(self, kept: Iterable[RawRecord]) -> None:
         """Add records of the batch in order."""
         data, payload = self._data, self._payload
-        earlier = self._header.base_timestamp - self._base
+        shift = self._header.base_timestamp - self._base
         latest_delta, count = self._latest_delta, self._count
         for record in kept:
-            payload += _moved(data, record, earlier) if earlier else data[record.start : record.end]
+            payload += (
+                _shift_timestamp(data, record, shift) if shift else data[record.start : record.end]
+            )
             latest_delta = max(latest_delta, record.timestamp_delta)
             count += 1
         self._latest_delta, self._count = latest_delta, count
@@ -189,7 +192,7 @@ def with_records(
     return rewriter.finish()
 
 
-def _moved(data: bytes, record: RawRecord, by: int) -> bytes:
+def _shift_timestamp(data: bytes, record: RawRecord, by: int) -> bytes:
     """Return the bytes of a record with a shifted timestamp delta."""
     body = (
         data[record.body : record.body + 1]

@@ -99,12 +99,12 @@ def wire(
         since: First version that contains the field. In other versions encoding skips the field and
             decoding sets the default.
         until: Last version that contains the field.
-        nullable_since: First version in which None is encoded as null, if later than `since`;
-            before it None is encoded as an empty string or array. By default a ``X | None`` field
-            is nullable in all versions.
+        nullable_since: First version in which None is encoded as null, if later than `since`.
+        Earlier versions encode None as an empty string or array. By default a ``X | None``
+        field is nullable in all versions.
         tag: Number of a tagged field (KIP-482), which is omitted if it equals its default. A tagged
-            struct of type ``X | None`` is omitted if it is None. With the default None it is
-            nullable in Kafka's declaration too, and has a null marker.
+            struct of type ``X | None`` is omitted if it is None. With the default None, the field
+            is also nullable in Kafka's declaration, and has a null marker.
         default: Value if the constructor does not set the field. By default the zero value of the
             type: None if allowed, a new list for an array.
         secret: True if the value must not be logged.
@@ -135,7 +135,7 @@ class Field(typing.NamedTuple):
     def nullable(self, version: int) -> bool:
         return self.optional and version >= self.nullable_since
 
-    def marked(self, version: int) -> bool:
+    def has_null_marker(self, version: int) -> bool:
         """Return True if a struct has a prefix that marks it as null or not."""
         return self.nullable(version) and (self.tag is None or self.default is None)
 

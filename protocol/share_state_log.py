@@ -1,8 +1,9 @@
 """The records of `__share_group_state`: the progress of share groups in partitions (KIP-932).
 
-A key or value is an int16 and a struct. The int16 of a key is the record type, that of a value its
-version. A snapshot contains the whole state of a share partition, an update the changes since the
-last snapshot. A snapshot without a value (tombstone) removes the share partition.
+A key or value is an int16 and a struct. The int16 of a key is the record type, and the int16 of a
+value is its version. A snapshot contains the whole state of a share partition. An update contains
+the changes since the last snapshot. A snapshot without a value (tombstone) removes the share
+partition.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from .schema import struct as nested
 from .versioned import RecordKinds
 
 SNAPSHOT_KIND, UPDATE_KIND = 0, 1
-# Length of 16 bytes in unpadded base64.
+# Length of a topic ID (16 bytes) in unpadded base64, in characters.
 TOPIC_ID_CHARACTERS = 22
 VALUE_VERSION = 0
 # Number of completed deliveries from a leader that does not count them (before KIP-1226).
 UNKNOWN_COUNT = -1
-# Start offset of an update that does not change it.
+# Start offset in an update that leaves the start offset unchanged.
 UNCHANGED_OFFSET = -1
 
 

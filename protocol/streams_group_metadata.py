@@ -46,7 +46,7 @@ class StreamsGroupMetadataValue:
     metadata_hash: Int64 = 0
     """Hash of the topics of the topology; if it changes, tasks are reassigned."""
     validated_topology_epoch: Int32 = wire(tag=0, default=-1)
-    """Epoch of the topology whose topics are valid; -1 while they are not."""
+    """Epoch of the topology whose topics were validated; -1 while topics are missing or invalid."""
     last_assignment_configs: list[StreamsGroupMetadataValue.AssignmentConfig] | None = wire(
         tag=1, default=None
     )
@@ -143,7 +143,7 @@ class StreamsGroupCurrentMemberAssignmentValue:
 
     @nested
     class TaskIds:
-        """Tasks of one subtopology; for active ones also the epoch in which each was assigned."""
+        """Tasks of one subtopology; active tasks also have the epoch in which each was assigned."""
 
         subtopology_id: str = ""
         partitions: list[Int32] = wire()

@@ -39,8 +39,8 @@ from kbroker.protocol.records import BatchHeader, Marker, read_marker, read_reco
 from kbroker.protocol.rewriting import (
     BatchRewriter,
     RawRecord,
+    decompress_records,
     raw_records,
-    unpacked_records,
     with_records,
     without_records,
 )
@@ -445,7 +445,7 @@ class Compaction:
 
     def _unpacked(self, header: BatchHeader, batch: memoryview) -> bytes | None:
         try:
-            return unpacked_records(batch, header, self._task.decompressed_max)
+            return decompress_records(batch, header, self._task.decompressed_max)
         except KafkaError:
             return None
 

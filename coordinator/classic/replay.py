@@ -71,5 +71,5 @@ def _get_or_create_member(
 def _get_or_create_group(state: ShardState, group_id: str) -> ClassicGroup:
     group = state.classic_group(group_id)
     if group is None:
-        group = state.begin(ClassicGroup(group_id, state.memory))
+        group = state.add_group(ClassicGroup(group_id, state.memory))
     return group

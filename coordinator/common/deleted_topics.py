@@ -26,7 +26,7 @@ class DeletedTopics:
 
     @property
     def any(self) -> bool:
-        """Return True if offsets of a deleted topic may be left."""
+        """True if offsets of a deleted topic may be left."""
         return bool(self._names or self._next_names)
 
     def add(self, names: Iterable[str]) -> None:

@@ -18,8 +18,8 @@ class CommitCheck(NamedTuple):
             partition.
     """
 
-    of_all: ErrorCode
-    of_one: Callable[[str, UUID, int], ErrorCode] = lambda topic, topic_id, partition: (
+    request_error: ErrorCode
+    partition_error: Callable[[str, UUID, int], ErrorCode] = lambda topic, topic_id, partition: (
         ErrorCode.NONE
     )
 
@@ -28,6 +28,6 @@ class CommitCheck(NamedTuple):
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
 
 
-def same_for_all(code: ErrorCode) -> CommitCheck:
+def uniform_check(code: ErrorCode) -> CommitCheck:
     """Return a check with the same result for every partition."""
     return CommitCheck(code)

@@ -73,7 +73,7 @@ class PendingTransactionalOffsets:
         )
         pending[producer_id] = None
 
-    def holds(self, producer_id: int, group_id: str, topic_partition: TopicPartition) -> int:
+    def size_of(self, producer_id: int, group_id: str, topic_partition: TopicPartition) -> int:
         """Return the bytes of a producer's pending offset, or 0 if there is none."""
         pending = self._groups.get(group_id, {}).get(topic_partition, {})
         return _bytes(topic_partition, pending[producer_id]) if producer_id in pending else 0

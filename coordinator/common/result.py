@@ -17,7 +17,7 @@ The caller must process each result as follows:
    offset. This also applies to results without records, because the state that they read may still
    be uncommitted. If nothing is in flight, release them immediately.
 5. If the partition is lost between 3 and 4 (storage failure, or another node became leader), the
-   state is ahead of the log and cannot be repaired. Replace each held answer by `Answer.refused`
+   state is ahead of the log and cannot be repaired. Replace each held answer by `Answer.with_error`
    and the response by NOT_COORDINATOR. Release what `GroupCoordinator.on_unloaded` returns, discard
    the coordinator, and build a new one from the log.
 """
@@ -127,7 +127,7 @@ class Answer(NamedTuple):
     slot: PendingResponse[Any]
     response: Any
 
-    def refused(self, code: ErrorCode) -> Answer:
+    def with_error(self, code: ErrorCode) -> Answer:
         """Return an error for the same request, because the change behind the response was lost."""
         response = type(self.response)(error_code=code)
         if isinstance(response, JoinGroupResponse):

@@ -51,7 +51,7 @@ def fetch_response(
     return OffsetFetchResponse(topics=groups[0].topics, error_code=groups[0].error_code)
 
 
-def fetch_refused(
+def fetch_error_row(
     group: OffsetFetchRequest.Group, code: ErrorCode, version: int
 ) -> OffsetFetchResponse.Group:
     """Return an error row for a group. Below version 2, only partitions have an error code."""
@@ -76,7 +76,7 @@ def no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchRe
     )
 
 
-def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+def commit_error_response(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
     """Return a response that rejects every partition; OffsetCommit has no top-level error code."""
     return OffsetCommitResponse(
         topics=[
@@ -95,7 +95,7 @@ def commit_refused(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommi
     )
 
 
-def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
+def to_offset_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
     """Convert a TxnOffsetCommit request to an OffsetCommit request."""
     return OffsetCommitRequest(
         group_id=request.group_id,
@@ -120,7 +120,7 @@ def plain_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
     )
 
 
-def transactional_response(
+def to_txn_offset_commit_response(
     response: OffsetCommitResponse, code: ErrorCode = ErrorCode.NONE
 ) -> TxnOffsetCommitResponse:
     """Convert the response to a TxnOffsetCommit response; `code` is for rows without an error."""
@@ -154,14 +154,14 @@ def transaction_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     return code
 
 
-def transaction_refused(
+def txn_commit_error_response(
     request: TxnOffsetCommitRequest, code: ErrorCode
 ) -> TxnOffsetCommitResponse:
     """Return a response that rejects every partition."""
-    return transactional_response(commit_refused(plain_commit(request), code))
+    return to_txn_offset_commit_response(commit_error_response(to_offset_commit(request), code))
 
 
-def refused(response: Any, code: ErrorCode) -> Any:
+def error_response(response: Any, code: ErrorCode) -> Any:
     """Return an error response of the same type, because the change behind `response` was lost.
 
     Returns:

@@ -12,7 +12,7 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, same_for_all
+from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, uniform_check
 from .group import ConsumerGroup, ConsumerGroupMember
 
 
@@ -21,12 +21,12 @@ def committer_check(
 ) -> CommitCheck:
     """Return the check for a commit by the sender."""
     if request.generation_id_or_member_epoch < 0 and not group.members:
-        return same_for_all(ErrorCode.NONE)
+        return uniform_check(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
+        return uniform_check(ErrorCode.UNKNOWN_MEMBER_ID)
     if member.classic is None and version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
-        return same_for_all(ErrorCode.UNSUPPORTED_VERSION)
+        return uniform_check(ErrorCode.UNSUPPORTED_VERSION)
     return _epoch_check(member, request.generation_id_or_member_epoch, _stale_epoch_error(member))
 
 
@@ -41,10 +41,10 @@ def transactional_committer_check(
     epoch = request.generation_id_or_member_epoch
     names_member = bool(request.member_id) or request.group_instance_id is not None
     if epoch < 0 and (not group.members or not names_member):
-        return same_for_all(ErrorCode.NONE)
+        return uniform_check(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
+        return uniform_check(ErrorCode.UNKNOWN_MEMBER_ID)
     # TxnOffsetCommit has no better error code for a stale member epoch.
     return _epoch_check(member, epoch, ErrorCode.ILLEGAL_GENERATION)
 
@@ -67,9 +67,9 @@ def _stale_epoch_error(member: ConsumerGroupMember) -> ErrorCode:
 
 def _epoch_check(member: ConsumerGroupMember, epoch: int, stale: ErrorCode) -> CommitCheck:
     if epoch == member.epoch:
-        return same_for_all(ErrorCode.NONE)
+        return uniform_check(ErrorCode.NONE)
     if epoch > member.epoch:
-        return same_for_all(stale)
+        return uniform_check(stale)
 
     def check(topic: str, topic_id: UUID, partition: int) -> ErrorCode:
         assigned_in_epoch = member.assigned_in_epoch(topic_id, partition)

@@ -50,14 +50,14 @@ _STATES = MappingProxyType({each.value: each for each in MemberState})
 def replay_consumer_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
     """Apply one record of a consumer group."""
     if value is not None:
-        group = state.consumer_group(key.group_id) or state.begin(ConsumerGroup(key.group_id))
+        group = state.consumer_group(key.group_id) or state.add_group(ConsumerGroup(key.group_id))
         _PUT[type(key)](group, key, value)
         return
     known = state.consumer_group(key.group_id)
     if known is None:
         return
     if isinstance(key, ConsumerGroupMetadataKey):
-        state.end(key.group_id)
+        state.remove_group(key.group_id)
     else:
         _DELETE[type(key)](known, key)
 

@@ -97,7 +97,8 @@ class ShareOffsets:
     def delete(self, group_id: str, topics: Mapping[UUID, str]) -> Result[ShareStateRequests]:
         """Handle the first step of DeleteShareGroupOffsets for an empty group.
 
-        When the result is committed, send requests to the share coordinators and call `record_deletion`.
+        When the result is committed, send requests to the share coordinators, and then call
+        `record_deletion`.
 
         Args:
             group_id: ID of the group.

@@ -41,14 +41,14 @@ from .group import SharedState, SharedTopic, SharedTopics, ShareGroup, ShareGrou
 def replay_share_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
     """Apply one record of a share group."""
     if value is not None:
-        group = state.share_group(key.group_id) or state.begin(ShareGroup(key.group_id))
+        group = state.share_group(key.group_id) or state.add_group(ShareGroup(key.group_id))
         _PUT[type(key)](group, key, value)
         return
     known = state.share_group(key.group_id)
     if known is None:
         return
     if isinstance(key, ShareGroupMetadataKey):
-        state.end(key.group_id)
+        state.remove_group(key.group_id)
     else:
         _DELETE[type(key)](known, key)
 

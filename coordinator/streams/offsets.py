@@ -11,7 +11,7 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, same_for_all
+from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, uniform_check
 from .group import StreamsGroup, StreamsGroupMember
 
 
@@ -20,12 +20,12 @@ def streams_committer_check(
 ) -> CommitCheck:
     """Return the check for a commit by the sender."""
     if request.generation_id_or_member_epoch < 0 and not group.members:
-        return same_for_all(ErrorCode.NONE)
+        return uniform_check(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
+        return uniform_check(ErrorCode.UNKNOWN_MEMBER_ID)
     if version < FIRST_VERSION_WITH_MEMBER_EPOCHS:
-        return same_for_all(ErrorCode.UNSUPPORTED_VERSION)
+        return uniform_check(ErrorCode.UNSUPPORTED_VERSION)
     epoch = request.generation_id_or_member_epoch
     return _epoch_check(group, member, epoch, ErrorCode.STALE_MEMBER_EPOCH)
 
@@ -38,10 +38,10 @@ def streams_transactional_check(group: StreamsGroup, request: OffsetCommitReques
     epoch = request.generation_id_or_member_epoch
     names_member = bool(request.member_id) or request.group_instance_id is not None
     if epoch < 0 and (not group.members or (epoch == -1 and not names_member)):
-        return same_for_all(ErrorCode.NONE)
+        return uniform_check(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
-        return same_for_all(ErrorCode.UNKNOWN_MEMBER_ID)
+        return uniform_check(ErrorCode.UNKNOWN_MEMBER_ID)
     # TxnOffsetCommit has no better error code for a stale member epoch.
     return _epoch_check(group, member, epoch, ErrorCode.ILLEGAL_GENERATION)
 
@@ -61,9 +61,9 @@ def _epoch_check(
     group: StreamsGroup, member: StreamsGroupMember, epoch: int, stale: ErrorCode
 ) -> CommitCheck:
     if epoch == member.epoch:
-        return same_for_all(ErrorCode.NONE)
+        return uniform_check(ErrorCode.NONE)
     if epoch > member.epoch or group.topology is None:
-        return same_for_all(stale)
+        return uniform_check(stale)
     subtopologies = group.topology.sources
 
     def check(topic: str, topic_id: UUID, partition: int) -> ErrorCode:

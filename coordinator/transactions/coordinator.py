@@ -63,7 +63,6 @@ from .transaction import (
     to_value,
 )
 
-
 # Delay before an abort that could not be stored is retried.
 RETRY_BACKOFF_MS = 1_000
 # Transactional IDs to resume per piece after loading.

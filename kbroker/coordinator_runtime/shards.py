@@ -35,7 +35,7 @@ from kbroker.coordinator import (
     hash_partition,
 )
 from kbroker.coordinator.common.record import CoordinatorRecord
-from kbroker.coordinator.common.version_adapters import refused
+from kbroker.coordinator.common.version_adapters import error_response
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import EncodeError
@@ -489,8 +489,8 @@ class Shards(ABC, Generic[C]):
             given, answer = answers, response
             if not committed:
                 self._drop_lost(shard)
-                given = [each.refused(ErrorCode.NOT_COORDINATOR) for each in answers]
-                answer = refused(response, ErrorCode.NOT_COORDINATOR)
+                given = [each.with_error(ErrorCode.NOT_COORDINATOR) for each in answers]
+                answer = error_response(response, ErrorCode.NOT_COORDINATOR)
             send_answers(given)
             if slot is None:
                 pending.resolve(answer)
@@ -510,7 +510,7 @@ class Shards(ABC, Generic[C]):
             shard,
             None,
             deadline=trio.current_time() + seconds,
-            on_timeout=lambda: refused(response, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            on_timeout=lambda: error_response(response, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         )
 
     def _drop_lost(self, shard: Shard[C]) -> None:

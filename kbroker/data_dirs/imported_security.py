@@ -21,7 +21,7 @@ from kbroker.protocol.metadata_log import (
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveUserScramCredentialRecord,
-    RightsRecord,
+    SecurityRecord,
     UserScramCredentialRecord,
 )
 from kbroker.security.acls import (
@@ -48,7 +48,7 @@ class ImportedSecurity:
     quotas: dict[EntityKey, dict[str, float]] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=set)
 
-    def replay(self, record: RightsRecord) -> None:
+    def replay(self, record: SecurityRecord) -> None:
         """Apply one record."""
         match record:
             case UserScramCredentialRecord():

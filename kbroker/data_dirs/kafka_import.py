@@ -37,7 +37,7 @@ from kbroker.protocol.metadata_log import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
-    RightsRecord,
+    SecurityRecord,
     decode_metadata_record,
 )
 from kbroker.protocol.record_stream import batch_records
@@ -127,7 +127,7 @@ class KafkaMetadata:
 
     def replay(self, record: MetadataRecord | None) -> None:
         """Apply one record."""
-        if isinstance(record, RightsRecord):
+        if isinstance(record, SecurityRecord):
             self.security.replay(record)
         elif isinstance(record, ConfigRecord):
             self._replay_config(record)

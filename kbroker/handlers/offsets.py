@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from kbroker.coordinator.common.version_adapters import (
-    commit_refused,
-    fetch_refused,
+    commit_error_response,
+    fetch_error_row,
     fetch_response,
     groups_to_fetch,
     transaction_error,
-    transaction_refused,
+    txn_commit_error_response,
 )
 from kbroker.coordinator_runtime.add_partitions_to_txn import Writer
 from kbroker.coordinator_runtime.partition_writer import LeaderReplica
@@ -66,7 +66,7 @@ def offset_commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer | 
     try:
         ctx.require_group(AclOperation.READ, request.group_id)
     except KafkaError as error:
-        return commit_refused(request, error.code)
+        return commit_error_response(request, error.code)
     if ctx.node.authorizer is not None:
         return _commit_permitted(ctx, request)
     return _commit_long(ctx, request) if is_long(request) else _commit(ctx, request)
@@ -77,14 +77,16 @@ async def _commit_permitted(ctx: Context, request: OffsetCommitRequest) -> Commi
     permitted, denied = await split_permitted(ctx, AclOperation.READ, request.topics)
     if not denied and not is_long(request):
         return _commit(ctx, request)
-    answer = commit_refused(with_topics(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    answer = commit_error_response(
+        with_topics(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
     if permitted:
         answer.topics += (await _commit_long(ctx, with_topics(request, permitted))).topics
     return answer
 
 
 async def _commit_long(ctx: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    rows = await _commit_in_steps(ctx, request, partial(_commit, ctx), commit_refused)
+    rows = await _commit_in_steps(ctx, request, partial(_commit, ctx), commit_error_response)
     return OffsetCommitResponse(topics=rows)
 
 
@@ -93,7 +95,7 @@ def _commit(ctx: Context, request: OffsetCommitRequest) -> CommitAnswer:
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
-        return commit_refused(request, error.code)
+        return commit_error_response(request, error.code)
     return groups.run(shard, shard.coordinator.offsets.commit(request, groups.now(), ctx.version))
 
 
@@ -160,7 +162,7 @@ def txn_offset_commit(
         ctx.require_transaction(AclOperation.WRITE, request.transactional_id)
         ctx.require_group(AclOperation.READ, request.group_id)
     except KafkaError as error:
-        return transaction_refused(request, error.code)
+        return txn_commit_error_response(request, error.code)
     if ctx.node.authorizer is not None:
         return _commit_permitted_in_transaction(ctx, request)
     if is_long(request):
@@ -176,7 +178,7 @@ async def _commit_permitted_in_transaction(
     if not denied and not is_long(request):
         answer = _admit_and_commit(ctx, request)
         return await answer if isinstance(answer, Coroutine) else answer
-    rejected = transaction_refused(
+    rejected = txn_commit_error_response(
         with_topics(request, denied), ErrorCode.TOPIC_AUTHORIZATION_FAILED
     )
     if permitted:
@@ -189,7 +191,7 @@ async def _commit_long_in_transaction(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     commit = partial(_admit_and_commit, ctx)
-    rows = await _commit_in_steps(ctx, request, commit, transaction_refused)
+    rows = await _commit_in_steps(ctx, request, commit, txn_commit_error_response)
     return TxnOffsetCommitResponse(topics=rows)
 
 
@@ -201,7 +203,7 @@ def _admit_and_commit(
     try:
         replica = ctx.node.groups.shard(request.group_id).replica
     except KafkaError as error:
-        return transaction_refused(request, error.code)
+        return txn_commit_error_response(request, error.code)
     producer = request.producer_id, request.producer_epoch
     if not _any_partition_exists(ctx, request) or replica.log.producers.has_open_transaction(
         *producer
@@ -250,7 +252,7 @@ def _commit_in_transaction(
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as error:
-        return transaction_refused(request, error.code)
+        return txn_commit_error_response(request, error.code)
     result = shard.coordinator.offsets.commit_in_transaction(request, groups.now(), code)
     return groups.run(shard, result)
 
@@ -313,7 +315,7 @@ class _OffsetFetchOperation:
             if not groups.serves(shard):
                 raise KafkaError(ErrorCode.NOT_COORDINATOR)
         except KafkaError as error:
-            self._rows.append(fetch_refused(group, error.code, version))
+            self._rows.append(fetch_error_row(group, error.code, version))
             return
         yield from self._remove_hidden(group, found)
         found.topics += denied
@@ -360,7 +362,7 @@ class _OffsetFetchOperation:
         for position, (pending, group) in self.waits.items():
             row = await pending.wait()
             if row is None or row.error_code:
-                row = fetch_refused(group, ErrorCode.NOT_COORDINATOR, self._ctx.version)
+                row = fetch_error_row(group, ErrorCode.NOT_COORDINATOR, self._ctx.version)
             self._rows[position] = row
         return self.response()
 

@@ -18,7 +18,7 @@ from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.log_validator import BATCH_EFFORT, LogValidator, validated_at_once
+from kbroker.protocol.log_validator import BATCH_EFFORT, LogValidator, validate_at_once
 from kbroker.protocol.message_sets import Conversion, is_message_set
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.records import (
@@ -356,7 +356,7 @@ class ProduceOperation:
             rules = replica.log.config.produce_rules
             has_time = self.effort <= EFFORT_AT_ONCE
             if has_time and rules.codec is None and self.version >= FIRST_VERSION_OF_BATCHES:
-                stored = validated_at_once(records, self.version, self.now_ms, rules)
+                stored = validate_at_once(records, self.version, self.now_ms, rules)
                 if stored is not None:
                     batch, header = stored
                     self.effort += BATCH_EFFORT + header.record_count

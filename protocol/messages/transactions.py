@@ -115,7 +115,7 @@ class EndTxnRequest:
 
 @message(key=26, versions="0-5", flexible="3+")
 class EndTxnResponse:
-    """Outcome of an `EndTxnRequest`; from version 5 on with the epoch to go on with (KIP-890)."""
+    """Outcome of an `EndTxnRequest`; from version 5 on with the producer's next epoch (KIP-890)."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

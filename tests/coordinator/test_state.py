@@ -19,7 +19,7 @@ def state() -> ShardState:
 
 
 def test_group_is_found_by_its_own_type_only(state: ShardState) -> None:
-    group = state.begin(ConsumerGroup("g"))
+    group = state.add_group(ConsumerGroup("g"))
     assert state.consumer_group("g") is group
     assert state.committing_group("g") is group
     other_groups = [state.classic_group("g"), state.share_group("g"), state.streams_group("g")]
@@ -27,16 +27,16 @@ def test_group_is_found_by_its_own_type_only(state: ShardState) -> None:
 
 
 def test_share_group_does_not_commit_offsets(state: ShardState) -> None:
-    share, streams = state.begin(ShareGroup("s")), state.begin(StreamsGroup("t"))
+    share, streams = state.add_group(ShareGroup("s")), state.add_group(StreamsGroup("t"))
     assert state.committing_group("s") is None
     assert list(state.committing_groups()) == [streams]
     assert list(state.groups_of(ShareGroup)) == [share]
 
 
 def test_new_group_replaces_group_of_other_type(state: ShardState) -> None:
-    state.begin_simple_group("g")
-    state.begin(ShareGroup("other"))
-    group = state.begin(StreamsGroup("g"))
+    state.ensure_simple_group("g")
+    state.add_group(ShareGroup("other"))
+    group = state.add_group(StreamsGroup("g"))
     assert state.groups["g"] is group
     assert list(state.groups) == ["other", "g"]
 
@@ -45,10 +45,10 @@ def test_new_group_replaces_group_of_other_type(state: ShardState) -> None:
 def test_offsets_of_removed_group_belong_to_simple_group(
     state: ShardState, has_offsets: bool
 ) -> None:
-    state.begin(ConsumerGroup("g"))
+    state.add_group(ConsumerGroup("g"))
     if has_offsets:
         state.offsets["g"] = {
             ("t", 0): OffsetCommitValue(offset=1, metadata="", commit_timestamp=0)
         }
-    state.end("g")
+    state.remove_group("g")
     assert [type(group) for group in state.groups.values()] == [ClassicGroup] * has_offsets

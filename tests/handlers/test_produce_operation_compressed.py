@@ -15,7 +15,7 @@ from kbroker.protocol import log_validator, records
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import CHUNK_BYTES, Codec, decompressed_chunks
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.log_validator import OPENED_EFFORT
+from kbroker.protocol.log_validator import DECOMPRESSOR_EFFORT
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.records import Record, encode_batch, read_header, with_payload
 
@@ -145,7 +145,7 @@ async def test_event_loop_runs_between_many_batches(
         return decompressed_chunks(codec, data, limit)
 
     monkeypatch.setattr(log_validator, "decompressed_chunks", recording_chunks)
-    most = EFFORT_AT_ONCE // OPENED_EFFORT
+    most = EFFORT_AT_ONCE // DECOMPRESSOR_EFFORT
     count = 3 * most
     topic = await create_topic(wire, "t", count)
     rows = [

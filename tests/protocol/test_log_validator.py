@@ -12,7 +12,7 @@ from lz4 import frame
 
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode, KafkaError
-from kbroker.protocol.log_validator import validated_at_once
+from kbroker.protocol.log_validator import validate_at_once
 from kbroker.protocol.lz4_header import with_correct_checksum, with_old_checksum
 from kbroker.protocol.record_walk import ORDINARY_MAX
 from kbroker.protocol.records import (
@@ -146,7 +146,7 @@ NOT_ORDINARY: dict[str, tuple[list[Record], ProduceRules]] = {
 @pytest.mark.parametrize("name", NOT_ORDINARY)
 def test_unusual_batch_is_not_validated_at_once(name: str) -> None:
     records, rules = NOT_ORDINARY[name]
-    assert validated_at_once(memoryview(encode_batch(records)), 9, NOW, rules) is None
+    assert validate_at_once(memoryview(encode_batch(records)), 9, NOW, rules) is None
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -166,7 +166,7 @@ def test_changed_byte_is_judged_the_same_at_once(count: int) -> None:
         ):
             changed = content[:position] + bytes([byte]) + content[position + 1 :]
             bad = memoryview(with_payload(header, changed)[0])
-            accepted += validated_at_once(bad, 9, NOW, DEFAULT_RULES) is not None
+            accepted += validate_at_once(bad, 9, NOW, DEFAULT_RULES) is not None
             try:
                 as_stored(bad, 9, NOW)  # compares both ways
             except KafkaError:

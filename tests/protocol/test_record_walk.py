@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kbroker.protocol.log_validator import validated_at_once
+from kbroker.protocol.log_validator import validate_at_once
 from kbroker.protocol.record_walk import ORDINARY_MAX, RecordSteps, RecordWalk
 from kbroker.protocol.records import (
     HEADER_SIZE,
@@ -80,4 +80,4 @@ def test_ordinary_batch_is_validated_at_once(seed: int) -> None:
         for _ in range(draw.randint(1, ORDINARY_MAX))
     ]
     batch = memoryview(encode_batch(records))
-    assert validated_at_once(batch, 9, NOW, rules) == as_stored(batch, 9, NOW, rules)
+    assert validate_at_once(batch, 9, NOW, rules) == as_stored(batch, 9, NOW, rules)

@@ -54,7 +54,7 @@ def test_template_can_be_filled_again() -> None:
 
 
 def test_numbers_that_are_not_adjacent_are_rejected() -> None:
-    with pytest.raises(ValueError, match="ProduceResponse version 4 has no such row of numbers"):
+    with pytest.raises(ValueError, match="ProduceResponse version 4: the numbers are not adjacent"):
         ResponseTemplate(
             response_with(*NUMBERS), 4, LAYOUT, *NUMBERS
         )  # version 4 has no log start offset

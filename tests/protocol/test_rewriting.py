@@ -20,8 +20,8 @@ from kbroker.protocol.records import (
     with_timestamps,
 )
 from kbroker.protocol.rewriting import (
+    decompress_records,
     raw_records,
-    unpacked_records,
     with_records,
     without_records,
 )
@@ -55,7 +55,7 @@ def test_kept_records_are_unchanged(
 ) -> None:
     batch = encode_batch(records, codec=codec, **KEPT)  # type: ignore[arg-type]
     header = read_header(batch)
-    payload = unpacked_records(batch, header, MIB)
+    payload = decompress_records(batch, header, MIB)
     raw = list(raw_records(payload, header))
     assert [(record.key, record.has_value, record.offset) for record in raw] == [
         (record.key, record.value is not None, 100 + index) for index, record in enumerate(records)
@@ -77,11 +77,11 @@ def test_kept_records_are_unchanged(
 def test_second_rewrite_keeps_the_delete_horizon() -> None:
     records = [Record(b"a", None, 50), Record(b"b", b"1", 60)]
     header = read_header(batch := encode_batch(records))
-    payload = unpacked_records(batch, header, MIB)
+    payload = decompress_records(batch, header, MIB)
     once, header = with_records(
         header, payload, list(raw_records(payload, header)), delete_horizon=5000
     )
-    payload = unpacked_records(once, header, MIB)
+    payload = decompress_records(once, header, MIB)
     twice, header = with_records(header, payload, list(raw_records(payload, header))[1:])
     assert header.delete_horizon == 5000
     assert [(record.key, record.timestamp) for record in read_records(twice)] == [(b"b", 60)]
@@ -92,7 +92,7 @@ def test_log_append_time_is_kept() -> None:
     header = with_timestamps(
         batch, read_header(batch), read_header(batch).attributes | LOG_APPEND_TIME_BIT, 1234
     )
-    payload = unpacked_records(batch, header, MIB)
+    payload = decompress_records(batch, header, MIB)
     written, changed = with_records(
         header, payload, list(raw_records(payload, header))[:1], delete_horizon=99
     )

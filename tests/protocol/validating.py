@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeAlias
 
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.log_validator import LogValidator, validated_at_once
+from kbroker.protocol.log_validator import LogValidator, validate_at_once
 from kbroker.protocol.primitives import Buffer
 from kbroker.protocol.records import (
     DEFAULT_RULES,
@@ -23,11 +23,11 @@ def as_stored(
 ) -> Stored:
     """Return the batch as its log stores it, and its header.
 
-    If `validated_at_once` has a result, it must be the one of the validation in steps.
+    If `validate_at_once` has a result, it must be the one of the validation in steps.
     """
     stored = _outcome(partial(_validate_in_steps, buffer, version, now_ms, rules))
     if rules.codec is None and buffer is not None:
-        at_once = _outcome(partial(validated_at_once, memoryview(buffer), version, now_ms, rules))
+        at_once = _outcome(partial(validate_at_once, memoryview(buffer), version, now_ms, rules))
         assert at_once is None or _comparable(at_once) == _comparable(stored)
     assert stored is not None
     if isinstance(stored, KafkaError):

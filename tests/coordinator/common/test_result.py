@@ -11,9 +11,9 @@ def test_lost_response_becomes_error() -> None:
     code = ErrorCode.NOT_COORDINATOR
     join: PendingResponse[JoinGroupResponse] = PendingResponse("g", "m")
     response = Answer(join, JoinGroupResponse(generation_id=3, member_id="m", leader="m"))
-    assert response.refused(code) == (join, JoinGroupResponse(error_code=code, member_id="m"))
+    assert response.with_error(code) == (join, JoinGroupResponse(error_code=code, member_id="m"))
     sync: PendingResponse[SyncGroupResponse] = PendingResponse("g", "m")
-    refused = Answer(sync, SyncGroupResponse(assignment=b"x")).refused(code)
+    refused = Answer(sync, SyncGroupResponse(assignment=b"x")).with_error(code)
     assert refused == (sync, SyncGroupResponse(error_code=code))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kbroker.coordinator.common.version_adapters import (
-    commit_refused,
-    fetch_refused,
+    commit_error_response,
+    fetch_error_row,
     fetch_response,
     groups_to_fetch,
     leave_response,
@@ -41,7 +41,7 @@ def test_fetch_error_is_adapted_to_every_version(version: int) -> None:
     (group,) = groups_to_fetch(travel(request, version), version)
     assert group.group_id == "g"
     code = ErrorCode.NOT_COORDINATOR
-    refused = fetch_refused(group, code, version)
+    refused = fetch_error_row(group, code, version)
     response = travel(fetch_response([refused], version), version)
     if version >= 8:
         assert [(g.group_id, g.error_code, g.topics) for g in response.groups] == [("g", code, [])]
@@ -62,7 +62,7 @@ def test_several_groups_are_fetched_from_version_8() -> None:
 def test_rejected_commit_contains_every_partition() -> None:
     h = Harness()
     request = h.commit_request({("orders", 1): 1, ("audit", 0): 1, ("orders", 0): 1})
-    response = commit_refused(request, ErrorCode.NOT_COORDINATOR)
+    response = commit_error_response(request, ErrorCode.NOT_COORDINATOR)
     assert [(t.name, t.topic_id) for t in response.topics] == [
         (t.name, t.topic_id) for t in request.topics
     ]

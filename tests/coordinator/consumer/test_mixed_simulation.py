@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.common.offset_checks import CommitCheck, same_for_all
+from kbroker.coordinator.common.offset_checks import CommitCheck, uniform_check
 from kbroker.coordinator.consumer import offsets as consumer_offsets
 from kbroker.coordinator.consumer import reconciliation
 from kbroker.coordinator.consumer import replay as consumer_replay
@@ -135,7 +135,7 @@ def _old_epochs_may_commit(patch: pytest.MonkeyPatch) -> None:
     """The epoch in which a member got a partition is not checked."""
 
     def epoch_check(member: Any, epoch: int, stale: ErrorCode) -> CommitCheck:
-        return same_for_all(stale if epoch > member.epoch else ErrorCode.NONE)
+        return uniform_check(stale if epoch > member.epoch else ErrorCode.NONE)
 
     patch.setattr(consumer_offsets, "_epoch_check", epoch_check)
 

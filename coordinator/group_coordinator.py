@@ -374,20 +374,20 @@ class GroupCoordinator:
         return describe_group(self._state, group_id, version)
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
-        """Handle ConsumerGroupDescribe (versions 0-1) for one group, without authorized operations."""
+        """Handle ConsumerGroupDescribe (versions 0-1) for one group; see `describe_group`."""
         assignor = self._settings_of(group_id).assignors[0]
         return describe_consumer_group(self._state, self._topics, group_id, assignor)
 
     def describe_streams_group(self, group_id: str) -> StreamsGroupDescribeResponse.Group:
-        """Handle StreamsGroupDescribe (version 0) for one group, without authorized operations."""
+        """Handle StreamsGroupDescribe (version 0) for one group; see `describe_group`."""
         return describe_streams_group(self._state, group_id)
 
     def describe_share_group(self, group_id: str) -> ShareGroupDescribeResponse.Group:
-        """Handle ShareGroupDescribe (version 1) for one group, without authorized operations."""
+        """Handle ShareGroupDescribe (version 1) for one group; see `describe_group`."""
         return describe_share_group(self._state, self._topics, group_id)
 
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
-        """Handle one group of DeleteGroups (versions 0-2) in pieces. Each response is the group's row.
+        """Handle one group of DeleteGroups (versions 0-2) in pieces. Each response is its row.
 
         Process each piece before taking the next one, and stop after a piece that could not be
         stored. No other operation may use the group between two pieces.

@@ -117,7 +117,7 @@ class OffsetMetadataManager:
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
     ) -> Result[TxnOffsetCommitResponse]:
-        """Handle TxnOffsetCommit (versions 0-5). The offsets stay pending until the transaction ends.
+        """Handle TxnOffsetCommit (versions 0-5). Offsets are pending until the transaction ends.
 
         Args:
             request: The request.

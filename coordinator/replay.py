@@ -99,7 +99,7 @@ def _apply_in_pieces(
 
 
 def _finish_previous_end(state: ShardState, producer_id: int) -> None:
-    """Finish the producer's previous marker, so that its new offsets do not become visible with it."""
+    """Finish the producer's previous marker, so that it does not apply to newer offsets."""
     for _ in state.ending.get(producer_id, ()):
         pass
 

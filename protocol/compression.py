@@ -100,8 +100,8 @@ class _Output:
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """Compress `data` with a codec; `Codec.NONE` copies.
 
-    `level` has the meaning of Kafka's `compression.*.level` (KIP-390): 1 to 9 or -1 for gzip, 1 to 17
-    for lz4, -131072 to 22 for zstd. None is the default of the codec. Snappy has no levels.
+    `level` has the meaning of Kafka's `compression.*.level` (KIP-390): 1 to 9 or -1 for gzip, 1 to
+    17 for lz4, -131072 to 22 for zstd. None is the default of the codec. Snappy has no levels.
 
     Raises:
         ValueError: The codec is unknown.

@@ -51,7 +51,7 @@ class OffsetCommitValue:
     metadata: str
     commit_timestamp: Int64
     expire_timestamp: Int64 = wire(since=1, until=1, default=-1)
-    """Only in version 1: expiration of a commit with its own retention time (OffsetCommit 2 to 4)."""
+    """Only in version 1, for a commit with its own retention time (OffsetCommit 2 to 4)."""
     topic_id: Uuid = wire(since=4, tag=0, default=ZERO_UUID)
 
 

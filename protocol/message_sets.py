@@ -184,7 +184,8 @@ class Conversion:
             raise _invalid("a compressed message that is not alone in its set")
         if first.size > rules.max_message_bytes:
             raise _too_large(
-                f"a message of {first.size} bytes, more than max.message.bytes={rules.max_message_bytes}"
+                f"a message of {first.size} bytes, more than "
+                f"max.message.bytes={rules.max_message_bytes}"
             )
         self._codec = first.codec
         self._unwrapping = _decompress_wrapper(

@@ -90,7 +90,10 @@ class RemoveUserScramCredentialRecord:
 
 @message(versions="0", flexible="0+")
 class DelegationTokenRecord:
-    """A delegation token, created or renewed; `delegation.token.secret.key` derives its password."""
+    """A created or renewed delegation token.
+
+    Its password is derived from the broker setting `delegation.token.secret.key`.
+    """
 
     owner: str = ""
     requester: str = ""

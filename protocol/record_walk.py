@@ -495,7 +495,7 @@ class RecordSteps:
     __slots__ = ("_partial", "_walk")
 
     def __init__(self, walk: RecordWalk) -> None:
-        self._check_records = walk
+        self._walk = walk
         self._partial: Generator[None, None, None] | None = None
 
     def step(self, records: int) -> bool:
@@ -511,7 +511,7 @@ class RecordSteps:
             MalformedError: The bytes are not the records that the header announces.
             RecordLimitError: The batch has more than `batch.max.headers` headers.
         """
-        walk = self._check_records
+        walk = self._walk
         if self._partial is not None and not self._finish_partial(self._partial):
             return True
         if not walk.check(records) and not self._finish_partial(walk.check_piecewise()):

@@ -1,8 +1,8 @@
 """The index of aborted transactions of one segment: its `.txnindex` file and its entries in memory.
 
-Unlike the other indexes, it cannot be rebuilt from the batches of its segment alone. Without it,
-aborted records would look committed. So a damaged file is an error. After a crash or truncation,
-the uncertain entries are dropped and added again by replaying the batches.
+Unlike the other indexes, this index cannot be rebuilt from the batches of its segment alone.
+Without the index, aborted records would look committed. So a damaged file is an error. After a
+crash or truncation, the uncertain entries are dropped and added again by replaying the batches.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class AbortedIndex:
         """Path of the file, which may not exist."""
         return self._path + TXN_INDEX + self._suffix
 
-    def begin(self) -> None:
+    def start_empty(self) -> None:
         """Start with no entries, for a new segment."""
         self._entries = []
 
@@ -98,7 +98,7 @@ class AbortedIndex:
         """Return the writes that save the entries from memory."""
         entries, at = self._entries, self._saved
         if self._replaces and entries:
-            # Sealed segments are not replayed after a crash, so the file must never be torn.
+            # Closed segments are not replayed after a crash, so the file must never be torn.
             self._saved, self._replaces = len(entries), False
             return [AtomicWrite(self._files, self.path, aborted_bytes(entries))]
         if entries is None or not (len(entries) > at or self._torn):
@@ -108,7 +108,7 @@ class AbortedIndex:
         write = FileWrite(self._files, self.path, at * ABORTED_ENTRY_SIZE, data)
         if at:
             return [write]
-        # The name of a new file must be durable before something relies on it.
+        # The name of a new file must be durable before the caller relies on the file.
         return [write, DirectorySync(self._files, self._path.rpartition("/")[0])]
 
     def move_to_final_name(self) -> None:

@@ -17,6 +17,7 @@ from .epochs import UNDEFINED, LeaderEpochs
 from .errors import CorruptLogError
 from .files import File, Files
 
+# Bytes of the first read, and of later reads.
 _SMALL_READ = 4 * 1024
 _LARGE_READ = 256 * 1024
 
@@ -53,7 +54,7 @@ class Place(NamedTuple):
 
 
 def walk(file: File, position: Position, end: Position) -> Iterator[Place]:
-    """Yield the batches between two boundaries; reads only the fields that this needs.
+    """Yield the batches between two batch boundaries, reading only a few header fields.
 
     Raises CorruptLogError if a batch is invalid or offsets decrease.
     """
@@ -115,8 +116,8 @@ class Batches(NamedTuple):
         if len(data) < HEADER_SIZE:
             return None
         header = read_header(data)
-        sound = header.magic == MAGIC and HEADER_SIZE <= header.size <= self.size - position
-        return header if sound else None
+        is_valid = header.magic == MAGIC and HEADER_SIZE <= header.size <= self.size - position
+        return header if is_valid else None
 
 
 def read_batches(
@@ -144,7 +145,7 @@ def read_batches(
         file.close()
 
 
-def check(
+def check_batches(
     file: File, start: Position, end: Position, epochs: LeaderEpochs, *, gaps_allowed: bool
 ) -> tuple[int, int]:
     """Check all properties of the batches between two boundaries.
@@ -168,7 +169,7 @@ def check(
         header = read_header(data, position) if len(data) - position >= HEADER_SIZE else None
         if header is None or not HEADER_SIZE <= header.size <= len(data) - position:
             raise CorruptLogError(file.path, start + position, "no valid batch header")
-        reason = _fault(data, position, header, next_offset, epochs, gaps_allowed)
+        reason = _find_fault(data, position, header, next_offset, epochs, gaps_allowed)
         if reason:
             raise CorruptLogError(file.path, start + position, reason)
         if first < 0:
@@ -178,19 +179,19 @@ def check(
     return first, next_offset
 
 
-def _fault(
+def _find_fault(
     data: bytes,
     position: int,
     header: BatchHeader,
-    due: int,
+    expected: int,
     epochs: LeaderEpochs,
     gaps_allowed: bool,
 ) -> str:
     if header.magic != MAGIC or not check_crc(data, position, header):
         return "a batch does not match its CRC"
     base = header.base_offset
-    if due >= 0 and (base < due or (base > due and not gaps_allowed)):
-        return f"expected offset {due}, found {base}"
+    if expected >= 0 and (base < expected or (base > expected and not gaps_allowed)):
+        return f"expected offset {expected}, found {base}"
     epoch = epochs.epoch_at(base)
     if epoch not in (UNDEFINED, header.leader_epoch):
         return f"leader epoch {header.leader_epoch}, expected {epoch}"
@@ -216,6 +217,6 @@ class Intervals:
         return any(low < end and start < high for low, high in self._ranges)
 
     def remove(self, start: Position, end: Position) -> None:
-        cut = [(low, min(high, start)) for low, high in self._ranges]
-        cut += [(max(low, end), high) for low, high in self._ranges]
-        self._ranges = sorted({(low, high) for low, high in cut if low < high})
+        remaining = [(low, min(high, start)) for low, high in self._ranges]
+        remaining += [(max(low, end), high) for low, high in self._ranges]
+        self._ranges = sorted({(low, high) for low, high in remaining if low < high})

@@ -23,10 +23,10 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 # Default readahead of Linux in bytes.
-LOOK_BYTES = 128 * 1024
+READAHEAD_BYTES = 128 * 1024
 
 # Error numbers of calls that a system or file system does not support.
-NOT_KNOWN_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+UNSUPPORTED_ERRORS = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _must_not_wait: ContextVar[bool] = ContextVar("must_not_wait", default=False)
 
@@ -55,7 +55,7 @@ class NotCached(Exception):
     @property
     def end(self) -> int:
         """End position of the data that `load` reads."""
-        return self.position + max(self.size, LOOK_BYTES)
+        return self.position + max(self.size, READAHEAD_BYTES)
 
     def has_loaded(self, another: NotCached) -> bool:
         """Return True if `load` has also loaded the range of `another`."""
@@ -70,19 +70,19 @@ class NotCached(Exception):
         fd = self.file.fd
         assert fd is not None
         position, end = self.position, self.end
-        with self._failure_noted(), open(os.devnull, "wb") as nowhere:
+        with self._store_failure(), open(os.devnull, "wb") as devnull:
             # Also request the next range of the same size: most readers continue, and the disk
             # works while this range is sent. A larger request would delay other reads in the disk
             # queue.
             os.posix_fadvise(fd, position, end - position + self.size, os.POSIX_FADV_WILLNEED)
             # sendfile to /dev/null takes a sixth of the time of a read, as it does not copy.
             while position < end and (
-                size := os.sendfile(nowhere.fileno(), fd, position, end - position)
+                size := os.sendfile(devnull.fileno(), fd, position, end - position)
             ):
                 position += size
 
     @contextlib.contextmanager
-    def _failure_noted(self) -> Iterator[None]:
+    def _store_failure(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -166,7 +166,7 @@ def read_cached(file: OpenFile, position: int, size: int) -> bytearray | None:
     except BlockingIOError:
         raise NotCached(file, position, size) from None
     except OSError as error:
-        if error.errno in NOT_KNOWN_THERE:
+        if error.errno in UNSUPPORTED_ERRORS:
             return None
         raise
     del buffer[done:]
@@ -176,13 +176,13 @@ def read_cached(file: OpenFile, position: int, size: int) -> bytearray | None:
 def uncached_range(file: OpenFile, position: int, size: int) -> NotCached | None:
     """Return the range to load before a read of `size` bytes, or None if it is in the page cache.
 
-    The function samples one byte per `LOOK_BYTES`, because the kernel reads ahead that much.
+    The function samples one byte per `READAHEAD_BYTES`, because the kernel reads ahead that much.
     """
     fd, byte = file.fd, [bytearray(1)]
     if not _NO_WAIT or fd is None or size <= 0:
         return None
     try:
-        for at in (*range(position, position + size - 1, LOOK_BYTES), position + size - 1):
+        for at in (*range(position, position + size - 1, READAHEAD_BYTES), position + size - 1):
             os.preadv(fd, byte, at, _NO_WAIT)
     except BlockingIOError:
         return NotCached(file, position, size)

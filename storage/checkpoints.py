@@ -5,11 +5,12 @@ are written with `Files.write_atomic`, so a reader sees the old or the new conte
 is treated as missing if that is safe (offsets are lower bounds). For `meta.properties` it is an
 error.
 
-Kafka's formats have no checksums. But one wrong digit of a log start would hide records, and one of
-a topic ID would make a partition look stray. So each file has one more line with the CRC-32C of the
-others, at a place that Kafka ignores. In offset files the CRC also covers the file name. They share
-one format, and a recovery point read as a log start would drop all records. Files without a
-checksum (from Kafka) and with a checksum without the name (from earlier versions) are accepted.
+Kafka's formats have no checksums. But one wrong digit of a log start would hide records, and one
+wrong digit of a topic ID would make a partition look stray. So each file has one more line with the
+CRC-32C of the other lines, at a place that Kafka ignores. In offset files the CRC also covers the
+file name, because all offset files have the same format. Without the name, recovery points could
+be read as log starts, and all records would be dropped. Files without a checksum (from Kafka) and
+files whose checksum does not cover the name (from earlier versions) are accepted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FORMAT_VERSION = 1
 Partition = tuple[str, int]
 
 
-def lines(version: int, entries: list[str]) -> bytes:
+def format_lines(version: int, entries: list[str]) -> bytes:
     """Return the content of a checkpoint file."""
     return "".join(f"{line}\n" for line in (version, len(entries), *entries)).encode()
 
@@ -80,7 +81,7 @@ def _offset_row(partition: Partition, offset: int) -> str:
 
 def _offset_rows_to_bytes(rows: Collection[str], name: str) -> bytes:
     if not rows:
-        return lines(0, [])
+        return format_lines(0, [])
     body = "".join(rows).encode()
     last = _offset_row((_CHECKSUM_TOPIC, 0), crc32c(body, crc32c(name.encode())))
     return b"0\n%d\n%s%s" % (len(rows) + 1, body, last.encode())
@@ -173,7 +174,7 @@ class _OffsetFile:
         """Return the CRC-32C of the offsets, independent of their order."""
         return crc32c("".join(sorted(self._rows.values())).encode())
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Force the next `write` to write the file."""
         self._is_written = False
 
@@ -223,7 +224,7 @@ class OffsetCheckpoints:
         """Return a checksum of the content of each file, by file name."""
         return {each.name: each.checksum() for each in self._all}
 
-    def differing(self, checksums: Mapping[str, int]) -> list[str]:
+    def changed_files(self, checksums: Mapping[str, int]) -> list[str]:
         """Return the names of the files that have changed since `checksums` were computed."""
         return [name for name, now in self.checksums().items() if checksums.get(name, now) != now]
 
@@ -252,7 +253,7 @@ class OffsetCheckpoints:
                 if offsets.first_dirty >= 0:
                     self._first_dirty.put(partition, offsets.first_dirty)
             if always_write:
-                self._recovery_points.changed()
+                self._recovery_points.mark_changed()
             self._write()
 
     def forget(self, partitions: Iterable[Partition]) -> None:

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .checkpoints import lines, parse_lines
+from .checkpoints import format_lines, parse_lines
 from .compaction import (
     CleanedSegment,
     CompactionResult,
@@ -71,9 +71,9 @@ class Dirtiness(NamedTuple):
 
 def first_dirty_offset(log: Log) -> int:
     """Return the offset before which the log is compacted; the log start if it is out of range."""
-    noted = log.first_dirty_offset
+    recorded = log.first_dirty_offset
     start = log.segments[0].base_offset if log.segments else log.log_start_offset
-    return noted if start <= noted <= log.log_end_offset else start
+    return recorded if start <= recorded <= log.log_end_offset else start
 
 
 def measure(log: Log, now_ms: int) -> Dirtiness:
@@ -81,7 +81,7 @@ def measure(log: Log, now_ms: int) -> Dirtiness:
     first = first_dirty_offset(log)
     clean = dirty = 0
     earliest = -1
-    for segment, end in _cleanable(log, now_ms):
+    for segment, end in _cleanable_segments(log, now_ms):
         if end <= first:
             clean += segment.size
             continue
@@ -99,8 +99,8 @@ def is_due(log: Log, dirtiness: Dirtiness) -> bool:
     return dirtiness.is_overdue or dirtiness.ratio > log.config.min_cleanable_dirty_ratio
 
 
-def _cleanable(log: Log, now_ms: int) -> list[tuple[Segment, int]]:
-    """Return the sealed segments that can be compacted, each with its end offset.
+def _cleanable_segments(log: Log, now_ms: int) -> list[tuple[Segment, int]]:
+    """Return the closed segments that can be compacted, each with its end offset.
 
     Excluded are segments with open transactions or records that may not be replicated or durable,
     and dirty segments with records younger than `min_compaction_lag_ms`.
@@ -109,7 +109,7 @@ def _cleanable(log: Log, now_ms: int) -> list[tuple[Segment, int]]:
     lag_ms = log.config.min_compaction_lag_ms
     first = first_dirty_offset(log)
     found = []
-    for segment, end in log.segments.sealed():
+    for segment, end in log.segments.closed_segments():
         is_young = lag_ms > 0 and end > first and segment.max_timestamp > now_ms - lag_ms
         if end > limit or is_young:
             break
@@ -124,7 +124,7 @@ def plan(
 
     No checkpoint of the log may be pending: it could overwrite files that the run replaces.
     """
-    cleanable = _cleanable(log, now_ms)
+    cleanable = _cleanable_segments(log, now_ms)
     if not cleanable or log.pending.needs_checkpoint:
         return None
     end = cleanable[-1][1]
@@ -155,12 +155,12 @@ def plan(
 def prepare(files: Files, task: CompactionTask, result: CompactionResult) -> list[Segment]:
     """Load the new segments and record the segments that they replace; blocks.
 
-    Raises StorageError if a write fails or a new segment is not as described.
+    Raises StorageError if a write fails or a new segment differs from its description.
     """
-    return [_prepared(files, task, cleaned) for cleaned in result.segments]
+    return [_prepare_segment(files, task, cleaned) for cleaned in result.segments]
 
 
-def _prepared(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Segment:
+def _prepare_segment(files: Files, task: CompactionTask, cleaned: CleanedSegment) -> Segment:
     base = cleaned.sources[0].base_offset
     try:
         segment = Segment.load(files, task.directory, base, task.rules, suffix=CLEANED)
@@ -196,7 +196,7 @@ def install(log: Log, cleaned: CleanedSegment, segment: Segment) -> bool:
     Raises:
         StorageError: The segment could not be renamed; the log is unchanged.
     """
-    replaced = _sources_in(log, cleaned.sources)
+    replaced = _find_sources(log, cleaned.sources)
     if log.offline is not None or replaced is None:
         return False
     try:
@@ -211,9 +211,9 @@ def finish(log: Log, result: CompactionResult) -> None:
     log.first_dirty_offset = max(log.first_dirty_offset, result.end_offset)
 
 
-def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
+def _find_sources(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
     """Return the segments of the log that a run has read, or None if they have changed."""
-    found = {segment.base_offset: (segment, end) for segment, end in log.segments.sealed()}
+    found = {segment.base_offset: (segment, end) for segment, end in log.segments.closed_segments()}
     segments = []
     for source in sources:
         segment, end = found.get(source.base_offset, (None, 0))
@@ -226,8 +226,8 @@ def _sources_in(log: Log, sources: Sequence[Source]) -> list[Segment] | None:
 def discard(files: Files, task: CompactionTask, segments: Sequence[CleanedSegment]) -> None:
     """Remove new segments that were not installed; blocks. Raises StorageError."""
     bases = [cleaned.sources[0].base_offset for cleaned in segments]
-    notes = [file_name(base, REPLACES) for base in bases]
-    _remove_notes(files, task.directory, notes)
+    names = [file_name(base, REPLACES) for base in bases]
+    _remove_replaces_files(files, task.directory, names)
     for base in bases:
         Segment(files, task.directory, base, task.rules, CLEANED).remove()
 
@@ -237,16 +237,16 @@ def remove_leftovers(files: Files, directory: str) -> None:
 
     No checkpoint of the log may be pending. Raises StorageError.
     """
-    _remove_notes(
+    _remove_replaces_files(
         files, directory, [it for it in files.listdir(directory) if it.endswith(REPLACES)]
     )
 
 
-def _remove_notes(files: Files, directory: str, notes: Sequence[str]) -> None:
+def _remove_replaces_files(files: Files, directory: str, names: Sequence[str]) -> None:
     """Remove `.replaces` files durably, so that none of them is applied to a later segment."""
-    for name in notes:
+    for name in names:
         files.remove(f"{directory}/{name}")
-    if notes:
+    if names:
         DirectorySync(files, directory).sync()
 
 
@@ -260,7 +260,7 @@ def replaced_to_bytes(cleaned: CleanedSegment) -> bytes:
     replaces, one per line.
     """
     bases = [source.base_offset for source in cleaned.sources[1:]]
-    return lines(0, [str(offset) for offset in (cleaned.end_offset, *bases)])
+    return format_lines(0, [str(offset) for offset in (cleaned.end_offset, *bases)])
 
 
 def replaced_from_bytes(data: bytes) -> tuple[int, list[int]] | None:

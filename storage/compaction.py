@@ -1,7 +1,7 @@
 """Log compaction: keeps the last record of each key.
 
 A log is clean up to its *first dirty offset*. A run reads the dirty part once to find the last
-record of each key. Then it rewrites all sealed segments from the log start, without the records
+record of each key. Then it rewrites all closed segments from the log start, without the records
 that a later one replaces. Small segments are merged. This module does not change the log: it writes
 new segments next to the old ones, as `<offset>.log.cleaned`, and `storage.cleaning` swaps them in.
 
@@ -13,13 +13,13 @@ The rules are those of Kafka:
   horizon if no record of its transaction is left. The index entry of an aborted transaction is
   removed one run before its marker.
 * The last batch of each producer stays, empty if necessary: after a restart its sequence and epoch
-  restore the producer state. So does the last batch of each new segment (in Kafka: of each run), as
-  a segment must contain its end offset.
+  restore the producer state. The last batch of each new segment (in Kafka: of each run) also stays,
+  because a segment must contain its end offset.
 * Offsets, timestamps, leader epochs and codecs are unchanged. An unreadable batch is kept whole.
 
-A `Compaction` only gets paths and numbers, so it may run in another process: sealed segments do not
+A `Compaction` only gets paths and numbers, so it may run in another process: closed segments do not
 change. Its memory is the key map, whose size is limited, plus a few batches. If the map is full,
-the run ends at the last complete batch in the map, and the rest stays dirty.
+the run ends at the last complete batch in the map, and the rest of the log stays dirty.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ KEY_BYTES = 160
 _DIGEST_BYTES = 16
 # Value of an unknown offset.
 NO_OFFSET = -1
-# Records of one batch to keep as objects. They take far more memory than their bytes, so larger
-# batches are parsed again for each pass over them.
+# Maximum number of records of one batch that are kept as objects. Objects take far more memory
+# than the bytes of the records, so larger batches are parsed again for each pass.
 LISTED_RECORDS_MAX = 10_000
 # Records to handle in one step (well under 5 ms).
 RECORDS_PER_STEP = 1_000
@@ -70,7 +70,7 @@ SYNC_EVERY_BYTES = 512 * 1024
 
 
 class Source(NamedTuple):
-    """A sealed segment at the time of planning; `end_offset` is the base of the next segment."""
+    """A closed segment at the time of planning; `end_offset` is the base of the next segment."""
 
     base_offset: int
     end_offset: int
@@ -211,8 +211,8 @@ class _Transactions:
         if marker.commit:
             return not was_seen, None
         entry = self._aborting.pop(header.producer_id, None)
-        is_its_entry = entry is not None and entry.last_offset == header.last_offset
-        return not was_seen, entry if was_seen and is_its_entry else None
+        matches = entry is not None and entry.last_offset == header.last_offset
+        return not was_seen, entry if was_seen and matches else None
 
     def is_listed(self, header: BatchHeader) -> bool:
         """Return True if the aborted transaction index has an entry for a marker.
@@ -237,7 +237,7 @@ Result = TypeVar("Result")
 Steps: TypeAlias = Generator[Work, None, Result]
 
 
-class _Opened:
+class _DecompressedBatch:
     """A batch with decompressed records in `data`, which are returned in chunks."""
 
     __slots__ = ("_header", "_listed", "data")
@@ -274,7 +274,14 @@ class _Opened:
 class _Output:
     """A new segment that is being written from consecutive sources."""
 
-    __slots__ = ("_gone", "_segment_bytes", "_synced_bytes", "changed", "segment", "sources")
+    __slots__ = (
+        "_last_dropped",
+        "_segment_bytes",
+        "_synced_bytes",
+        "changed",
+        "segment",
+        "sources",
+    )
 
     def __init__(self, files: Files, task: CompactionTask, base_offset: int) -> None:
         self.segment = Segment.create(
@@ -284,9 +291,9 @@ class _Output:
         self.changed = False
         self._segment_bytes = task.segment_bytes
         self._synced_bytes = 0
-        self._gone: Batch | None = None
+        self._last_dropped: Batch | None = None
 
-    def has_room_for(self, source: Source) -> bool:
+    def can_add(self, source: Source) -> bool:
         """Return True if the segment stays within its limits even if all of a source is kept."""
         return (
             self.segment.size + source.size <= self._segment_bytes
@@ -295,8 +302,8 @@ class _Output:
 
     def add(self, header: BatchHeader, batch: Buffer, kept: Batch | None) -> None:
         """Append the kept part of a batch, if any."""
-        self.changed = self.changed or self._gone is not None
-        self._gone = (batch, header) if kept is None else None
+        self.changed = self.changed or self._last_dropped is not None
+        self._last_dropped = (batch, header) if kept is None else None
         if kept is not None:
             self._append(*kept)
             self.changed = self.changed or kept[1] is not header
@@ -310,13 +317,13 @@ class _Output:
             segment.file.sync()
 
     def close(self) -> None:
-        """Append the last batch if it is missing, seal the segment, and sync it."""
-        if self._gone is not None:
-            header = self._gone[1]
-            self._append(*(without_records(header) if header.record_count else self._gone))
+        """Append the last batch if it is missing, close the segment for appends, and sync it."""
+        if self._last_dropped is not None:
+            header = self._last_dropped[1]
+            self._append(*(without_records(header) if header.record_count else self._last_dropped))
             self.changed = self.changed or header.record_count > 0
         self.changed = self.changed or len(self.sources) > 1
-        write_ahead(self.segment.seal())
+        write_ahead(self.segment.close_for_appends())
         self.segment.file.sync()
 
     def describe(self) -> CleanedSegment:
@@ -388,10 +395,10 @@ class Compaction:
                 continue
             for header, batch in self._batches(source):
                 if header.is_control:
-                    self._transactions.end(header, _marker_of(batch))
+                    self._transactions.end(header, _read_marker(batch))
                 elif not self._transactions.is_aborted(header) and header.last_offset >= first:
-                    has_room = yield from self._map_batch(header, batch)
-                    if not has_room:
+                    is_mapped = yield from self._map_batch(header, batch)
+                    if not is_mapped:
                         self._check_progress(header)
                         return
                 key_map.latest_offset = header.last_offset
@@ -422,28 +429,28 @@ class Compaction:
         A batch cannot be compacted in part: a tombstone in it may hide an older value.
         """
         if self._map.latest_offset < self._task.first_dirty_offset:
-            room = self._map.keys_max
+            keys_max = self._map.keys_max
             raise StorageError(
                 f"the batch at offset {header.base_offset} has more keys than the key map can hold "
-                f"({room}); increase log.cleaner.dedupe.buffer.size"
+                f"({keys_max}); increase log.cleaner.dedupe.buffer.size"
             )
 
-    def _open(self, header: BatchHeader, batch: memoryview) -> Steps[_Opened | None]:
+    def _open(self, header: BatchHeader, batch: memoryview) -> Steps[_DecompressedBatch | None]:
         """Return a batch with decompressed records, or None if it cannot be parsed."""
         if header.codec == Codec.NONE:
-            data = self._unpacked(header, batch)
+            data = self._decompress(header, batch)
         else:
-            data = yield from _called_apart(partial(self._unpacked, header, batch))
+            data = yield from _run_in_caller(partial(self._decompress, header, batch))
         if data is None:
             return None
-        opened = _Opened(header, data)
+        opened = _DecompressedBatch(header, data)
         try:
             yield from opened.check()
         except KafkaError:
             return None
         return opened
 
-    def _unpacked(self, header: BatchHeader, batch: memoryview) -> bytes | None:
+    def _decompress(self, header: BatchHeader, batch: memoryview) -> bytes | None:
         try:
             return decompress_records(batch, header, self._task.decompressed_max)
         except KafkaError:
@@ -460,7 +467,7 @@ class Compaction:
         for source in self._task.sources:
             if source.base_offset >= self._end_offset:
                 break
-            if output is not None and not output.has_room_for(source):
+            if output is not None and not output.can_add(source):
                 self._finish(output)
                 output = None
             if output is None:
@@ -468,7 +475,7 @@ class Compaction:
                 self._written.append(output.segment)
             output.sources.append(source)
             for header, batch in self._batches(source):
-                kept = yield from self._kept(header, batch, output.segment.aborted.entries)
+                kept = yield from self._kept_part(header, batch, output.segment.aborted.entries)
                 output.add(header, batch, kept)
                 self._count(header, kept)
                 yield None
@@ -494,7 +501,7 @@ class Compaction:
             self._records_kept += kept[1].record_count
             self._bytes_kept += kept[1].size
 
-    def _kept(
+    def _kept_part(
         self, header: BatchHeader, batch: memoryview, aborted: list[AbortedTransaction]
     ) -> Steps[Batch | None]:
         """Return the kept part of a batch and its header, or None if nothing is kept.
@@ -519,10 +526,10 @@ class Compaction:
     ) -> Steps[Batch | None]:
         if not header.record_count:
             return None
-        is_over, entry = self._transactions.end(header, _marker_of(batch))
+        is_removable, entry = self._transactions.end(header, _read_marker(batch))
         if entry is not None:
             aborted.append(entry)
-        if not is_over:
+        if not is_removable:
             return batch, header
         horizon = header.delete_horizon
         if horizon is not None:
@@ -545,7 +552,7 @@ class Compaction:
             self._unreadable += 1
             return batch, header
         horizon = header.delete_horizon
-        is_live = self._live_test(keep_deletes=horizon is None or self._task.now_ms < horizon)
+        is_live = self._live_predicate(keep_deletes=horizon is None or self._task.now_ms < horizon)
         count, has_tombstones = 0, False
         for chunk in opened.chunks:
             for record in filter(is_live, chunk):
@@ -566,10 +573,10 @@ class Compaction:
             if len(chunk) == RECORDS_PER_STEP:
                 yield None
         if rewriter.size > CODEC_BYTES_PER_STEP:
-            return (yield from _called_apart(rewriter.finish))
+            return (yield from _run_in_caller(rewriter.finish))
         return rewriter.finish()
 
-    def _live_test(self, *, keep_deletes: bool) -> Callable[[RawRecord], bool]:
+    def _live_predicate(self, *, keep_deletes: bool) -> Callable[[RawRecord], bool]:
         """Return a predicate that is True for records that no later record replaces."""
         latest, find = self._map.latest_offset, self._map.offsets.get
 
@@ -592,14 +599,14 @@ class Compaction:
         return header.last_offset == entry.last_offset
 
 
-def _called_apart(call: Callable[[], Result]) -> Steps[Result]:
+def _run_in_caller(call: Callable[[], Result]) -> Steps[Result]:
     """Let the caller of the steps run a slow call; return its result."""
     results: list[Result] = []
     yield lambda: results.append(call())
     return results[0]
 
 
-def _marker_of(batch: memoryview) -> Marker | None:
+def _read_marker(batch: memoryview) -> Marker | None:
     """Return the transaction marker of a control batch, or None if it cannot be parsed."""
     with suppress(KafkaError):
         for record in read_records(batch):

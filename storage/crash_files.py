@@ -1,17 +1,18 @@
 """A simulated disk for tests that loses unsynced data on a power failure.
 
-It keeps the current and the *stable* (synced) bytes of each file, and likewise the names of each
-directory. A power failure restores the stable state, in one of these modes:
+The disk keeps the current and the *stable* (synced) bytes of each file, and likewise the names of
+each directory. A power failure restores the stable state, in one of these modes:
 
 * ``drop``: unsynced bytes are lost, all names are kept.
 * ``torn``: a random subset of the unsynced 512-byte sectors is kept. A file may have its new
-  length, its old length or one in between, with zeroed holes.
+  length, its old length or a length in between, with zeroed holes.
 * ``lost-name``: names that were created, renamed or removed since the last directory sync are
   restored; bytes as in ``drop``.
 * ``mixed``: a random subset of the names and of the sectors is kept.
 
-A hook is called before each change and each sync. There a test can cut the power (`crashed` returns
-the disk as the next start finds it), or fail the operation by raising StorageError.
+A hook is called before each change and each sync. In the hook, a test can simulate a power failure
+(`crashed` returns the disk as the next start finds it), or fail the operation by raising
+StorageError.
 """
 
 from __future__ import annotations
@@ -41,33 +42,34 @@ class Operation(NamedTuple):
 
 
 class Inode:
-    """The current and the stable bytes of a file; `held` bytes are allocated without content."""
+    """The current and the stable bytes of a file, and `allocated` bytes without content."""
 
-    __slots__ = ("_same", "data", "held", "stable")
+    __slots__ = ("_unchanged_size", "allocated", "data", "stable")
 
-    def __init__(self, stable: Buffer = b"", held: int = 0) -> None:
+    def __init__(self, stable: Buffer = b"", allocated: int = 0) -> None:
         self.data = bytearray(stable)
         self.stable = bytearray(stable)
-        self.held = held
-        self._same = len(stable)  # bytes before it are unchanged since the last sync
+        self.allocated = allocated
+        # Bytes before this position are unchanged since the last sync.
+        self._unchanged_size = len(stable)
 
     def write(self, position: int, data: Buffer) -> None:
         """Write bytes at a position; a gap before it is filled with zeros."""
-        self._same = min(self._same, position, len(self.data))
+        self._unchanged_size = min(self._unchanged_size, position, len(self.data))
         self.data.extend(bytes(max(position - len(self.data), 0)))
         self.data[position : position + len(data)] = data
 
     def truncate(self, size: int) -> None:
         """Truncate the file, or extend it with zeros."""
-        self._same = min(self._same, size, len(self.data))
+        self._unchanged_size = min(self._unchanged_size, size, len(self.data))
         del self.data[size:]
         self.data.extend(bytes(size - len(self.data)))
 
     def sync(self) -> None:
-        self.stable[self._same :] = self.data[self._same :]
-        self._same = len(self.data)
+        self.stable[self._unchanged_size :] = self.data[self._unchanged_size :]
+        self._unchanged_size = len(self.data)
 
-    def torn(self, random_: random.Random) -> bytes:
+    def torn_copy(self, random_: random.Random) -> bytes:
         """Return the stable bytes, overwritten with a random subset of the changed sectors."""
         data, stable = bytes(self.data), bytes(self.stable)
         if data == stable:
@@ -202,7 +204,7 @@ class CrashFiles:
     def crashed(self, mode: Mode, seed: int) -> CrashFiles:
         """Return a copy of the disk after a power failure; this disk is unchanged."""
         files = CrashFiles(capacity=self.capacity)
-        files._root = after_cut(self._root, mode, random.Random(seed))
+        files._root = after_power_failure(self._root, mode, random.Random(seed))
         return files
 
     def killed(self) -> CrashFiles:
@@ -228,7 +230,7 @@ class CrashFiles:
         inode.sync()
 
     def used(self) -> int:
-        return _taken_up(self._root)
+        return _used_bytes(self._root)
 
     def claim(self, path: str, size: int) -> None:
         """Raise WriteRefusedError if `size` more bytes exceed the capacity."""
@@ -238,7 +240,7 @@ class CrashFiles:
     # -- the Files interface
 
     def open(self, path: str, *, create: bool = False) -> CrashFile:
-        directory, name = self._place(path)
+        directory, name = self._parent_and_name(path)
         node = directory.names.get(name)
         if node is None:
             if not create:
@@ -263,8 +265,8 @@ class CrashFiles:
         self.sync_dir(path.rpartition("/")[0])
 
     def rename(self, old: str, new: str) -> None:
-        directory, old_name = self._place(old)
-        new_directory, new_name = self._place(new)
+        directory, old_name = self._parent_and_name(old)
+        new_directory, new_name = self._parent_and_name(new)
         if old_name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         if directory is not new_directory:
@@ -274,7 +276,7 @@ class CrashFiles:
 
     def remove(self, path: str) -> None:
         try:
-            directory, name = self._place(path)
+            directory, name = self._parent_and_name(path)
         except FileNotFoundError:
             return
         if name in directory.names:
@@ -313,7 +315,7 @@ class CrashFiles:
 
     def exists(self, path: str) -> bool:
         try:
-            directory, name = self._place(path)
+            directory, name = self._parent_and_name(path)
         except FileNotFoundError:
             return False
         return name in directory.names
@@ -334,10 +336,10 @@ class CrashFiles:
         return NO_LIMIT, max(self.capacity - self.used(), 0)
 
     def allocate(self, path: str, size: int) -> None:
-        directory, name = self._place(path)
+        directory, name = self._parent_and_name(path)
         self.announce("create", path)
         self.claim(path, size)
-        directory.change(**{name: Inode(held=size)})
+        directory.change(**{name: Inode(allocated=size)})
 
     def sync_dir(self, path: str) -> None:
         directory = self._directory(path)
@@ -360,12 +362,12 @@ class CrashFiles:
             directory = node
         return directory
 
-    def _place(self, path: str) -> tuple[Directory, str]:
+    def _parent_and_name(self, path: str) -> tuple[Directory, str]:
         directory, _, name = path.rpartition("/")
         return self._directory(directory), name
 
     def _node(self, path: str) -> Inode | Directory:
-        directory, name = self._place(path)
+        directory, name = self._parent_and_name(path)
         try:
             return directory.names[name]
         except KeyError:
@@ -378,7 +380,7 @@ class CrashFiles:
         return node
 
 
-def after_cut(
+def after_power_failure(
     directory: Directory, mode: Mode, random_: random.Random, seen: dict[Inode, Inode] | None = None
 ) -> Directory:
     """Return a stable copy of a directory after a power failure.
@@ -389,11 +391,11 @@ def after_cut(
     copy = Directory()
     for name, node in directory.survivors(mode, random_).items():
         if isinstance(node, Directory):
-            copy.stable[name] = after_cut(node, mode, random_, seen)
+            copy.stable[name] = after_power_failure(node, mode, random_, seen)
             continue
         if node not in seen:
-            torn = mode in ("torn", "mixed")
-            seen[node] = Inode(node.torn(random_) if torn else node.stable, node.held)
+            is_torn = mode in ("torn", "mixed")
+            seen[node] = Inode(node.torn_copy(random_) if is_torn else node.stable, node.allocated)
         copy.stable[name] = seen[node]
     copy.names = dict(copy.stable)
     return copy
@@ -406,14 +408,14 @@ def stable_copy(directory: Directory) -> Directory:
         if isinstance(node, Directory):
             copy.stable[name] = stable_copy(node)
         else:
-            copy.stable[name] = Inode(node.data, node.held)
+            copy.stable[name] = Inode(node.data, node.allocated)
     copy.names = dict(copy.stable)
     return copy
 
 
-def _taken_up(directory: Directory) -> int:
+def _used_bytes(directory: Directory) -> int:
     return sum(
-        _taken_up(node) if isinstance(node, Directory) else len(node.data) + node.held
+        _used_bytes(node) if isinstance(node, Directory) else len(node.data) + node.allocated
         for node in directory.names.values()
     )
 

@@ -80,11 +80,12 @@ class Directory(Protocol):
 def check_together(directories: Sequence[Directory]) -> None:
     """Raise StorageError if directories cannot belong to the same node.
 
-    They belong to different clusters, one is a copy of another, or two hold the same partition.
+    Directories do not belong together if their clusters differ, if one directory is a copy of
+    another, or if two directories hold the same partition.
     """
     first = directories[0]
     seen: dict[str, Directory] = {}
-    where: dict[Partition, str] = {}
+    paths: dict[Partition, str] = {}
     for directory in directories:
         if directory.meta.cluster_id != first.meta.cluster_id:
             raise StorageError(
@@ -99,7 +100,7 @@ def check_together(directories: Sequence[Directory]) -> None:
             )
     for directory in directories:
         for key in directory.directories():
-            known = where.setdefault(key, directory.data_dir)
+            known = paths.setdefault(key, directory.data_dir)
             if known != directory.data_dir:
                 raise StorageError(
                     f"{key[0]}-{key[1]}: is both in {known} and in {directory.data_dir}; move one of "
@@ -124,15 +125,15 @@ class LogDirectories:
         self.managers = list(managers)
         self._by_path = {manager.data_dir: manager for manager in managers}
         self._placed: dict[Partition, LogManager] = {}  # partitions without a log yet
-        self._placed_in: Counter[str] = Counter()  # their number by directory
+        self._placed_in: Counter[str] = Counter()  # number of these partitions by directory
         self._futures: dict[Partition, FutureLog] = {}
         self.cordoned: set[str] = set()
         self.interrupted: list[tuple[Partition, str]] = []
         check_together(self.managers)
         for manager in self.managers:
-            self._clear_up(manager)
+            self._finish_interrupted_moves(manager)
 
-    def _clear_up(self, manager: LogManager) -> None:
+    def _finish_interrupted_moves(self, manager: LogManager) -> None:
         """Rename finished future replicas to logs, and remove unfinished ones of existing logs.
 
         Any other future replica is kept: it may hold the only copy of the records.
@@ -198,8 +199,8 @@ class LogDirectories:
         manager = self._holder(key) or self._placed.get(key)
         if manager is not None:
             return manager.read_only_reason
-        refusals = [each.read_only_reason for each in self.managers]
-        return None if None in refusals else refusals[0]
+        reasons = [each.read_only_reason for each in self.managers]
+        return None if None in reasons else reasons[0]
 
     def _forget_place(self, key: Partition) -> None:
         manager = self._placed.pop(key, None)
@@ -222,10 +223,10 @@ class LogDirectories:
         if not working:
             raise StorageError(self.managers[0].failed or "all data directories are offline")
         accepting = [each for each in working if each.read_only_reason is None]
-        open_ones = [each for each in accepting if each.data_dir not in self.cordoned]
+        uncordoned = [each for each in accepting if each.data_dir not in self.cordoned]
         # Use a cordoned or read-only directory if there is no other.
         return min(
-            open_ones or accepting or working,
+            uncordoned or accepting or working,
             key=lambda each: len(each) + self._placed_in[each.data_dir],
         )
 
@@ -313,15 +314,15 @@ class LogDirectories:
         for log in logs:
             by_directory.setdefault(log.directory.rpartition("/")[0], []).append(log)
         ends = []
-        for path, some in by_directory.items():
+        for path, logs_there in by_directory.items():
             failed = self._by_path[path].failed
             if failed is not None:  # another sync of this directory failed
-                for log in some:
+                for log in logs_there:
                     log.fail(failed)
                 continue
-            synced = sync_logs(self.files, some)
+            synced = sync_logs(self.files, logs_there)
             if not synced:
-                self._by_path[path].fail(some[0].offline or f"{path}: a sync failed")
+                self._by_path[path].fail(logs_there[0].offline or f"{path}: a sync failed")
             ends += synced
         return ends
 
@@ -370,15 +371,13 @@ class LogDirectories:
         """
         source = future.source
         key = (source.topic, source.partition)
-        here, there = self.where(*key), self._by_path[future.data_dir]
+        old, new = self.where(*key), self._by_path[future.data_dir]
         offsets = future.finish()
-        there.checkpoint_future(key, offsets)
+        new.checkpoint_future(key, offsets)
         del self._futures[key]  # from here on the future replica must not be dropped
-        here.delete_logs([key], source.topic_id)
-        there.install_future(key, future.directory.rpartition("/")[2])
-        return there.open_log(
-            source.topic, source.topic_id, source.partition, config, now_ms=now_ms
-        )
+        old.delete_logs([key], source.topic_id)
+        new.install_future(key, future.directory.rpartition("/")[2])
+        return new.open_log(source.topic, source.topic_id, source.partition, config, now_ms=now_ms)
 
     # -- producer ids
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from .checkpoints import lines, parse_lines
+from .checkpoints import format_lines, parse_lines
 
 UNDEFINED = -1
 
@@ -60,8 +60,8 @@ class LeaderEpochs:
         """Return the largest known epoch that is not above `epoch`, and its end offset.
 
         The end is the start of the next epoch, or `log_end_offset` for the latest epoch. If `epoch`
-        is above all known epochs, return (-1, -1). If it is below all, it ends where the first one
-        starts.
+        is above all known epochs, return (-1, -1). If `epoch` is below all known epochs, its end is
+        the start of the first one.
         """
         if epoch < 0 or epoch > self.latest:
             return UNDEFINED, UNDEFINED
@@ -97,7 +97,7 @@ class LeaderEpochs:
         self.changed = True
 
     def to_bytes(self) -> bytes:
-        return lines(0, [f"{epoch} {start}" for epoch, start in self.entries])
+        return format_lines(0, [f"{epoch} {start}" for epoch, start in self.entries])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaderEpochs | None:

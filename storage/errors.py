@@ -29,7 +29,7 @@ class SyncFailedError(StorageError):
     """A failed sync: it is unknown which bytes of the file or directory are on the disk.
 
     A retry is useless: the kernel may have dropped the bytes and would report success. The log
-    directory goes offline, whatever the file was for.
+    directory goes offline, regardless of the purpose of the file.
     """
 
     def __init__(self, message: str, path: str) -> None:

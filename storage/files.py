@@ -24,7 +24,7 @@ from typing import Protocol
 
 import filelock
 
-from .cached import NOT_KNOWN_THERE, NotCached, must_not_wait, read_cached, uncached_range
+from .cached import UNSUPPORTED_ERRORS, NotCached, must_not_wait, read_cached, uncached_range
 from .errors import (
     READ_FAILURES,
     StorageError,
@@ -226,17 +226,17 @@ def _posix_allocate(fd: int, size: int) -> None:
     try:
         os.posix_fallocate(fd, 0, size)
     except OSError as error:
-        if error.errno not in NOT_KNOWN_THERE:
+        if error.errno not in UNSUPPORTED_ERRORS:
             raise
         _write_zeros(fd, size)
 
 
-def _own(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     """Open a file that is accessible to its owner only; `opener` for `open`."""
-    return os.open(path, flags, _OWN_FILE)
+    return os.open(path, flags, _PRIVATE_FILE)
 
 
-def _joined_write(fd: int, parts: Sequence[Buffer]) -> int:
+def _write_joined(fd: int, parts: Sequence[Buffer]) -> int:
     return os.write(fd, b"".join(parts))
 
 
@@ -247,8 +247,8 @@ def _seek_read(fd: int, size: int, position: int) -> bytes:
 
 
 _fsync = _fsync_call()
-_writev: Callable[[int, Sequence[Buffer]], int] = getattr(os, "writev", _joined_write)
-_take_up: Callable[[int, int], None] = (
+_writev: Callable[[int, Sequence[Buffer]], int] = getattr(os, "writev", _write_joined)
+_allocate: Callable[[int, int], None] = (
     _posix_allocate if hasattr(os, "posix_fallocate") else _write_zeros
 )
 _pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_read)
@@ -265,13 +265,13 @@ _READ_SIZE = 64 * 1024
 _ZEROS = 1024 * 1024
 
 
-_OWN_FILE, _OWN_DIRECTORY = 0o600, 0o700
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_PRIVATE_FILE, _PRIVATE_DIRECTORY = 0o600, 0o700
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 @contextlib.contextmanager
-def _reported(action: str, path: str) -> Iterator[None]:
+def _translate_errors(action: str, path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -289,7 +289,7 @@ def _read_error(action: str, path: str, error: OSError) -> StorageError:
 
 
 @contextlib.contextmanager
-def _reported_open(path: str, *, create: bool, read_only: bool) -> Iterator[None]:
+def _translate_open_errors(path: str, *, create: bool, read_only: bool) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -301,7 +301,7 @@ def _reported_open(path: str, *, create: bool, read_only: bool) -> Iterator[None
 
 
 @contextlib.contextmanager
-def _reported_sync(path: str) -> Iterator[None]:
+def _translate_sync_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -311,12 +311,12 @@ def _reported_sync(path: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reported_temporary_sync(path: str) -> Iterator[None]:
+def _translate_temporary_sync_errors(path: str) -> Iterator[None]:
     """Report ENOSPC as a write error: no data relies on a temporary file yet."""
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in _NO_SPACE:
             raise
         raise SyncFailedError(f"cannot sync {path}: {error.strerror or error}", path) from error
 
@@ -328,7 +328,7 @@ def one_by_one(calls: Calls, threads_max: int | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _reported_write(action: str, path: str) -> Iterator[None]:
+def _translate_write_errors(action: str, path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -338,7 +338,7 @@ def _reported_write(action: str, path: str) -> Iterator[None]:
 
 
 def _write_error(action: str, path: str, error: OSError) -> StorageError:
-    advice = "; free some space there" if error.errno in _NO_ROOM else ""
+    advice = "; free some space there" if error.errno in _NO_SPACE else ""
     text = f"cannot {action} {path}: {error.strerror or error}{advice}"
     # Missing file descriptors are a problem of the process, not of the directory.
     return StorageError(text) if error.errno in _NO_DESCRIPTORS else WriteRefusedError(text)
@@ -392,8 +392,8 @@ class OsFile:
 
     def __init__(self, path: str, *, create: bool, read_only: bool = False) -> None:
         mode = _READ if read_only else _APPEND | (os.O_CREAT if create else 0)
-        with _reported_open(path, create=create, read_only=read_only):
-            self._fd = os.open(path, mode, _OWN_FILE)
+        with _translate_open_errors(path, create=create, read_only=read_only):
+            self._fd = os.open(path, mode, _PRIVATE_FILE)
             self._handle: _Handle | None = _Handle(self._fd, path)
             self.path = path
             self.size = os.fstat(self._fd).st_size
@@ -406,14 +406,14 @@ class OsFile:
             total += len(part)
         try:
             if self.is_torn:
-                self._cut(position)
+                self._truncate_to(position)
             if _writev(self._fd, parts) != total:
                 self._write_rest(b"".join(parts))
         except OSError as error:
-            self._cut_back(position)
+            self._undo_append(position)
             raise _write_error("append to", self.path, error) from error
         except MemoryError:
-            self._cut_back(position)
+            self._undo_append(position)
             raise
         self.size = position + total
         return position
@@ -425,13 +425,13 @@ class OsFile:
         while done < len(data):
             done += os.write(self._fd, view[done:])
 
-    def _cut_back(self, position: int) -> None:
+    def _undo_append(self, position: int) -> None:
         """Truncate the bytes of a failed append; if that fails, the next append retries."""
         self.is_torn = True
         with contextlib.suppress(OSError):
-            self._cut(position)
+            self._truncate_to(position)
 
-    def _cut(self, position: int) -> None:
+    def _truncate_to(self, position: int) -> None:
         """Truncate the file to `position`. Raises OSError."""
         os.ftruncate(self._fd, position)
         self.is_torn = False
@@ -448,15 +448,15 @@ class OsFile:
         return self._handle
 
     def truncate(self, size: int) -> None:
-        with _reported_write("truncate", self.path):
-            self._cut(size)
+        with _translate_write_errors("truncate", self.path):
+            self._truncate_to(size)
         self.size = size
 
     def sync(self) -> None:
         handle = self._handle  # keeps the descriptor open while a worker thread is in the call
         if handle is None:
             return
-        with _reported_sync(self.path):
+        with _translate_sync_errors(self.path):
             _fsync(handle.fd)
 
     def close(self) -> None:
@@ -464,7 +464,7 @@ class OsFile:
         self._fd = -1
 
 
-def _locked(path: str) -> StorageError:
+def _locked_error(path: str) -> StorageError:
     return StorageError(
         f"{path} is locked: another broker uses this data directory; stop it, or choose another "
         "directory with --data-dir"
@@ -487,7 +487,7 @@ class _FileLock:
         self._lock.release()
 
 
-def _locked_directory(path: str) -> int | None:
+def _lock_directory(path: str) -> int | None:
     """Lock a directory if the system supports that; return a descriptor that holds the lock.
 
     Raises BlockingIOError if it is locked by another process.
@@ -536,7 +536,7 @@ class OsFiles:
 
     def read_bytes(self, path: str) -> bytes:
         # Does not use `open`, which takes longer than reading a small file.
-        with _reported("read", path):
+        with _translate_errors("read", path):
             fd = os.open(path, _READ)
             if must_not_wait():
                 return _Handle(fd, path).read(0, os.fstat(fd).st_size)
@@ -547,21 +547,21 @@ class OsFiles:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = path + ".tmp"
-        with _reported_write("write", path):
-            with open(temporary, "wb", opener=_own) as file:
+        with _translate_write_errors("write", path):
+            with open(temporary, "wb", opener=_open_private) as file:
                 file.write(data)
                 file.flush()
-                with _reported_temporary_sync(temporary):
+                with _translate_temporary_sync_errors(temporary):
                     _fsync(file.fileno())
             os.replace(temporary, path)
         self.sync_dir(path.rpartition("/")[0] or ".")
 
     def rename(self, old: str, new: str) -> None:
-        with _reported_write("rename", old):
+        with _translate_write_errors("rename", old):
             os.replace(old, new)
 
     def remove(self, path: str) -> None:
-        with _reported_write("remove", path), contextlib.suppress(FileNotFoundError):
+        with _translate_write_errors("remove", path), contextlib.suppress(FileNotFoundError):
             try:
                 os.unlink(path)
             except PermissionError:
@@ -570,7 +570,7 @@ class OsFiles:
                     raise
 
     def listdir(self, path: str) -> list[str]:
-        with _reported("list", path):
+        with _translate_errors("list", path):
             try:
                 return sorted(os.listdir(path))
             except FileNotFoundError:
@@ -578,12 +578,12 @@ class OsFiles:
 
     def mkdir(self, path: str) -> None:
         try:
-            os.makedirs(path, _OWN_DIRECTORY, exist_ok=True)
+            os.makedirs(path, _PRIVATE_DIRECTORY, exist_ok=True)
         except OSError as error:
             raise _write_error("create", path, error) from error
 
     def rmtree(self, path: str) -> None:
-        with _reported_write("remove", path), contextlib.suppress(FileNotFoundError):
+        with _translate_write_errors("remove", path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def exists(self, path: str) -> bool:
@@ -593,19 +593,19 @@ class OsFiles:
         return os.path.isdir(path)
 
     def size(self, path: str) -> int:
-        with _reported("measure", path):
+        with _translate_errors("measure", path):
             return os.stat(path).st_size
 
     def usage(self, path: str) -> tuple[int, int]:
-        with _reported("measure the disk of", path):
+        with _translate_errors("measure the disk of", path):
             found = shutil.disk_usage(path)
         return found.used + found.free, found.free
 
     def allocate(self, path: str, size: int) -> None:
-        with _reported_write("create", path):
-            fd = os.open(path, _NEW, _OWN_FILE)
+        with _translate_write_errors("create", path):
+            fd = os.open(path, _NEW, _PRIVATE_FILE)
             try:
-                _take_up(fd, size)
+                _allocate(fd, size)
             except OSError:
                 os.unlink(path)
                 raise
@@ -615,10 +615,10 @@ class OsFiles:
     def sync_dir(self, path: str) -> None:
         if os.name == "nt":  # Windows cannot flush a directory
             return
-        with _reported("open", path):
+        with _translate_errors("open", path):
             fd = os.open(path, os.O_RDONLY)
         try:
-            with _reported_sync(path):
+            with _translate_sync_errors(path):
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -627,19 +627,19 @@ class OsFiles:
         self._at_once(calls, threads_max)
 
     def lock(self, path: str) -> Lock:
-        lock = filelock.FileLock(path, mode=_OWN_FILE)
+        lock = filelock.FileLock(path, mode=_PRIVATE_FILE)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise _locked(path) from None
+            raise _locked_error(path) from None
         except OSError as error:
             raise StorageError(f"cannot lock {path}: {error}") from error
         try:
-            return _FileLock(lock, _locked_directory(path.rpartition("/")[0] or "."))
+            return _FileLock(lock, _lock_directory(path.rpartition("/")[0] or "."))
         except OSError as error:
             lock.release()
             if isinstance(error, BlockingIOError):
-                raise _locked(path) from None
+                raise _locked_error(path) from None
             raise StorageError(f"cannot lock {path}: {error}") from error
 
 
@@ -652,14 +652,14 @@ _BLOCK_MAX = 1024 * 1024
 class MemFile:
     """A file in memory: a list of blocks that never move, so views of them stay valid."""
 
-    __slots__ = ("_blocks", "_owner", "_room", "_starts", "fd", "path", "size")
+    __slots__ = ("_blocks", "_free", "_owner", "_starts", "fd", "path", "size")
     is_torn = False
 
     def __init__(self, owner: MemFiles, path: str) -> None:
         self._owner = owner
         self._blocks: list[memoryview] = []
         self._starts: list[int] = []  # file position of each block's first byte
-        self._room = 0  # free bytes at the end of the last block
+        self._free = 0  # free bytes at the end of the last block
         self.path = path
         self.size = 0
         self.fd = None
@@ -674,7 +674,7 @@ class MemFile:
             self.store(parts)
         except MemoryError:
             self._owner.claim(-total)
-            self._cut(position)  # no reader has seen these bytes
+            self._truncate_to(position)  # no reader has seen these bytes
             raise
         return position
 
@@ -682,24 +682,24 @@ class MemFile:
         """Append without checking the memory limit."""
         for part in parts:
             length = len(part)
-            if length <= self._room:
+            if length <= self._free:
                 block = self._blocks[-1]
-                start = len(block) - self._room
+                start = len(block) - self._free
                 block[start : start + length] = part
-                self._room -= length
+                self._free -= length
                 self.size += length
             else:
                 self._append_across(memoryview(part))
 
     def _append_across(self, part: memoryview) -> None:
         while len(part) > 0:
-            if self._room == 0:
+            if self._free == 0:
                 self._grow(len(part))
             block = self._blocks[-1]
-            start = len(block) - self._room
-            taken = min(self._room, len(part))
+            start = len(block) - self._free
+            taken = min(self._free, len(part))
             block[start : start + taken] = part[:taken]
-            self._room -= taken
+            self._free -= taken
             self.size += taken
             part = part[taken:]
 
@@ -707,7 +707,7 @@ class MemFile:
         length = max(_BLOCK_MIN, min(max(needed, self.size), _BLOCK_MAX))
         self._blocks.append(memoryview(bytearray(length)))
         self._starts.append(self.size)
-        self._room = length
+        self._free = length
 
     def read(self, position: int, size: int) -> bytes:
         return b"".join(self.parts(position, size))
@@ -732,16 +732,16 @@ class MemFile:
         if size > self.size:
             raise StorageError(f"{self.path} cannot grow by truncation")
         self._owner.claim(size - self.size)
-        self._cut(size)
+        self._truncate_to(size)
         if self._blocks:
             # Copy the block: responses may still hold views of the truncated bytes.
             self._blocks[-1] = memoryview(bytearray(self._blocks[-1]))
 
-    def _cut(self, size: int) -> None:
+    def _truncate_to(self, size: int) -> None:
         keep = bisect_right(self._starts, size - 1)
         del self._blocks[keep:], self._starts[keep:]
         self.size = size
-        self._room = len(self._blocks[-1]) - (size - self._starts[-1]) if keep else 0
+        self._free = len(self._blocks[-1]) - (size - self._starts[-1]) if keep else 0
 
     def sync(self) -> None:
         pass
@@ -790,7 +790,8 @@ class MemFiles:
     def fork(self) -> MemFiles:
         """Return an independent copy of all files.
 
-        Both share the written bytes, which never change, so the cost does not depend on the size.
+        The copies share the written bytes, which never change, so the cost does not depend on the
+        size.
         """
         other = MemFiles(limit=self.limit)
         for path, names in list(self._directories.items()):
@@ -909,5 +910,5 @@ class MemFiles:
 
     def lock(self, path: str) -> Lock:
         if path in self._locks:
-            raise _locked(path)
+            raise _locked_error(path)
         return _MemLock(self._locks, path)

@@ -38,13 +38,13 @@ class FutureLog:
             source.config,
             directory=name,
         )
-        self._begun = False
+        self._is_started = False
         self._next = source.log_start_offset
 
     @property
     def lag(self) -> int:
-        """Number of offsets that the copy is behind."""
-        return self.source.log_end_offset - (self.log.log_end_offset if self._begun else 0)
+        """Number of offsets by which the copy lags behind the source."""
+        return self.source.log_end_offset - (self.log.log_end_offset if self._is_started else 0)
 
     def copy(self, bytes_max: int, reading: Reading = waiting, *, now_ms: int) -> bool:
         """Copy up to about `bytes_max` bytes.
@@ -63,38 +63,38 @@ class FutureLog:
         """
         source = self.source
         start, end = source.log_start_offset, source.log_end_offset
-        if self._begun and start > self.log.log_end_offset:
-            self._begun = False  # retention deleted records that were not copied yet
+        if self._is_started and start > self.log.log_end_offset:
+            self._is_started = False  # retention deleted records that were not copied yet
         self._next = max(self._next, start)
         if self._next < end:
             found = reading(source.read, self._next, bytes_max, limit=end)
             records = found.records
             batches = records if isinstance(records, bytes) else reading(records.read)
-            self._begin_at(found.first_offset, now_ms)
+            self._start_at(found.first_offset, now_ms)
             if batches:
                 self.log.append_replicated(memoryview(batches), now_ms=now_ms)
             self._next = found.next_offset
         else:
-            self._begin_at(end, now_ms)
+            self._start_at(end, now_ms)
         return self._next >= source.log_end_offset
 
     def restart_copy(self) -> None:
-        """Restart the copy, because the source was truncated and the copy may have more."""
-        self._begun = False
+        """Restart the copy after a truncation of the source: the copy may have removed records."""
+        self._is_started = False
         self._next = self.source.log_start_offset
 
-    def _begin_at(self, offset: int, now_ms: int) -> None:
-        if not self._begun:
+    def _start_at(self, offset: int, now_ms: int) -> None:
+        if not self._is_started:
             self.log.restart_at(offset, now_ms=now_ms)
-            # Offsets before it are compacted in the copy too; later runs do not change that.
+            # The copied records are as compacted as those of the source.
             self.log.first_dirty_offset = self.source.first_dirty_offset
-            self._begun = True
+            self._is_started = True
 
     def finish(self) -> Offsets:
         """Make the copy complete and durable, and close it.
 
         Returns:
-            The offsets to checkpoint for it.
+            The offsets to checkpoint for the copy.
 
         Raises:
             StorageError: A write failed; the source is not affected.

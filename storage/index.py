@@ -9,7 +9,7 @@ All numbers are big-endian; a "relative offset" is relative to the segment's bas
 
 An offset entry (42, 4096) means: the batch whose *last* record has offset 42 starts at byte 4096.
 There is one entry for every `index_interval_bytes` of records. A time entry (1700000000000, 42)
-means: the maximum timestamp so far is that one, in the batch whose last record has offset 42.
+means: the maximum timestamp so far is 1700000000000, in the batch whose last record has offset 42.
 Timestamps and offsets increase strictly.
 
 Crash safety: an index contains nothing that is not in its segment. It is kept in memory while its
@@ -95,7 +95,7 @@ class OffsetIndex:
         index = cls()
         index.offsets, index.positions = mixed[0::2], mixed[1::2]
         index._drop_unused()
-        if not _rises(index.offsets) or not _rises(index.positions):
+        if not _is_increasing(index.offsets) or not _is_increasing(index.positions):
             return None
         if index.positions and not 0 <= index.positions[0] <= index.positions[-1] < segment_size:
             return None
@@ -156,12 +156,12 @@ class TimeIndex:
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data[:used]):
             index.timestamps.append(timestamp)
             index.offsets.append(offset)
-        if not _rises(index.timestamps) or not _rises(index.offsets):
+        if not _is_increasing(index.timestamps) or not _is_increasing(index.offsets):
             return None
         return index
 
 
-def _rises(numbers: array[int]) -> bool:
+def _is_increasing(numbers: array[int]) -> bool:
     return all(map(int.__lt__, numbers, numbers[1:]))
 
 
@@ -202,8 +202,10 @@ def aborted_before(data: bytes, offset: int) -> list[AbortedTransaction]:
     for version, *fields in _ABORTED.iter_unpack(data[:whole]):
         entry = AbortedTransaction(*fields)
         after = entries[-1].last_offset if entries else -1
-        rises = after < entry.last_offset < offset and entry.first_offset < entry.last_offset
-        if version != 0 or not rises:
+        is_increasing = (
+            after < entry.last_offset < offset and entry.first_offset < entry.last_offset
+        )
+        if version != 0 or not is_increasing:
             break
         entries.append(entry)
     return entries

@@ -143,7 +143,7 @@ class Log:
         self.log_end_offset = 0
         self.synced_offset = 0
         self.high_watermark = 0
-        # Records before it are compacted.
+        # Offset before which records are compacted.
         self.first_dirty_offset = NEVER_COMPACTED
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
@@ -215,7 +215,7 @@ class Log:
         if first >= 0:
             segment.roll_at_ms = first + self._roll_after_ms(self.config, segment)
         else:
-            # The first batch decides.
+            # The first batch sets the roll time.
             segment.roll_at_ms = UNTIMED if segment.size else FULL
         self.active = segment
 
@@ -269,7 +269,7 @@ class Log:
             self.epochs.assign(leader_epoch, base)
         # A concurrent sync requires this order: write, mark the file as dirty, advance the log end.
         if not segment.file.dirty:
-            self._announce(segment)
+            self._mark_dirty(segment)
         self.log_end_offset = last + 1
         self.appended_bytes += length
         if header.max_timestamp < 0:
@@ -282,7 +282,7 @@ class Log:
         stamped = header.attributes & LOG_APPEND_TIME_BIT
         return LogAppendInfo(base, last, header.max_timestamp if stamped else -1, False)
 
-    def _announce(self, segment: Segment) -> None:
+    def _mark_dirty(self, segment: Segment) -> None:
         segment.file.dirty = True
         self._intact = False
         self._changed[self] = None
@@ -318,10 +318,10 @@ class Log:
                 )
             if not check_crc(batches, position, header):
                 raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"batch at offset {header.base_offset}")
-            self._append_as_is(batches[position : position + header.size], header, now_ms)
+            self._append_unchanged(batches[position : position + header.size], header, now_ms)
         return self.log_end_offset
 
-    def _append_as_is(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+    def _append_unchanged(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         length, last = len(batch), header.last_offset
         if header.base_offset > self.log_end_offset:
             # Recovery must expect gaps, even if the topic is no longer compacted.
@@ -340,7 +340,7 @@ class Log:
         if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
         if not segment.file.dirty:
-            self._announce(segment)
+            self._mark_dirty(segment)
         self.log_end_offset = last + 1
         self.appended_bytes += length
         if header.max_timestamp < 0:
@@ -382,7 +382,7 @@ class Log:
         return now_ms - segment.created_ms <= self._roll_after_ms(self.config, segment)
 
     def roll(self) -> Segment:
-        """Start a new segment at the log end and seal the previous one.
+        """Start a new segment at the log end and close the previous one for appends.
 
         An empty active segment is kept.
 
@@ -400,12 +400,12 @@ class Log:
             # log would start too late.
             with self._offline_after_failed_sync():
                 self.segments.sync_directory()
-        segment = self.segments.begin(self.log_end_offset, self.segment_rules)
+        segment = self.segments.start_segment(self.log_end_offset, self.segment_rules)
         if old is not None:
             self._save_producers()
-        segment.roll_at_ms = FULL  # the first batch decides
+        segment.roll_at_ms = FULL  # the first batch sets the roll time
         self.active = segment
-        self._announce(segment)
+        self._mark_dirty(segment)
         self.segments.schedule_directory_sync()
         return segment
 
@@ -470,15 +470,15 @@ class Log:
             self.log_start_offset, self.log_end_offset, now_ms
         )
         if self.producers.has_newest_batches_only:
-            self.producers.recall(self.segments.headers_before(start, RECALL_BYTES))
+            self.producers.add_earlier_batches(self.segments.headers_before(start, RECALL_BYTES))
             self._changed[self] = None
             self.pending.queue_for_checkpoint(
                 [self.segments.snapshots.rewrite(self.producers, start)]
             )
-        unsure: list[Segment] = []
+        uncertain: list[Segment] = []
         if start < self.log_end_offset or not self._intact:
-            unsure = self.segments.since(start)
-        for segment in unsure:
+            uncertain = self.segments.since(start)
+        for segment in uncertain:
             segment.aborted.drop_from(start)
         if start < self.log_end_offset:
             for segment, position, header in self.segments.headers_since(start):
@@ -487,7 +487,7 @@ class Log:
                     if header.is_control:
                         batch = segment.batch(position, header.size, self.epochs)
                     replay(self.producers, segment.aborted, batch, header, now_ms)
-        for segment in unsure[:-1]:  # sealed segments are not saved again later
+        for segment in uncertain[:-1]:  # closed segments are not saved again later
             self.pending.queue_for_checkpoint(segment.aborted.unsaved())
         self.producers.forget_ended(self.high_watermark)
 
@@ -628,26 +628,26 @@ class Log:
         Returns:
             True if everything is durable.
         """
-        sound = clean and self.offline is None
-        if sound:
+        is_durable = clean and self.offline is None
+        if is_durable:
             self._changed[self] = None  # the high watermark may have moved
             try:
                 if self.active is not None:
-                    self.active.file.truncate_torn()  # sealing closes the file
+                    self.active.file.truncate_torn()  # `close_for_appends` closes the file
                     self._complete_active(self.active)
                 self.synced(self.sync())
             except StorageError:
-                sound = False
+                is_durable = False
         for segment in self.segments:
             segment.close()
         self.active = None
         self.offline = self.offline or "the log is closed"
-        return sound
+        return is_durable
 
     def _complete_active(self, segment: Segment) -> None:
-        """Seal the active segment and save the producers, if the batches alone do not suffice."""
+        """Close the active segment for appends and save the producers, unless batches suffice."""
         if not (self._intact or self._batches_suffice):
-            self.pending.queue_for_checkpoint(segment.seal())
+            self.pending.queue_for_checkpoint(segment.close_for_appends())
             self._save_producers()
 
     # -- reading
@@ -682,12 +682,14 @@ class Log:
                 return segment.slice(
                     offset, max_bytes, limit, self.log_end_offset, self.epochs, at_least_one
                 )
-            return self._read_sealed(offset, max_bytes, limit, at_least_one)
+            return self._read_closed_segments(offset, max_bytes, limit, at_least_one)
         except CorruptLogError as error:
             self.fail(error.message)
             raise
 
-    def _read_sealed(self, offset: int, max_bytes: int, limit: int, at_least_one: bool) -> Slice:
+    def _read_closed_segments(
+        self, offset: int, max_bytes: int, limit: int, at_least_one: bool
+    ) -> Slice:
         segments = self.segments
         number = segments.number_of(offset)
         while number < len(segments) - 1 and offset < limit:
@@ -714,7 +716,7 @@ class Log:
         return self.synced_offset if self._files.durable else self.log_end_offset
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Replace consecutive sealed segments with a compacted one.
+        """Replace consecutive closed segments with a compacted one.
 
         The next checkpoint deletes the old files.
 
@@ -762,7 +764,7 @@ class Log:
         while count and self._end_of(count - 1) > self.high_watermark:
             count -= 1
         if count:
-            self._start_at(self._end_of(count - 1))
+            self._advance_log_start(self._end_of(count - 1))
         return count
 
     def expire_producers(self, now_ms: int) -> None:
@@ -792,10 +794,10 @@ class Log:
                 f"offset {offset}: after the high watermark {self.high_watermark}",
             )
         if offset > self.log_start_offset:
-            self._start_at(offset)
+            self._advance_log_start(offset)
         return self.log_start_offset
 
-    def _start_at(self, offset: int) -> None:
+    def _advance_log_start(self, offset: int) -> None:
         """Move the log start and drop the segments that are completely before it."""
         if offset == self.log_end_offset and self.active is not None:
             self.roll()
@@ -831,15 +833,15 @@ class Log:
         if base < self.log_start_offset:  # the log starts within this batch: drop all of it
             self.restart_at(self.log_start_offset, now_ms=now_ms)
             return
-        self._forget_from(min(base, offset))
-        with self._all_or_offline():
+        self._lower_offsets(min(base, offset))
+        with self._offline_if_truncation_fails():
             segments.snapshots.drop_after(self.log_end_offset)
             segments.remove_after(number)
             segment = segments[number]
             if segment is not self.active:
                 self._activate(segment)
             segment.truncate(position)
-            self._finish_cut(segment, now_ms)
+            self._finish_truncation(segment, now_ms)
         self._check_order()
 
     def restart_at(self, offset: int, *, now_ms: int) -> None:
@@ -853,17 +855,17 @@ class Log:
             StorageError: As in `truncate_to`.
         """
         self._check_accepting()
-        self._forget_from(min(offset, self.log_start_offset))
-        with self._all_or_offline():
+        self._lower_offsets(min(offset, self.log_start_offset))
+        with self._offline_if_truncation_fails():
             self.segments.snapshots.drop_after(self.log_end_offset)
             self.log_end_offset = self.log_start_offset = offset
             self.segments.remove_after(-1)
             self.active = None
-            self._finish_cut(self.roll(), now_ms)
+            self._finish_truncation(self.roll(), now_ms)
             self.high_watermark = offset
         self._check_order()
 
-    def _forget_from(self, offset: int) -> None:
+    def _lower_offsets(self, offset: int) -> None:
         """Lower all offsets and checkpoints before a truncation.
 
         An unwritable disk is detected here. Raises StorageError; the log is then unchanged.
@@ -888,7 +890,7 @@ class Log:
         self.epochs.truncate_end(offset)
 
     @contextmanager
-    def _all_or_offline(self) -> Iterator[None]:
+    def _offline_if_truncation_fails(self) -> Iterator[None]:
         """Take the log offline if a truncation fails, because its files are inconsistent."""
         try:
             yield
@@ -896,9 +898,9 @@ class Log:
             self.fail(f"{error.message}; restart the server when the disk is writable")
             raise
 
-    def _finish_cut(self, segment: Segment, now_ms: int) -> None:
+    def _finish_truncation(self, segment: Segment, now_ms: int) -> None:
         """Make a truncation durable, so that a crash does not restore removed files."""
-        self._announce(segment)
+        self._mark_dirty(segment)
         self.segments.schedule_directory_sync()
         self.synced(self.sync())
         self.epochs.changed = True

@@ -4,7 +4,7 @@ This module finds segments by offset, adds a segment, and removes segments after
 retention or compaction. It manages files only; offsets such as the high watermark and the log start
 belong to the log. Nothing is on disk before the first segment is created.
 
-A few recently used sealed segments keep their indexes in memory.
+A few recently used closed segments keep their indexes in memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .sync import (
     SyncItem,
 )
 
-# Maximum number of sealed segments with indexes in memory.
+# Maximum number of closed segments with indexes in memory.
 _LOADED_INDEXES_MAX = 8
 
 
@@ -87,7 +87,7 @@ class LogSegments:
         self._open_segments = open_segments
         self._segments: list[Segment] = []
         self._bases: list[int] = []
-        self._indexed: list[Segment] = []  # sealed segments whose indexes are in memory
+        self._indexed: list[Segment] = []  # closed segments whose indexes are in memory
         self.snapshots = Snapshots(files, directory)
         self.directory_exists = False
 
@@ -114,7 +114,7 @@ class LogSegments:
         """Total size of the records in bytes."""
         return sum(segment.size for segment in self._segments)
 
-    def sealed(self) -> Iterator[tuple[Segment, int]]:
+    def closed_segments(self) -> Iterator[tuple[Segment, int]]:
         """Return all segments except the last, each with its end offset."""
         return zip(self._segments, self._bases[1:], strict=False)
 
@@ -143,25 +143,27 @@ class LogSegments:
 
         Raises CorruptLogError.
         """
-        places: list[tuple[Segment, Position]] = []
+        starts: list[tuple[Segment, Position]] = []
         left = bytes_max
         for segment in reversed(self._segments[: bisect_left(self._bases, offset)]):
             stop, _ = segment.find(offset)
-            start, _ = segment.cut(BEGINNING, Position(max(stop - left, 0)), at_least_one=False)
-            places.append((segment, start))
+            start, _ = segment.find_boundary(
+                BEGINNING, Position(max(stop - left, 0)), at_least_one=False
+            )
+            starts.append((segment, start))
             left -= stop - start
             if segment is not self._segments[-1]:
                 self.keep_indexes(segment)
             if left <= 0:
                 break
-        for segment, start in reversed(places):
+        for segment, start in reversed(starts):
             for _, header in segment.headers(start):
                 if header.base_offset >= offset:
                     return
                 yield header
 
     def keep_indexes(self, segment: Segment) -> None:
-        """Keep the indexes of a sealed segment in memory, and release the oldest ones."""
+        """Keep the indexes of a closed segment in memory, and release the oldest indexes."""
         indexed = self._indexed
         if segment not in indexed:
             indexed.append(segment)
@@ -191,7 +193,7 @@ class LogSegments:
         self._pending.must_sync(DirectorySync(self._files, self._directory))
 
     def schedule_all_directory_syncs(self) -> None:
-        """Sync the directory and its parent with the next sync; the last owner may not have."""
+        """Sync the directory and its parent with the next sync, in case the last owner did not."""
         self.schedule_directory_sync()
         self._schedule_parent_sync()
 
@@ -200,8 +202,8 @@ class LogSegments:
 
     # -- the last segment
 
-    def begin(self, base_offset: int, rules: SegmentRules) -> Segment:
-        """Create a new segment and seal the previous one.
+    def start_segment(self, base_offset: int, rules: SegmentRules) -> Segment:
+        """Create a new segment and close the previous one for appends.
 
         Raises StorageError; nothing is changed then.
         """
@@ -215,15 +217,15 @@ class LogSegments:
         segment = Segment.create(
             self._files, self._directory, base_offset, rules, open_segments=self._open_segments
         )
-        self.complete(self._segments[-1:])
+        self.close_for_appends(self._segments[-1:])
         self._segments.append(segment)
         self._bases.append(base_offset)
         return segment
 
-    def complete(self, segments: Sequence[Segment]) -> None:
-        """Seal segments and queue saving their indexes."""
+    def close_for_appends(self, segments: Sequence[Segment]) -> None:
+        """Close segments for appends and queue saving their indexes."""
         for segment in segments:
-            self._pending.queue_for_checkpoint(segment.seal())
+            self._pending.queue_for_checkpoint(segment.close_for_appends())
             self.keep_indexes(segment)
 
     def open_for_append(self, segment: Segment) -> None:
@@ -254,7 +256,7 @@ class LogSegments:
         self._indexed.clear()
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Replace consecutive sealed segments with a compacted one.
+        """Replace consecutive closed segments with a compacted one.
 
         The next checkpoint deletes the old files. Raises StorageError; nothing is changed then.
         """
@@ -264,7 +266,7 @@ class LogSegments:
         assert end < len(self._segments), "the active segment is replaced"
         assert old[0].base_offset == new.base_offset, "records before the new segment are dropped"
         assert new.end_offset <= self._bases[end], "the new segment overlaps the next one"
-        replaced = self._held(old[0])
+        replaced = self._keep_blocks(old[0])
         new.move_to_final_name()
         new.seen_ms = max(segment.seen_ms for segment in old)
         for segment in old:
@@ -278,11 +280,11 @@ class LogSegments:
             [OrderedItems([*self._cleanup_after_replace(old[1:], new), *replaced])]
         )
 
-    def _held(self, segment: Segment) -> list[SyncItem]:
+    def _keep_blocks(self, segment: Segment) -> list[SyncItem]:
         """Open the file of a replaced segment, and return the item that closes it.
 
-        The rename then does not free its blocks: that takes long for a large file, and is left to
-        the checkpoint thread.
+        The rename then does not free the blocks of the file. Freeing them takes long for a large
+        file, so it is left to the checkpoint thread.
         """
         with suppress(FileNotFoundError):  # there are no blocks to free
             return [FileClosing(self._files.open(segment.log_path))]

@@ -10,8 +10,8 @@ class LogStartMark:
     """An empty file whose name is a log start offset.
 
     On a full disk the checkpoint of log starts cannot be written, and only deleting segments frees
-    space. The mark is created first: it takes no disk block. After a crash it distinguishes deleted
-    segments from lost ones. The next checkpoint removes it.
+    space. The mark is created first, because an empty file takes no disk block. After a crash, the
+    mark distinguishes deleted segments from lost segments. The next checkpoint removes the mark.
 
     Args:
         files: File system of the directory.

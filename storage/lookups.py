@@ -67,7 +67,7 @@ def latest_batch(log: Log, newer_than: int, tried: Collection[int]) -> StoredBat
             continue
         log.segments.keep_indexes(segment)
         with log.offline_on_corruption():
-            found = _latest_in(segment, log.epochs)
+            found = _find_latest(segment, log.epochs)
         if found is not None:  # compaction may have emptied the segment
             return found
     return None
@@ -100,11 +100,11 @@ def segment_batch_since(
     start, _ = segment.find(max(segment.offset_before_timestamp(timestamp), offset))
     for position, header in segment.headers(start):
         if header.max_timestamp >= timestamp and header.last_offset >= offset:
-            return _stored(segment, position, header, epochs)
+            return _read_stored_batch(segment, position, header, epochs)
     return None
 
 
-def _latest_in(segment: Segment, epochs: LeaderEpochs) -> StoredBatch | None:
+def _find_latest(segment: Segment, epochs: LeaderEpochs) -> StoredBatch | None:
     """Return the first non-empty batch with the maximum timestamp of a segment."""
     if segment.max_timestamp < 0:
         return None
@@ -113,10 +113,10 @@ def _latest_in(segment: Segment, epochs: LeaderEpochs) -> StoredBatch | None:
     if place is not None and not place[1].record_count:
         filled = (place for place in segment.headers() if place[1].record_count)
         place = max(filled, key=lambda place: place[1].max_timestamp, default=None)
-    return None if place is None else _stored(segment, *place, epochs)
+    return None if place is None else _read_stored_batch(segment, *place, epochs)
 
 
-def _stored(
+def _read_stored_batch(
     segment: Segment, position: Position, header: BatchHeader, epochs: LeaderEpochs
 ) -> StoredBatch:
     return StoredBatch(segment.batch(position, header.size, epochs), header, segment.base_offset)

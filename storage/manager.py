@@ -63,12 +63,12 @@ LOGS_AT_ONCE = 16
 # Threads that sync the logs after a crash while clients are served; default of Kafka's
 # num.recovery.threads.per.data.dir. With 16 threads, each system call of the event loop waits for
 # the GIL: an append takes 6 ms instead of 0.8 ms, and recovery is hardly faster on a fast disk.
-SETTLING_THREADS = 2
+RECOVERY_SYNC_THREADS = 2
 
 _NO_ID = UUID(int=0)
 
 
-class _Collected(NamedTuple):
+class _CollectedLog(NamedTuple):
     """One log in a checkpoint: its offsets, and the work before and after they are written."""
 
     log: Log
@@ -93,7 +93,7 @@ class CheckpointJob:
         self,
         files: Files,
         checkpoints: OffsetCheckpoints,
-        logs: list[_Collected],
+        logs: list[_CollectedLog],
         fail: Callable[[str], None],
     ) -> None:
         self._files = files
@@ -112,7 +112,7 @@ class CheckpointJob:
             SyncFailedError: A sync failed; the directory is offline.
         """
         try:
-            self._settle(logs_at_once)
+            self._sync_data(logs_at_once)
             self._checkpoints.update(self._offsets())
         except SyncFailedError as error:
             self._fail(str(error))
@@ -127,16 +127,16 @@ class CheckpointJob:
             self._fail(str(error))
             raise
 
-    def _settle(self, logs_at_once: int) -> None:
+    def _sync_data(self, logs_at_once: int) -> None:
         """Sync the data of each log in order, several logs concurrently.
 
         The guard is held for one sync of each log at a time.
         """
         for start in range(0, len(self._logs), logs_at_once):
-            waiting = self._logs[start : start + logs_at_once]
-            while waiting := [each for each in waiting if each.before]:
+            pending = self._logs[start : start + logs_at_once]
+            while pending := [each for each in pending if each.before]:
                 with self._checkpoints.guard:
-                    self._files.at_once([partial(_settle_first, each) for each in waiting])
+                    self._files.at_once([partial(_run_first_sync, each) for each in pending])
 
     def _remove(self) -> None:
         """Delete obsolete segments, oldest first, and log start marks."""
@@ -157,7 +157,7 @@ class CheckpointJob:
             segments = [each for each in after if isinstance(each, Segment)]
             if segments:
                 with self._checkpoints.guard:
-                    mark = None if log.deleted else self._marked(log, offsets, segments[0])
+                    mark = None if log.deleted else self._create_mark(log, offsets, segments[0])
                 marks = [each for each in after if isinstance(each, LogStartMark)]
                 if mark is not None:
                     marks = [mark, *(each for each in marks if each.offset != mark.offset)]
@@ -169,7 +169,7 @@ class CheckpointJob:
                         log.segments.sync_directory()
                 del after[0]
 
-    def _marked(self, log: Log, offsets: Offsets, oldest: Segment) -> LogStartMark:
+    def _create_mark(self, log: Log, offsets: Offsets, oldest: Segment) -> LogStartMark:
         """Create a mark of the log start. Raises StorageError."""
         mark = LogStartMark(self._files, log.directory, offsets.log_start)
         try:
@@ -192,7 +192,7 @@ class CheckpointJob:
             each.log.requeue()
 
 
-def _settle_first(collected: _Collected) -> None:
+def _run_first_sync(collected: _CollectedLog) -> None:
     """Run the first pending sync of a log."""
     if not collected.log.deleted:
         collected.before[0].sync()
@@ -321,26 +321,26 @@ class LogManager:
         path = f"{self.data_dir}/{CLEAN_SHUTDOWN}"
         if not self._files.exists(path):
             return False
-        differing = self._checkpoints.differing(checksums_in_marker(self._files.read_bytes(path)))
+        changed = self._checkpoints.changed_files(checksums_in_marker(self._files.read_bytes(path)))
         self._files.remove(path)
         self._files.sync_dir(self.data_dir)
-        if differing:
+        if changed:
             logger.warning(
                 "%s: %s changed after the last clean stop (missing, damaged or another copy); every "
                 "log is checked as after a crash, but truncated or missing logs may not be noticed. "
                 "If records are missing, stop the server and restore these files and the partition "
                 "directories from the same backup",
                 self.data_dir,
-                " and ".join(differing),
+                " and ".join(changed),
             )
-        return not differing
+        return not changed
 
     # -- full or unwritable disk
 
     def _create_reserve(self) -> None:
         """Create the reserve file; start read-only if the disk is full."""
         try:
-            self._reserve.make()
+            self._reserve.create()
         except StorageError as error:
             self.make_read_only(error.message or str(error))
 
@@ -360,7 +360,7 @@ class LogManager:
 
         Raises StorageError.
         """
-        self._reserve.make()
+        self._reserve.create()
         path = f"{self.data_dir}/{PROBE}"
         try:
             self._files.write_atomic(path, b"probe")
@@ -438,7 +438,7 @@ class LogManager:
         owner opens logs. Raises StorageError.
         """
         calls = [partial(self._sync_log, key) for key in tuple(self._unopened)]
-        self._files.at_once(calls, SETTLING_THREADS)
+        self._files.at_once(calls, RECOVERY_SYNC_THREADS)
         self._files.sync_dir(self.data_dir)
         self._durable = True
 
@@ -451,8 +451,8 @@ class LogManager:
         if log is not None:
             return log.topic_id
         with suppress(StorageError):  # the directory may be unreadable
-            held = self.partition_directories.held(key)
-            return None if held is None else held.topic_id
+            identity = self.partition_directories.read_identity(key)
+            return None if identity is None else identity.topic_id
         return None
 
     def open_log(
@@ -494,8 +494,8 @@ class LogManager:
     def _open_log(self, key: Partition, topic_id: UUID, config: LogConfig, now_ms: int) -> Log:
         if key in self._directories:
             was_used = bool(self._checkpoints.get(key).recovery_point)
-            self.partition_directories.check_held(key, topic_id, was_used=was_used)
-        return self._keep(key, self._load(key, topic_id, config, now_ms, clean=self.clean))
+            self.partition_directories.check_identity(key, topic_id, was_used=was_used)
+        return self._register(key, self._load(key, topic_id, config, now_ms, clean=self.clean))
 
     def repair_log(
         self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, now_ms: int
@@ -510,12 +510,18 @@ class LogManager:
         """
         key = (topic, partition)
         offsets = self._checkpoints.get(key)
-        cut = QuarantinedData()
+        quarantined = QuarantinedData()
         distrusted = offsets._replace(recovery_point=0, high_watermark=0)
         self._checkpoints.update([(key, distrusted)])
-        log = self._keep(key, self._load(key, topic_id, config, now_ms, clean=False, cut=cut))
-        known_end = max(log.log_end_offset, cut.end, offsets.recovery_point, offsets.high_watermark)
-        return RepairResult(log, offsets.log_start, known_end, cut.records, cut.paths)
+        log = self._register(
+            key, self._load(key, topic_id, config, now_ms, clean=False, quarantined=quarantined)
+        )
+        known_end = max(
+            log.log_end_offset, quarantined.end, offsets.recovery_point, offsets.high_watermark
+        )
+        return RepairResult(
+            log, offsets.log_start, known_end, quarantined.records, quarantined.paths
+        )
 
     def forget_missing(self, key: Partition) -> Offsets:
         """Accept that a partition directory is missing: remove and return its checkpoints.
@@ -526,7 +532,7 @@ class LogManager:
         self._checkpoints.forget([key])
         return known
 
-    def _keep(self, key: Partition, log: Log) -> Log:
+    def _register(self, key: Partition, log: Log) -> Log:
         log.read_only_reason = self.read_only_reason
         self._logs[key] = log
         self._directories[key] = None
@@ -541,7 +547,7 @@ class LogManager:
         now_ms: int,
         *,
         clean: bool,
-        cut: QuarantinedData | None = None,
+        quarantined: QuarantinedData | None = None,
     ) -> Log:
         topic, partition = key
         log = Log(
@@ -578,7 +584,7 @@ class LogManager:
             now_ms=now_ms,
             # Only on first opening: data that this process wrote later may not be synced.
             durable=self._durable and key in self._unopened,
-            cut=cut,
+            quarantined=quarantined,
         )
         return log
 
@@ -599,17 +605,19 @@ class LogManager:
             StorageError: A directory cannot be renamed.
         """
         keys = [key for key in partitions if key in self._directories]
-        own = [key for key in keys if self._is_known_to_be(key, topic_id)]
-        self._trash += self._remove_from_service(own, self.partition_directories.free_deleted)
+        own = [key for key in keys if self._holds_topic(key, topic_id)]
+        self._trash += self._remove_from_service(
+            own, self.partition_directories.prepare_deleted_path
+        )
         return self.move_aside(key for key in keys if key in self._directories)
 
-    def _is_known_to_be(self, key: Partition, topic_id: UUID) -> bool:
+    def _holds_topic(self, key: Partition, topic_id: UUID) -> bool:
         """Return False if the directory of a partition holds another topic ID or is unreadable."""
         log = self._logs.get(key)
         if log is not None:
             return log.topic_id == topic_id
         try:
-            held = self.partition_directories.held(key)
+            held = self.partition_directories.read_identity(key)
         except StorageError:
             return False
         return held is None or held.belongs_to(topic_id, key[1])
@@ -628,22 +636,22 @@ class LogManager:
         Raises:
             StorageError: A directory cannot be renamed.
         """
-        return self._remove_from_service(partitions, self.partition_directories.free_stray)
+        return self._remove_from_service(partitions, self.partition_directories.unused_stray_path)
 
     def _remove_from_service(
         self, partitions: Iterable[Partition], name: Callable[[Partition, UUID], str]
     ) -> list[str]:
         """Rename the directories of partitions; return the new paths of those that existed."""
-        gone = [key for key in partitions if key in self._directories]
-        if not gone:
+        removed = [key for key in partitions if key in self._directories]
+        if not removed:
             return []
         # Before the rename: these offsets must not apply to a later topic with this name.
-        for key in gone:
+        for key in removed:
             if log := self._logs.get(key):
                 log.deleted = True
-        self._checkpoints.forget(gone)
+        self._checkpoints.forget(removed)
         with self._checkpoints.guard:
-            renamed = [self._rename_aside(key, name) for key in gone]
+            renamed = [self._rename_aside(key, name) for key in removed]
         self._files.sync_dir(self.data_dir)
         return [directory for directory in renamed if directory is not None]
 
@@ -672,7 +680,7 @@ class LogManager:
 
     def belongs_to_log(self, future: FutureDirectory) -> bool:
         """Return True if a future replica belongs to the current log of its partition."""
-        return self._is_known_to_be(future.key, future.topic_id)
+        return self._holds_topic(future.key, future.topic_id)
 
     def is_finished(self, future: FutureDirectory) -> bool:
         """Return True if a future replica was complete and durable when its move stopped."""
@@ -725,7 +733,7 @@ class LogManager:
         for log in self._changed:
             self._checkpointed_bytes[log] = log.appended_bytes
             if log.log_end_offset or log.pending.needs_checkpoint:
-                collected.append(_Collected(log, _offsets_of(log), *log.take_checkpoint_work()))
+                collected.append(_CollectedLog(log, _offsets_of(log), *log.take_checkpoint_work()))
         # In place: the logs share this dict. Logs that are not synced will change again.
         for log in [log for log in self._changed if not log.pending.dirty]:
             del self._changed[log]

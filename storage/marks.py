@@ -1,11 +1,11 @@
 """Completion of a copy of a log directory that was taken while its owner runs.
 
 The files of a directory in use lag behind the state in memory: the next checkpoint writes offsets,
-epochs and producers. `complete` writes them into the copy, which then opens as after a clean
+epochs and producers. `complete_copy` writes them into the copy, which then opens as after a clean
 shutdown. Nothing is synced for it.
 
-A copy may share the files of sealed segments (hard links), because those never change. `seal` seals
-the active segment.
+A copy may share the files of closed segments (hard links), because those never change.
+`close_active_segment` closes the active segment for appends.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .naming import CLEAN_SHUTDOWN, LEADER_EPOCHS, SNAPSHOT, TXN_INDEX, director
 from .sync import write_ahead
 
 
-def seal(log: Log) -> None:
-    """Seal the active segment if it has records, and write the index files.
+def close_active_segment(log: Log) -> None:
+    """Close the active segment for appends if it has records, and write the index files.
 
-    A new empty segment follows it. Must not run during a checkpoint. Raises StorageError.
+    A new empty segment becomes active. Must not run during a checkpoint. Raises StorageError.
     """
     if log.offline is not None or log.active is None:
         return
@@ -32,7 +32,7 @@ def seal(log: Log) -> None:
     log.requeue()  # the next checkpoint makes them durable
 
 
-def complete(files: Files, directory: str, manager: LogManager) -> None:
+def complete_copy(files: Files, directory: str, manager: LogManager) -> None:
     """Write the files of a clean shutdown into a copy of a log directory.
 
     Args:
@@ -44,9 +44,9 @@ def complete(files: Files, directory: str, manager: LogManager) -> None:
     Raises:
         StorageError: A file cannot be written.
     """
-    sound = [log for log in manager if log.offline is None]
-    stored = [log for log in sound if files.exists(f"{directory}/{_name(log)}")]
-    for log in stored:
+    online = [log for log in manager if log.offline is None]
+    copied = [log for log in online if files.exists(f"{directory}/{_name(log)}")]
+    for log in copied:
         path = f"{directory}/{_name(log)}"
         files.write_atomic(f"{path}/{LEADER_EPOCHS}", log.epochs.to_bytes())
         producers = file_name(log.log_end_offset, SNAPSHOT)
@@ -56,8 +56,8 @@ def complete(files: Files, directory: str, manager: LogManager) -> None:
                 data = aborted_bytes(segment.aborted.entries)
                 files.write_atomic(f"{path}/{file_name(segment.base_offset, TXN_INDEX)}", data)
     checkpoints = OffsetCheckpoints(files, directory)
-    checkpoints.update(((log.topic, log.partition), _offsets(log)) for log in stored)
-    known = {(log.topic, log.partition) for log in sound}
+    checkpoints.update(((log.topic, log.partition), _offsets(log)) for log in copied)
+    known = {(log.topic, log.partition) for log in online}
     if manager.failed is None and known.issuperset(manager.directories()):
         files.write_atomic(f"{directory}/{CLEAN_SHUTDOWN}", clean_marker(checkpoints.checksums()))
 

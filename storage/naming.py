@@ -14,10 +14,10 @@ data/                                       log directory of one broker
         00000000000000000042.log            records from offset 42
         00000000000000000042.snapshot       producer state before offset 42
         00000000000000000000.log.cleaned    compacted segment that is not swapped in yet
-        00000000000000000000.replaces       segments that it replaces, during the swap
+        00000000000000000000.replaces       segments that the compacted segment replaces
         00000000000000000042.logstart       empty: segments before 42 were deleted on a full disk
     orders-0.4f1c...-delete/                deleted partition, removed in the background
-    orders-0.4f1c...-future/                future replica that will replace the log elsewhere
+    orders-0.4f1c...-future/                future replica of a log in another directory
 """
 
 from __future__ import annotations

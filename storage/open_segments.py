@@ -2,7 +2,7 @@
 
 The file of an active segment is open while its log is in use. If there are more partitions than
 available file descriptors, the least recently used file is closed, and its next append reopens it.
-Sealed segments have no open file.
+Closed segments have no open file.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-# Files to check for an idle one before a file in use is closed.
-LOOKS_MAX = 16
+# Number of files to check for an idle one before a file in use is closed.
+CHECKS_MAX = 16
 
 
 class ClosableFile(Protocol):
@@ -35,17 +35,17 @@ class OpenSegments:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, file: ClosableFile) -> None:
+    def register(self, file: ClosableFile) -> None:
         """Register an open file, and close another one if there are too many."""
         self._open[file] = None
-        for look in range(2 * LOOKS_MAX):
+        for check in range(2 * CHECKS_MAX):
             if len(self._open) <= self.limit:
                 return
             oldest = next(iter(self._open))
             # A file in use or not yet durable is skipped in the first LOOKS_MAX checks.
-            if oldest is file or not oldest.close_if_idle(at_once=look >= LOOKS_MAX):
+            if oldest is file or not oldest.close_if_idle(at_once=check >= CHECKS_MAX):
                 self._open.move_to_end(oldest)
 
-    def closed(self, file: ClosableFile) -> None:
+    def unregister(self, file: ClosableFile) -> None:
         """Unregister a closed file."""
         self._open.pop(file, None)

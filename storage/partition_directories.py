@@ -68,19 +68,19 @@ class PartitionDirectories:
             FutureDirectory((it[0], it[1]), it[2], name) for it, name in found if it is not None
         ]
 
-    def free_deleted(self, key: Partition, topic_id: UUID) -> str:
-        """Return the path for the directory of a deleted partition; remove any old one there."""
+    def prepare_deleted_path(self, key: Partition, topic_id: UUID) -> str:
+        """Return the path for a deleted partition's directory, after removing any old directory."""
         directory = f"{self._data_dir}/{deleted_directory_name(*key, topic_id)}"
         self._files.rmtree(directory)
         return directory
 
-    def free_stray(self, key: Partition, topic_id: UUID) -> str:
+    def unused_stray_path(self, key: Partition, topic_id: UUID) -> str:
         """Return an unused path for a stray directory."""
         names = (stray_directory_name(*key, topic_id, number) for number in count())
         directories = (f"{self._data_dir}/{name}" for name in names)
         return next(directory for directory in directories if not self._files.exists(directory))
 
-    def held(self, key: Partition) -> PartitionMetadata | None:
+    def read_identity(self, key: Partition) -> PartitionMetadata | None:
         """Return the identity that a directory holds, or None if the file is missing or damaged."""
         try:
             data = self._files.read_bytes(f"{self.path(key)}/{PARTITION_METADATA}")
@@ -88,7 +88,7 @@ class PartitionDirectories:
             return None
         return PartitionMetadata.from_bytes(data)
 
-    def check_held(self, key: Partition, topic_id: UUID, *, was_used: bool) -> None:
+    def check_identity(self, key: Partition, topic_id: UUID, *, was_used: bool) -> None:
         """Check that a directory holds the partition that is opened.
 
         If the identity file is missing or incomplete, it is written, unless the disk is full.
@@ -104,7 +104,7 @@ class PartitionDirectories:
             StorageError: The directory cannot be read, or the identity file cannot be written for
                 another reason than a full disk.
         """
-        directory, held = self.path(key), self.held(key)
+        directory, held = self.path(key), self.read_identity(key)
         if held is not None and not held.belongs_to(topic_id, key[1]):
             number = "" if held.partition is None else f", partition {held.partition}"
             raise ForeignLogError(

@@ -22,14 +22,14 @@ class Pending:
     index files and no checkpoint has written anything since the log was opened.
     """
 
-    __slots__ = ("_dirty", "_durable", "_taken", "_to_remove", "_unsettled", "is_bare")
+    __slots__ = ("_dirty", "_durable", "_for_checkpoint", "_taken", "_to_remove", "is_bare")
 
     def __init__(self, *, durable: bool) -> None:
         self._durable = durable
         # The owner appends and the syncing thread removes: both are atomic. A list, because an
         # empty deque would be a tenth of the memory of a partition.
         self._dirty: list[SyncItem] = []
-        self._unsettled: list[SyncItem] = []
+        self._for_checkpoint: list[SyncItem] = []
         self._to_remove: list[Segment | LogStartMark] = []
         self._taken: tuple[list[SyncItem], list[Segment | LogStartMark]] = ([], [])
         self.is_bare = True
@@ -54,17 +54,17 @@ class Pending:
 
     def queue_for_checkpoint(self, items: Iterable[SyncItem]) -> None:
         """Queue ordered items that the next checkpoint runs before it records offsets."""
-        self._unsettled += items
-        self.is_bare = self.is_bare and not self._unsettled
+        self._for_checkpoint += items
+        self.is_bare = self.is_bare and not self._for_checkpoint
 
     def run_checkpoint_writes(self) -> None:
         """Run the items that wait for a checkpoint; blocks.
 
         Raises StorageError; the remaining items stay queued.
         """
-        while self._unsettled:
-            sync_in_order(self._unsettled[:1])
-            del self._unsettled[0]
+        while self._for_checkpoint:
+            sync_in_order(self._for_checkpoint[:1])
+            del self._for_checkpoint[0]
 
     def schedule_removal(self, item: Segment | LogStartMark) -> None:
         """Queue files for deletion after the next checkpoint has recorded the log start."""
@@ -73,7 +73,7 @@ class Pending:
     @property
     def needs_checkpoint(self) -> bool:
         """True if the log has work for a checkpoint, or a running checkpoint has work left."""
-        return bool(self._unsettled or self._to_remove or any(self._taken))
+        return bool(self._for_checkpoint or self._to_remove or any(self._taken))
 
     def take(self) -> tuple[list[SyncItem], list[Segment | LogStartMark]]:
         """Return the work of a checkpoint before and after it records the offsets of the log.
@@ -81,7 +81,7 @@ class Pending:
         The checkpoint removes finished items from the lists.
         """
         self.requeue()
-        items, self._unsettled = self._unsettled, []
+        items, self._for_checkpoint = self._for_checkpoint, []
         to_remove, self._to_remove = self._to_remove, []
         self._taken = items, to_remove
         return items, to_remove
@@ -89,7 +89,7 @@ class Pending:
     def requeue(self) -> None:
         """Requeue the unfinished work of a failed checkpoint."""
         items, to_remove = self._taken
-        self._unsettled[:0] = items
+        self._for_checkpoint[:0] = items
         self._to_remove[:0] = to_remove
         items.clear()
         to_remove.clear()

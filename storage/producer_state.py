@@ -22,7 +22,8 @@ producer. The checksum covers it, and Kafka ignores it::
     version int16 (1)   and for each batch
     producer id int64, last sequence int32, last offset int64, offset delta int32, timestamp int64
 
-If a snapshot lacks the second part, the earlier batches are read from the log (`recall`).
+If a snapshot lacks the second part, the earlier batches are read from the log
+(`add_earlier_batches`).
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, Marker
 
 # Batches kept for each producer.
 BATCHES_KEPT = 5
-# Maximum number of producers of one partition (1.1 to 1.7 kB each); then idle ones are evicted.
+# Maximum number of producers of one partition (1.1 to 1.7 kB each). Beyond it, idle producers are
+# evicted.
 PRODUCERS_MAX = 50_000
-# Producers to evict at once.
-_FORGOTTEN_AT_ONCE = PRODUCERS_MAX // 10
+# Number of producers to evict at once.
+_EVICTED_AT_ONCE = PRODUCERS_MAX // 10
 _SEQUENCE_MASK = 0x7FFFFFFF
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
@@ -258,7 +260,7 @@ class ProducerStates:
             producer.transaction_start = base_offset
             self._transactions[producer_id] = base_offset
 
-    def recall(self, headers: Iterable[BatchHeader]) -> None:
+    def add_earlier_batches(self, headers: Iterable[BatchHeader]) -> None:
         """Add batches that precede the newest one of each producer.
 
         Args:
@@ -346,7 +348,7 @@ class ProducerStates:
             now_ms: Current time of the log clock in ms.
 
         Returns:
-            The transaction that it ended, or None if the producer had none open here.
+            The transaction that the marker ended, or None if the producer had no open transaction.
         """
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
@@ -372,14 +374,14 @@ class ProducerStates:
 
     def _add(self, producer_id: int, epoch: int, now_ms: int) -> Producer:
         if len(self._producers) >= PRODUCERS_MAX:
-            self._make_room()
+            self._evict_idle()
         producer = self._producers[producer_id] = Producer(epoch, now_ms)
         return producer
 
-    def _make_room(self) -> None:
+    def _evict_idle(self) -> None:
         """Evict the producers that are idle for longest and have no open transaction."""
         idle = [(it.seen_ms, key) for key, it in self if it.transaction_start < 0]
-        for _, producer_id in nsmallest(_FORGOTTEN_AT_ONCE, idle):
+        for _, producer_id in nsmallest(_EVICTED_AT_ONCE, idle):
             del self._producers[producer_id]
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:

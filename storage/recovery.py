@@ -76,17 +76,17 @@ class QuarantinedData:
     end: int = 0
     paths: list[str] = field(default_factory=list)
 
-    def find(self, data: bytes) -> bool:
+    def count_batches(self, data: bytes) -> bool:
         """Return True if `data` contains valid batches anywhere, and count their records.
 
-        Their offsets may be lower than the log end: a crash leaves no such batches, but the file
-        may have been replaced with that of another segment.
+        The offsets of these batches may be lower than the log end. A crash leaves no such batches,
+        but the file may have been replaced with the file of another segment.
         """
         before = self.records
         at = data.find(MAGIC, 16)
         while at >= 0 and at - 16 + HEADER_SIZE <= len(data):
             header = read_header(data, at - 16)
-            if _plausible(header, len(data) - at + 16) and check_crc(data, at - 16, header):
+            if _is_plausible(header, len(data) - at + 16) and check_crc(data, at - 16, header):
                 self.records += header.record_count
                 self.end = max(self.end, header.next_offset)
                 at = data.find(MAGIC, at + header.size)
@@ -103,7 +103,7 @@ def load_log(
     clean: bool,
     now_ms: int,
     durable: bool = False,
-    cut: QuarantinedData | None = None,
+    quarantined: QuarantinedData | None = None,
 ) -> None:
     """Load a log from its directory.
 
@@ -114,8 +114,8 @@ def load_log(
         clean: True after a clean shutdown: all data is durable and complete.
         now_ms: Current time of the log clock in ms; last-seen time of all producers.
         durable: True if all data of the previous owner was synced since.
-        cut: Set for a repair: keep all truncated bytes, not only those before valid batches, and
-            describe them here.
+        quarantined: Set for a repair. All truncated bytes are then kept, even without valid
+            batches, and described here.
 
     Raises:
         CorruptLogError: Durable bytes are damaged or missing.
@@ -124,7 +124,7 @@ def load_log(
     log.first_dirty_offset = known.first_dirty
     directory = _Directory(files, log.directory, log.segment_rules)
     directory.clean_up(known.log_start)
-    if cut is not None and directory.move_replaced_aside(cut):
+    if quarantined is not None and directory.move_replaced_aside(quarantined):
         log.first_dirty_offset = max(log.first_dirty_offset, 0)  # the compacted segment has gaps
     log.pending.is_bare = directory.is_bare
     segments = [
@@ -134,7 +134,7 @@ def load_log(
         segment.seen_ms = now_ms  # the time of the last write is unknown
     snapshots = Snapshots(files, log.directory, directory.snapshots)
     with segments[-1].file.held_open() if segments else nullcontext():
-        end = _take_over(
+        end = _adopt_segments(
             files,
             log,
             segments,
@@ -143,14 +143,14 @@ def load_log(
             directory.marks,
             clean=clean,
             durable=durable,
-            cut=cut,
+            quarantined=quarantined,
         )
         log.reload_producers(now_ms)
     if log.pending.needs_checkpoint or log.needs_saving or end != known.recovery_point:
         log.note_change()
 
 
-def _take_over(
+def _adopt_segments(
     files: Files,
     log: Log,
     segments: list[Segment],
@@ -160,10 +160,10 @@ def _take_over(
     *,
     clean: bool,
     durable: bool,
-    cut: QuarantinedData | None,
+    quarantined: QuarantinedData | None,
 ) -> int:
     """Check the segments and pass them to the log; return its end offset."""
-    _check_first(files, log, segments, known, marks)
+    _check_log_start(files, log, segments, known, marks)
     for mark in marks:
         log.pending.schedule_removal(mark)
     log_start = max(known.log_start, segments[0].base_offset if segments else 0)
@@ -172,14 +172,14 @@ def _take_over(
         end = _check_clean(log, segments, known)
         log.epochs = _read_epochs(files, log.directory, segments, log_start, end)
     else:
-        recovery = _Recovery(files, log, segments, known, durable=durable, cut=cut)
+        recovery = _Recovery(files, log, segments, known, durable=durable, quarantined=quarantined)
         end = recovery.run()
         log.epochs, recovered_bytes = recovery.epochs, recovery.recovered_bytes
-        log.segments.complete(recovery.scanned[:-1])
+        log.segments.close_for_appends(recovery.scanned[:-1])
         if not durable:
             log.segments.schedule_all_directory_syncs()
         # A repair rebuilds the indexes of aborted transactions from scratch.
-        if snapshots.drop_after(end if cut is None else log_start):
+        if snapshots.drop_after(end if quarantined is None else log_start):
             log.segments.sync_directory()  # before new records reuse their offsets
     _warn_of_lost_end(log, end, known)
     end = max(end, log_start)
@@ -261,7 +261,7 @@ class _Directory:
         # Before the `.replaces` file is removed.
         self._files.sync_dir(self._path)
 
-    def move_replaced_aside(self, cut: QuarantinedData) -> bool:
+    def move_replaced_aside(self, quarantined: QuarantinedData) -> bool:
         """Move segments aside that lie within a valid one, for a repair.
 
         Compaction had replaced them, and a failing disk restored them. If they stayed, the log
@@ -279,8 +279,8 @@ class _Directory:
             try:
                 own_end = segment.find_end()
                 is_within = covering is not None and base < end and own_end <= end
-                if is_within and covering is not None and _is_sound(self._files, covering):
-                    self._move_aside(segment, cut)
+                if is_within and covering is not None and _has_valid_batches(self._files, covering):
+                    self._move_aside(segment, quarantined)
                     found = True
                     continue
             except CorruptLogError:
@@ -290,11 +290,11 @@ class _Directory:
             self._files.sync_dir(self._path)
         return found
 
-    def _move_aside(self, segment: Segment, cut: QuarantinedData) -> None:
+    def _move_aside(self, segment: Segment, quarantined: QuarantinedData) -> None:
         path = segment.log_path + CORRUPT
         self._files.rename(segment.log_path, path)
         segment.remove_indexes()
-        cut.paths.append(path)
+        quarantined.paths.append(path)
         self.bases.remove(segment.base_offset)
 
     def _finish_swaps(self) -> None:
@@ -432,10 +432,10 @@ def _headers(segments: list[Segment], end: int) -> Iterator[tuple[Segment, Posit
                 return
 
 
-def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
+def _check_segment_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) -> None:
     """Check that each segment ends where the next one starts, and the last at `end_offset`.
 
-    This loads the latest timestamps too. It reads only the last few kB of each segment.
+    This also loads the latest timestamps. It reads only the last few kB of each segment.
     """
     starts = [segment.base_offset for segment in segments[1:]] + [end_offset]
     for segment, wanted in zip(segments, starts, strict=False):
@@ -450,7 +450,7 @@ def _look_at_ends(segments: list[Segment], end_offset: int, gaps_allowed: bool) 
             segment.load_latest()
 
 
-def _check_first(
+def _check_log_start(
     files: Files, log: Log, segments: list[Segment], known: Offsets, marks: list[LogStartMark]
 ) -> None:
     """Raise CorruptLogError if records are missing before the first segment.
@@ -498,7 +498,7 @@ def _check_clean(log: Log, segments: list[Segment], known: Offsets) -> int:
             )
         return known.log_start
     last = segments[-1]
-    _look_at_ends(segments[:-1], last.base_offset, log.segment_rules.gaps_allowed)
+    _check_segment_ends(segments[:-1], last.base_offset, log.segment_rules.gaps_allowed)
     end = last.find_end()
     if end < known.recovery_point:
         reason = f"it ends at offset {end}, but offset {known.recovery_point} was synced"
@@ -517,13 +517,13 @@ class _Recovery:
         known: Offsets,
         *,
         durable: bool,
-        cut: QuarantinedData | None,
+        quarantined: QuarantinedData | None,
     ) -> None:
         self._files = files
         self._log = log
         self._segments = segments
         self._durable = durable
-        self._cut = cut
+        self._quarantined = quarantined
         self._point = known.recovery_point
         self._log_start = max(known.log_start, segments[0].base_offset if segments else 0)
         self._gaps_allowed = log.segment_rules.gaps_allowed
@@ -540,7 +540,7 @@ class _Recovery:
         segments = self._segments
         bases = [segment.base_offset for segment in segments]
         first = max(bisect_right(bases, self._point) - 1, 0)
-        self._check_below(first)
+        self._check_durable_segments(first)
         # Before any look-up in the first segment: its index must not point to batches after the
         # recovery point.
         starts = [
@@ -550,32 +550,32 @@ class _Recovery:
         self.epochs = _read_epochs(
             self._files, self._log.directory, segments, self._log_start, self._point
         )
-        end, cut = max(self._point, self._log_start), False
+        end, is_truncated = max(self._point, self._log_start), False
         for number in range(first, len(segments)):
             segment = segments[number]
             if number > first and not self._follows(segment, end):
                 position = segments[number - 1].size
-                self._cut_after(number - 1, position, end)
-                cut = True
+                self._truncate_after(number - 1, position, end)
+                is_truncated = True
                 break
             self.scanned.append(segment)
             end, position = self._scan(segment, *starts[number - first])
             if position < segment.size:
-                self._cut_after(number, position, end)
-                cut = True
+                self._truncate_after(number, position, end)
+                is_truncated = True
                 break
-        if cut or (end > self._point and not self._durable):
+        if is_truncated or (end > self._point and not self._durable):
             for segment in self._segments[first:]:
                 sync_file(self._files, segment.log_path)
             self._files.sync_dir(self._log.directory)
             self._files.sync_dir(self._log.directory.rpartition("/")[0])
         return end
 
-    def _check_below(self, first: int) -> None:
+    def _check_durable_segments(self, first: int) -> None:
         """Check that all segments up to the one with the recovery point exist."""
         segments = self._segments
         if segments:
-            _look_at_ends(segments[:first], segments[first].base_offset, self._gaps_allowed)
+            _check_segment_ends(segments[:first], segments[first].base_offset, self._gaps_allowed)
         elif self._point > self._log_start:
             path = f"{self._log.directory}/{file_name(self._log_start, LOG)}"
             raise CorruptLogError(path, 0, f"it is missing, but offset {self._point} was synced")
@@ -591,8 +591,8 @@ class _Recovery:
             Offset and position after the last valid batch.
         """
         position = start
-        for header in self._sound_batches(segment, start, offset):
-            segment.scanned(position, header)
+        for header in self._valid_batches(segment, start, offset):
+            segment.add_scanned(position, header)
             if offset >= self._point and header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             position += header.size
@@ -603,11 +603,11 @@ class _Recovery:
                 position,
                 f"no valid batch at offset {offset}, but offset {self._point} was synced",
             )
-        segment.checks.checked(start, position)
+        segment.checks.mark_checked(start, position)
         self.recovered_bytes += position - start
         return offset, position
 
-    def _sound_batches(
+    def _valid_batches(
         self, segment: Segment, position: Position, offset: int
     ) -> Iterator[BatchHeader]:
         file = self._files.open(segment.log_path)
@@ -618,7 +618,7 @@ class _Recovery:
                 if position - chunk_at + HEADER_SIZE > len(chunk):
                     chunk, chunk_at = file.read(position, _READ_SIZE), position
                 header = read_header(chunk, position - chunk_at)
-                if not _plausible(header, segment.size - position):
+                if not _is_plausible(header, segment.size - position):
                     return
                 gap = header.base_offset - offset
                 if gap < 0 or (gap and not self._gaps_allowed):
@@ -641,37 +641,38 @@ class _Recovery:
         known = self.epochs.epoch_at(header.base_offset)
         return known in (UNDEFINED, header.leader_epoch)
 
-    def _cut_after(self, number: int, position: Position, end: int) -> None:
-        """End the log in segment `number` at `position`; keep truncated bytes that have batches."""
+    def _truncate_after(self, number: int, position: Position, end: int) -> None:
+        """End the log in segment `number` at `position`; keep truncated bytes with batches."""
         assert end >= self._point, "the truncation removes synced records"
         segment = self._segments[number]
-        keep_all, cut = self._cut is not None, self._cut or QuarantinedData()
+        keep_all = self._quarantined is not None
+        quarantined = self._quarantined or QuarantinedData()
         tail = _read_from(self._files, segment.log_path, position)
-        if cut.find(tail) or (tail and keep_all):
+        if quarantined.count_batches(tail) or (tail and keep_all):
             path = f"{segment.log_path}.{position}{CORRUPT}"
             self._files.write_atomic(path, tail)
-            cut.paths.append(path)
+            quarantined.paths.append(path)
         for later in self._segments[number + 1 :]:
             data = _read_from(self._files, later.log_path, BEGINNING)
-            if cut.find(data) or (data and keep_all):
+            if quarantined.count_batches(data) or (data and keep_all):
                 path = later.log_path + CORRUPT
                 self._files.rename(later.log_path, path)
-                cut.paths.append(path)
+                quarantined.paths.append(path)
             later.remove()
         del self._segments[number + 1 :]
         segment.truncate_file(position)
         if position == 0:
             segment.remove_indexes()
-        if cut.paths:
+        if quarantined.paths:
             logger.warning(
                 "%s: truncated at offset %d after a corrupt or missing batch; moved %d later "
                 "unsynced records to %s",
                 self._log.directory,
                 end,
-                cut.records,
-                f"{cut.paths[0]} and {len(cut.paths) - 1:,} other files"
-                if len(cut.paths) > 1
-                else cut.paths[0],
+                quarantined.records,
+                f"{quarantined.paths[0]} and {len(quarantined.paths) - 1:,} other files"
+                if len(quarantined.paths) > 1
+                else quarantined.paths[0],
             )
         elif tail:
             logger.info(
@@ -679,7 +680,7 @@ class _Recovery:
             )
 
 
-def _is_sound(files: Files, segment: Segment) -> bool:
+def _has_valid_batches(files: Files, segment: Segment) -> bool:
     """Return True if the CRCs of all batches of a segment are valid."""
     try:
         for _ in read_batches(files, segment.log_path, segment.size):
@@ -697,9 +698,9 @@ def _read_from(files: Files, path: str, position: Position) -> bytes:
         file.close()
 
 
-def _plausible(header: BatchHeader, room: int) -> bool:
+def _is_plausible(header: BatchHeader, size_max: int) -> bool:
     return (
         header.magic == MAGIC
-        and HEADER_SIZE <= header.size <= room
+        and HEADER_SIZE <= header.size <= size_max
         and header.last_offset_delta >= 0
     )

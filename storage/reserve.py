@@ -1,7 +1,7 @@
 """Reserved disk space, which is released to free more space on a full disk.
 
-It is used for writes that delete data: the checkpoint of a higher log start offset, and the
-metadata of a deleted topic. Client data never uses it.
+The space is used for writes that delete data: the checkpoint of a higher log start offset, and
+the metadata of a deleted topic. Client data never uses the reserved space.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SHARE_OF_DISK = 32
 class Reserve:
     """A file that only occupies space.
 
-    It is created only if twice its size is free, so that the disk is not full again at once.
+    The file is created only if twice its size is free, so that the disk is not full again at once.
     """
 
     def __init__(self, files: Files, path: str) -> None:
         self._files = files
         self._path = path
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Create the file if it does not exist.
 
         Raises StorageError if there is not enough space or the write fails.
@@ -33,16 +33,16 @@ class Reserve:
         directory = self._path.rpartition("/")[0]
         total, free = self._files.usage(directory)
         size = min(RESERVE_BYTES_MAX, total // SHARE_OF_DISK)
-        is_held = self._files.exists(self._path)
-        if free < (size if is_held else 2 * size):
+        exists = self._files.exists(self._path)
+        if free < (size if exists else 2 * size):
             raise WriteRefusedError(
                 f"the disk of {directory} is full: {free} bytes of {total} are free"
             )
-        if not is_held:
+        if not exists:
             self._files.allocate(self._path, size)
 
     def release(self) -> bool:
         """Remove the file; return True if it existed. Raises StorageError."""
-        is_held = self._files.exists(self._path)
+        exists = self._files.exists(self._path)
         self._files.remove(self._path)
-        return is_held
+        return exists

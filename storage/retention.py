@@ -1,4 +1,4 @@
-"""Retention: which of the oldest segments are deleted, by age and size."""
+"""Retention: the number of oldest segments to delete, by age and size."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def expired_segments(
 ) -> int:
     """Return how many segments, counted from the oldest, are to be deleted.
 
-    A segment is too old if its maximum timestamp is older than `retention_ms`, including the newest
-    one. By size, the oldest segments are deleted as long as at least `retention_bytes` remain; with
-    0 all are deleted, as in Kafka. An empty newest segment is kept. A segment of unknown age (-1)
-    and all later ones are kept. If the clock jumps back, all segments are younger and none is
-    deleted.
+    By age, a segment is deleted if its maximum timestamp is older than `retention_ms`, even if it
+    is the newest segment. By size, the oldest segments are deleted as long as at least
+    `retention_bytes` remain; with 0 all segments are deleted, as in Kafka. An empty newest segment
+    is kept. A segment of unknown age (-1) and all later segments are kept. If the clock jumps back,
+    all segments become younger, so none is deleted.
 
     Args:
         segments: Size in bytes and time of the newest record in ms since the epoch, oldest first.

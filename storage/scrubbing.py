@@ -38,7 +38,7 @@ def next_to_scrub(log: Log) -> tuple[str, Position] | None:
 
 
 def scrub_again(log: Log) -> None:
-    """Mark all sealed segments as unchecked: disks can lose data later."""
+    """Mark all closed segments as unchecked: disks can lose data later."""
     for segment in log.segments:
         if segment is not log.active:
             segment.checks.mark_unchecked(segment.size)

@@ -2,15 +2,15 @@
 
 A segment holds consecutive batches of a partition from its base offset on. The newest segment of a
 log is *active*: its indexes grow in memory, and its file is open while in use. Older segments are
-*sealed*: they have no open file, and their indexes are loaded on demand.
+*closed* for appends: they have no open file, and their indexes are loaded on demand.
 
 A segment remembers the positions where recent reads and syncs ended (`mark`), so that a consumer at
 the log end is served without an index look-up.
 
 Parts of a segment are in other modules: its file (`segment_file`), its offset and time index
-(`segment_indexes`), its aborted transactions (`aborted_index`), and which bytes were checked for
-corruption (`segment_checks`). Data from disk is not trusted. Wrong indexes are rebuilt, and bytes
-are checked before they are first served, unless this process wrote them.
+(`segment_indexes`), its aborted transactions (`aborted_index`), and its checks for corruption
+(`segment_checks`). Data from disk is not trusted. Wrong indexes are rebuilt, and bytes are checked
+before they are first served, unless this process wrote them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FULL = -2
 UNTIMED = -3
 
 # A position after the end of any file.
-_FAR_BEHIND = Position(1 << 62)
+_AFTER_ANY_FILE = Position(1 << 62)
 
 _MARKS_MAX = 64
 # Bytes up to which a read returns bytes instead of a range that keeps the file open.
@@ -167,17 +167,17 @@ class Segment:
         segment = cls(files, directory, base_offset, rules, suffix)
         for path in segment.index_paths:
             files.remove(path)  # restored by a crash after a deletion
-        segment.file.unseal(open_segments)
+        segment.file.open_for_appends(open_segments)
         segment.file.create()
-        segment.indexes.begin()
-        segment.aborted.begin()
+        segment.indexes.start_empty()
+        segment.aborted.start_empty()
         return segment
 
     @classmethod
     def load(
         cls, files: Files, directory: str, base_offset: int, rules: SegmentRules, suffix: str = ""
     ) -> Segment:
-        """Load an existing sealed segment; this reads only the size of its file."""
+        """Load an existing closed segment; this reads only the size of its file."""
         segment = cls(files, directory, base_offset, rules, suffix)
         segment.size = Position(files.size(segment.log_path))
         segment.checks.mark_unchecked(segment.size)
@@ -195,7 +195,7 @@ class Segment:
 
     @property
     def latest_ms(self) -> int:
-        """Age of the segment: its maximum timestamp, or else `seen_ms`."""
+        """Time of the newest record in ms: the maximum timestamp, or else `seen_ms`."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.seen_ms
 
     # -- appending
@@ -229,10 +229,10 @@ class Segment:
     def _latest(self) -> Latest:
         return Latest(self.max_timestamp, self.max_timestamp_offset)
 
-    def seal(self) -> list[SyncItem]:
-        """Stop appending; return the index writes that complete the segment on disk."""
+    def close_for_appends(self) -> list[SyncItem]:
+        """Close the segment for appends; return the index writes that complete it on disk."""
         self.indexes.add_latest(self._latest)
-        self.file.seal()
+        self.file.close_for_appends()
         return self.unsaved()
 
     def unsaved(self) -> list[SyncItem]:
@@ -241,7 +241,7 @@ class Segment:
 
     def close(self) -> None:
         """Close the file; existing ranges keep it open."""
-        self.file.is_sealed = True
+        self.file.is_closed_for_appends = True
         self.file.close()
 
     def remove(self) -> None:
@@ -261,7 +261,7 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = max_timestamp, max_timestamp_offset
         self._with_indexes(lambda batches: self.indexes.load(batches.size))
         _ = self.aborted.entries
-        self.checks.checked(BEGINNING, self.size)
+        self.checks.mark_checked(BEGINNING, self.size)
 
     def move_to_final_name(self) -> None:
         """Rename a segment with a suffix to its final name, replacing the existing one.
@@ -284,22 +284,22 @@ class Segment:
 
         `open_segments` is as in `create`. Raises CorruptLogError.
         """
-        self._resume()
-        self.file.unseal(open_segments)
+        self._restore_append_state()
+        self.file.open_for_appends(open_segments)
 
     def first_timestamp(self) -> int:
         """Return the maximum timestamp of the first batch in ms, or -1."""
         header = self.header_at(BEGINNING)
         return header.max_timestamp if header is not None else -1
 
-    def _resume(self) -> None:
+    def _restore_append_state(self) -> None:
         """Restore the state of `append` from the batches after the last index entry."""
         start, _ = self.begin_scan(self.base_offset + RELATIVE_OFFSET_MAX)
         for position, header in self.headers(start):
-            self.scanned(position, header)
+            self.add_scanned(position, header)
 
     def begin_scan(self, offset: int) -> tuple[Position, int]:
-        """Drop the index entries from `offset` on, so that `scanned` can add them again.
+        """Drop the index entries from `offset` on, so that `add_scanned` can add them again.
 
         Returns:
             Position and offset of the batch to start with, a little before `offset`.
@@ -311,7 +311,7 @@ class Segment:
         self._marks.clear()
         return position, start_offset
 
-    def scanned(self, position: Position, header: BatchHeader) -> None:
+    def add_scanned(self, position: Position, header: BatchHeader) -> None:
         """Update indexes and offsets for a batch in the file, as `append` does for a new one."""
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
@@ -326,7 +326,7 @@ class Segment:
         file = self.file.reader()
         file.truncate(position)
         self.size = position
-        self.checks.checked(position, _FAR_BEHIND)
+        self.checks.mark_checked(position, _AFTER_ANY_FILE)
 
     def truncate(self, position: Position) -> None:
         """Truncate an active segment at a batch boundary.
@@ -337,8 +337,8 @@ class Segment:
         file.truncate(position)
         self.size = position
         self.indexes.offsets.truncate(position)
-        self.checks.checked(position, _FAR_BEHIND)
-        self._resume()
+        self.checks.mark_checked(position, _AFTER_ANY_FILE)
+        self._restore_append_state()
 
     # -- reading
 
@@ -368,7 +368,9 @@ class Segment:
         if start >= stop:
             return Slice(b"", offset, next_offset, 0)
         if stop - start > max_bytes:
-            stop, next_offset = self.cut(start, start + max_bytes, at_least_one=at_least_one)
+            stop, next_offset = self.find_boundary(
+                start, start + max_bytes, at_least_one=at_least_one
+            )
             if stop == start:
                 return Slice(b"", offset, offset, 0)
         self.mark(next_offset, stop)
@@ -415,13 +417,17 @@ class Segment:
             return position, offset
         return self._with_indexes(lambda batches: self.indexes.find(batches, offset, start))
 
-    def cut(self, start: Position, limit: Position, *, at_least_one: bool) -> tuple[Position, int]:
+    def find_boundary(
+        self, start: Position, limit: Position, *, at_least_one: bool
+    ) -> tuple[Position, int]:
         """Return the last batch boundary at or before position `limit`, and its offset.
 
-        With `at_least_one` it is at least the end of the batch at `start`.
+        With `at_least_one` the boundary is at least the end of the batch at `start`.
         """
         return self._with_indexes(
-            lambda batches: self.indexes.cut(batches, start, limit, at_least_one=at_least_one)
+            lambda batches: self.indexes.find_boundary(
+                batches, start, limit, at_least_one=at_least_one
+            )
         )
 
     def headers(self, start: Position = BEGINNING) -> Iterator[tuple[Position, BatchHeader]]:
@@ -442,27 +448,27 @@ class Segment:
             lambda batches: self.indexes.offset_before_timestamp(batches, timestamp)
         )
 
-    def _with_indexes(self, look: Callable[[Batches], Found]) -> Found:
+    def _with_indexes(self, lookup: Callable[[Batches], Found]) -> Found:
         """Run a look-up; rebuild wrong indexes and retry once."""
         try:
-            return look(self._batches())
+            return lookup(self._batches())
         except InvalidIndexError:
             waiting(self.rebuild_indexes)
         try:
-            return look(self._batches())
+            return lookup(self._batches())
         except InvalidIndexError:
             raise CorruptLogError(self.log_path, 0, "it changed while it was read") from None
 
     # -- loaded data
 
     def scrub(self, bytes_max: int, epochs: LeaderEpochs) -> int:
-        """Check about `bytes_max` unchecked bytes for corruption; return how many."""
+        """Check about `bytes_max` unchecked bytes for corruption; return the number of bytes."""
         unchecked = self.checks.first_unchecked
         if unchecked is None:
             return 0
         start, end = unchecked
         if end - start > bytes_max:
-            end, _ = self.cut(start, start + bytes_max, at_least_one=True)
+            end, _ = self.find_boundary(start, start + bytes_max, at_least_one=True)
         self._check(self._batches(), start, end, epochs)
         return end - start
 
@@ -487,17 +493,17 @@ class Segment:
     def rebuild_indexes(self) -> None:
         """Rebuild the offset and time index from the batches. Raises CorruptLogError."""
         end_offset = self.end_offset
-        self.indexes.begin()
+        self.indexes.start_empty()
         self.begin_scan(self.base_offset)
         for position, header in self.headers():
-            self.scanned(position, header)
-        if self.file.is_sealed:
+            self.add_scanned(position, header)
+        if self.file.is_closed_for_appends:
             self.indexes.add_latest(self._latest)
         self.end_offset = max(end_offset, self.end_offset)
         self.indexes.is_trusted = True
 
     def release_indexes(self) -> None:
-        """Drop the indexes of a sealed segment from memory once they are saved."""
-        if self.file.is_sealed:
+        """Drop the indexes of a closed segment from memory once they are saved."""
+        if self.file.is_closed_for_appends:
             self.indexes.release()
             self._marks.clear()

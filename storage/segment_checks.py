@@ -1,4 +1,4 @@
-"""Which bytes of a segment were checked for corruption, and the check itself.
+"""Checks of segment bytes for corruption, and a record of the checked ranges.
 
 Bytes that this process wrote are trusted. Older bytes are checked before they are first served, and
 again in each round of scrubbing.
@@ -6,7 +6,7 @@ again in each round of scrubbing.
 
 from __future__ import annotations
 
-from .batches import BEGINNING, Batches, Intervals, Position, check
+from .batches import BEGINNING, Batches, Intervals, Position, check_batches
 from .epochs import LeaderEpochs
 from .errors import CorruptLogError
 from .segment_indexes import InvalidIndexError, SegmentIndexes
@@ -31,7 +31,7 @@ class SegmentChecks:
         """The first unchecked range, or None."""
         return self.unchecked.first if self.unchecked else None
 
-    def checked(self, start: Position, end: Position) -> None:
+    def mark_checked(self, start: Position, end: Position) -> None:
         """Record that a byte range was checked."""
         self.unchecked.remove(start, end)
 
@@ -74,10 +74,12 @@ class SegmentChecks:
         is_last = after == len(index)
         low = index.position(slot) if slot >= 0 else BEGINNING
         high = batches.size if is_last else index.position(after)
-        first_due = indexes.base_at(batches, slot)
-        behind_due = end_offset if is_last else indexes.base_at(batches, after)
+        first_expected = indexes.base_at(batches, slot)
+        end_expected = end_offset if is_last else indexes.base_at(batches, after)
         try:
-            self._check(batches._replace(size=high), low, first_due, behind_due, slot < 0, epochs)
+            self._check(
+                batches._replace(size=high), low, first_expected, end_expected, slot < 0, epochs
+            )
         except CorruptLogError:
             if indexes.is_trusted:
                 raise
@@ -88,15 +90,17 @@ class SegmentChecks:
         self,
         batches: Batches,
         low: Position,
-        first_due: int,
-        behind_due: int,
+        first_expected: int,
+        end_expected: int,
         from_the_beginning: bool,
         epochs: LeaderEpochs,
     ) -> None:
         file, high = batches
-        first, behind = check(file, low, high, epochs, gaps_allowed=self._gaps_allowed)
-        if first != first_due and not (self._gaps_allowed and from_the_beginning):
-            raise CorruptLogError(file.path, low, f"expected offset {first_due}, found {first}")
-        if behind > behind_due or (behind < behind_due and not self._gaps_allowed):
-            reason = f"the previous batch ends at {behind}, expected {behind_due}"
+        first, end = check_batches(file, low, high, epochs, gaps_allowed=self._gaps_allowed)
+        if first != first_expected and not (self._gaps_allowed and from_the_beginning):
+            raise CorruptLogError(
+                file.path, low, f"expected offset {first_expected}, found {first}"
+            )
+        if end > end_expected or (end < end_expected and not self._gaps_allowed):
+            reason = f"the previous batch ends at {end}, expected {end_expected}"
             raise CorruptLogError(file.path, high, reason)

@@ -1,8 +1,8 @@
 """The `.log` file of one segment and its file descriptor.
 
 The file of an active segment is open from its first append until it is idle for long (see
-`open_segments`). The file of a sealed segment is closed as soon as it is synced. If the file is
-closed, a read opens it for the lifetime of the range.
+`open_segments`). When a segment is closed for appends, its file is closed as soon as it is synced.
+If the file is closed, a read opens it for the lifetime of the range.
 
 The owner appends. `sync` may run in a worker thread concurrently; it uses only the open file and
 the flags of this class. A comment explains their order wherever they are set.
@@ -24,7 +24,7 @@ class SegmentFile:
     Attributes:
         opened: The file while it is kept open.
         dirty: True if bytes were appended after the last sync started.
-        is_sealed: True if nothing more is appended.
+        is_closed_for_appends: True if the segment accepts no more appends.
         used: True if the file was used since the last check for idle files.
     """
 
@@ -34,7 +34,7 @@ class SegmentFile:
         "_open_segments",
         "_syncing",
         "dirty",
-        "is_sealed",
+        "is_closed_for_appends",
         "opened",
         "path",
         "used",
@@ -45,20 +45,20 @@ class SegmentFile:
         self.path = path
         self.opened: File | None = None
         self.dirty = False
-        self.is_sealed = True
+        self.is_closed_for_appends = True
         self.used = False
         self._open_segments: OpenSegments | None = None
         self._syncing = False  # a sync runs, possibly in another thread
         self._lost: StorageError | None = None  # a sync error that no sync pass has reported yet
 
-    def unseal(self, open_segments: OpenSegments | None) -> None:
+    def open_for_appends(self, open_segments: OpenSegments | None) -> None:
         """Allow appends. `open_segments` limits the number of open files; None for no limit."""
         self._open_segments = open_segments
-        self.is_sealed = False
+        self.is_closed_for_appends = False
 
     def create(self) -> None:
         """Create or truncate the file, and keep it open. Raises StorageError."""
-        file = self._keep(self._files.open(self.path, create=True))
+        file = self._keep_file(self._files.open(self.path, create=True))
         if file.size:
             file.truncate(0)
 
@@ -74,16 +74,16 @@ class SegmentFile:
             except StorageError:
                 file.close()
                 raise
-        return self._keep(file)
+        return self._keep_file(file)
 
-    def _keep(self, file: File) -> File:
+    def _keep_file(self, file: File) -> File:
         self.opened = file
         if self._open_segments is not None:
-            self._open_segments.opened(self)
+            self._open_segments.register(self)
         return file
 
     def reader(self) -> File:
-        """Return the file for reading; if it was closed, it is closed when it is released.
+        """Return the file for reading. A file that is not kept open closes when it is released.
 
         Raises CorruptLogError if the file is missing.
         """
@@ -116,18 +116,18 @@ class SegmentFile:
         if self._lost is not None:
             raise self._lost
         self._syncing = False
-        if self.is_sealed:
+        if self.is_closed_for_appends:
             self.close()
 
     def _is_durable(self) -> bool:
         """Return True if nothing waits for a sync, including one that runs in another thread."""
         return not self.dirty and not self._syncing
 
-    def _sync_apart(self) -> bool:
+    def _sync_new_descriptor(self) -> bool:
         """Sync through a new descriptor; return False if none could be opened.
 
         The kernel reports a write error once per descriptor, so a sync pass in another thread still
-        gets it.
+        gets the error.
         """
         try:
             file = self._files.open(self.path)
@@ -145,14 +145,14 @@ class SegmentFile:
     def truncate_torn(self) -> None:
         """Truncate the bytes that a failed append left at the end. Raises WriteRefusedError.
 
-        A sealed segment, and each segment after a clean shutdown, must end with its last batch.
+        A closed segment, and each segment after a clean shutdown, must end with its last batch.
         """
         if self.opened is not None:
             truncate_torn(self.opened)
 
-    def seal(self) -> None:
+    def close_for_appends(self) -> None:
         """Close the file if it is durable, otherwise with its next sync."""
-        self.is_sealed = True
+        self.is_closed_for_appends = True
         if self._is_durable():
             self.close()
 
@@ -170,7 +170,7 @@ class SegmentFile:
         except StorageError:
             return False
         if self.dirty:
-            if not self._sync_apart():
+            if not self._sync_new_descriptor():
                 return False
         elif self._syncing:
             return False
@@ -183,4 +183,4 @@ class SegmentFile:
         if file is not None:
             file.close()
             if self._open_segments is not None:
-                self._open_segments.closed(self)
+                self._open_segments.unregister(self)

@@ -4,7 +4,8 @@ The indexes grow as batches are appended, are saved later, and are loaded on dem
 at most a few kB from the batch of an index entry.
 
 Loaded indexes are not trusted: each entry that is used is compared with its batch. InvalidIndexError
-means that they differ or that there is no index. The segment then rebuilds its indexes and retries.
+means that an entry differs from its batch, or that there is no index. The segment then rebuilds its
+indexes and retries.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from .naming import OFFSET_INDEX, TIME_INDEX
 from .sync import FileWrite, SyncItem
 
-# Bytes to walk at most to verify the latest timestamp.
+# Maximum number of bytes to walk to verify the latest timestamp.
 _LATEST_WALK = 64 * 1024
 
 
@@ -88,9 +89,9 @@ class SegmentIndexes:
     @property
     def paths(self) -> list[str]:
         """Paths of the index files, which may not exist."""
-        return [self._name(OFFSET_INDEX), self._name(TIME_INDEX)]
+        return [self._file_path(OFFSET_INDEX), self._file_path(TIME_INDEX)]
 
-    def _name(self, kind: str) -> str:
+    def _file_path(self, kind: str) -> str:
         return self._path + kind + self._suffix
 
     @property
@@ -111,7 +112,7 @@ class SegmentIndexes:
 
     # -- memory and disk
 
-    def begin(self) -> None:
+    def start_empty(self) -> None:
         """Start with empty indexes, ignoring the files."""
         self._offsets, self._times = OffsetIndex(), TimeIndex()
         self._offsets_saved = self._times_saved = 0
@@ -134,9 +135,9 @@ class SegmentIndexes:
         self.is_trusted = False
         try:
             offsets = OffsetIndex.from_bytes(
-                self._files.read_bytes(self._name(OFFSET_INDEX)), segment_size
+                self._files.read_bytes(self._file_path(OFFSET_INDEX)), segment_size
             )
-            times = TimeIndex.from_bytes(self._files.read_bytes(self._name(TIME_INDEX)))
+            times = TimeIndex.from_bytes(self._files.read_bytes(self._file_path(TIME_INDEX)))
         except FileNotFoundError:
             raise InvalidIndexError from None
         if offsets is None or times is None:
@@ -154,10 +155,10 @@ class SegmentIndexes:
             return []
         # Times first: the time index must never end before the offset index.
         at, self._times_saved = self._times_saved, len(self.times)
-        data, path = self.times.to_bytes(at), self._name(TIME_INDEX)
+        data, path = self.times.to_bytes(at), self._file_path(TIME_INDEX)
         times = FileWrite(self._files, path, at * TIME_ENTRY_SIZE, data)
         at, self._offsets_saved = self._offsets_saved, len(self.offsets)
-        data, path = self.offsets.to_bytes(at), self._name(OFFSET_INDEX)
+        data, path = self.offsets.to_bytes(at), self._file_path(OFFSET_INDEX)
         return [times, FileWrite(self._files, path, at * OFFSET_ENTRY_SIZE, data)]
 
     def move_to_final_name(self) -> None:
@@ -184,7 +185,7 @@ class SegmentIndexes:
         # If one entry is from an earlier file of this name, all others may be too.
         times.truncate(start_offset - self._base_offset)
         latest = self._last_of(times)
-        if slot >= 0 and not self._agrees(latest, batches._replace(size=start)):
+        if slot >= 0 and not self._matches_batches(latest, batches._replace(size=start)):
             start, start_offset, size = BEGINNING, self._base_offset, 0
             times.truncate(0)
             latest = self._last_of(times)
@@ -198,7 +199,7 @@ class SegmentIndexes:
             return Latest(-1, self._base_offset)
         return Latest(times.timestamps[-1], times.offsets[-1] + self._base_offset)
 
-    def _agrees(self, latest: Latest, batches: Batches) -> bool:
+    def _matches_batches(self, latest: Latest, batches: Batches) -> bool:
         """Return True if the maximum timestamp matches the batches of a short walk."""
         if latest.timestamp < 0:
             return False
@@ -221,7 +222,7 @@ class SegmentIndexes:
         if self._offsets is not None:
             slot = self._offsets.floor(relative_offset)
             return self._offsets.position(slot) if slot >= 0 else BEGINNING
-        file = self._files.open(self._name(OFFSET_INDEX))
+        file = self._files.open(self._file_path(OFFSET_INDEX))
         low, high = 0, file.size // OFFSET_ENTRY_SIZE
         position = BEGINNING
         while low < high:
@@ -237,10 +238,10 @@ class SegmentIndexes:
     def _last_entry(self, kind: str, entry_size: int) -> bytes | None:
         """Return the last entry of an index file, or None if the whole file must be read."""
         try:
-            size = self._files.size(self._name(kind))
+            size = self._files.size(self._file_path(kind))
             if not size or size % entry_size:
                 return None
-            entry = self._files.open(self._name(kind)).read(size - entry_size, entry_size)
+            entry = self._files.open(self._file_path(kind)).read(size - entry_size, entry_size)
         except FileNotFoundError:
             return None
         return entry if entry.strip(b"\0") else None
@@ -254,7 +255,7 @@ class SegmentIndexes:
         if times is None:
             raise InvalidIndexError
         latest = self._last_of(times)
-        if not self._agrees(latest, batches):
+        if not self._matches_batches(latest, batches):
             raise InvalidIndexError
         return latest
 
@@ -296,12 +297,12 @@ class SegmentIndexes:
                 return place.position, place.base_offset
         return batches.size, offset
 
-    def cut(
+    def find_boundary(
         self, batches: Batches, start: Position, limit: Position, *, at_least_one: bool
     ) -> tuple[Position, int]:
         """Return the last batch boundary at or before position `limit`, and its offset.
 
-        With `at_least_one` it is at least the end of the batch at `start`.
+        With `at_least_one` the boundary is at least the end of the batch at `start`.
         """
         self.load(batches.size)
         index = self.offsets
@@ -318,7 +319,7 @@ class SegmentIndexes:
         return end, next_offset
 
     def _walk_from(self, slot: int, index: OffsetIndex, batches: Batches) -> Iterator[Place]:
-        """Yield the batches from that of an entry on, or from the start for -1."""
+        """Yield the batches from the batch of entry `slot` on; for slot -1, yield all batches."""
         if slot < 0:
             yield from batches.walk()
             return
@@ -350,7 +351,7 @@ class SegmentIndexes:
         return reached
 
     def base_at(self, batches: Batches, slot: int) -> int:
-        """Return the base offset of the batch of an entry; that of the segment for -1."""
+        """Return the base offset of the batch of entry `slot`; for -1, that of the segment."""
         if slot < 0:
             return self._base_offset
         header = batches.header_at(self.offsets.position(slot))

@@ -79,8 +79,8 @@ class Snapshots:
 
         The caller must sync the directory before new records reuse these offsets.
         """
-        gone = [at for at in self.offsets if at > offset]
-        for at in gone:
+        obsolete = [at for at in self.offsets if at > offset]
+        for at in obsolete:
             self._files.remove(self._path(at))
         self.offsets = [at for at in self.offsets if at <= offset]
-        return bool(gone)
+        return bool(obsolete)

@@ -143,7 +143,7 @@ class _Verification:
         self._check_snapshots(None)
         return self._report
 
-    def problem(self, path: str, position: int | None, reason: str) -> None:
+    def report_problem(self, path: str, position: int | None, reason: str) -> None:
         self._report.problems.append(Problem(path, position, reason))
 
     def read(self, name: str) -> bytes | None:
@@ -156,12 +156,12 @@ class _Verification:
         data = self.read(LEADER_EPOCHS)
         epochs = LeaderEpochs.from_bytes(data) if data is not None else self._epochs
         if epochs is None:
-            self.problem(f"{self.directory}/{LEADER_EPOCHS}", None, "it is damaged")
+            self.report_problem(f"{self.directory}/{LEADER_EPOCHS}", None, "it is damaged")
         else:
             self._epochs = epochs
         data = self.read(PARTITION_METADATA)
         if data is not None and PartitionMetadata.from_bytes(data) is None:
-            self.problem(f"{self.directory}/{PARTITION_METADATA}", None, "it is damaged")
+            self.report_problem(f"{self.directory}/{PARTITION_METADATA}", None, "it is damaged")
 
     # -- segments
 
@@ -172,20 +172,20 @@ class _Verification:
         report = self._report
         report.segments += 1
         indexes = _Indexes(self, base, size)
-        due = base
+        expected = base
         try:
             for place in walk(file, BEGINNING, Position(size)):
                 header = self._check_batch(file, place.position, place.size)
                 if header is None:
                     break
-                self._check_offsets(path, place.position, header, due, next_base)
-                due = header.next_offset
+                self._check_offsets(path, place.position, header, expected, next_base)
+                expected = header.next_offset
                 self._follow_producer(file, place.position, header)
-                indexes.follow(place.position, header)
+                indexes.compare(place.position, header)
         except CorruptLogError as error:
-            self.problem(path, error.position, error.reason)
+            self.report_problem(path, error.position, error.reason)
         except KafkaError as error:
-            self.problem(path, None, str(error))
+            self.report_problem(path, None, str(error))
         else:
             indexes.finish()
         report.bytes += size
@@ -196,24 +196,26 @@ class _Verification:
         data = file.read(position, size)
         header = read_header(data)
         if not check_crc(data, 0, header):
-            self.problem(file.path, position, "a batch does not match its CRC")
+            self.report_problem(file.path, position, "a batch does not match its CRC")
             return None
         epoch = self._epochs.epoch_at(header.base_offset)
         if epoch not in (UNDEFINED, header.leader_epoch):
             reason = f"leader epoch {header.leader_epoch}, but {LEADER_EPOCHS} says {epoch}"
-            self.problem(file.path, position, reason)
+            self.report_problem(file.path, position, reason)
         return header
 
     def _check_offsets(
-        self, path: str, position: int, header: BatchHeader, due: int, next_base: int | None
+        self, path: str, position: int, header: BatchHeader, expected: int, next_base: int | None
     ) -> None:
         report = self._report
         self._check_snapshots(header.base_offset)
-        if header.base_offset < due:
-            self.problem(path, position, f"expected offset {due}, found {header.base_offset}")
+        if header.base_offset < expected:
+            self.report_problem(
+                path, position, f"expected offset {expected}, found {header.base_offset}"
+            )
         if next_base is not None and header.last_offset >= next_base:
             reason = f"offset {header.last_offset}, but the next segment starts at {next_base}"
-            self.problem(path, position, reason)
+            self.report_problem(path, position, reason)
         if report.start_offset < 0:
             report.start_offset = header.base_offset
         elif header.base_offset > report.end_offset:
@@ -240,10 +242,10 @@ class _Verification:
         while self._snapshots and (offset is None or self._snapshots[0] <= offset):
             at = self._snapshots.pop(0)
             name = file_name(at, SNAPSHOT)
-            for reason in self._wrong_in_snapshot(self.read(name) or b""):
-                self.problem(f"{self.directory}/{name}", None, reason)
+            for reason in self._find_snapshot_errors(self.read(name) or b""):
+                self.report_problem(f"{self.directory}/{name}", None, reason)
 
-    def _wrong_in_snapshot(self, data: bytes) -> Iterator[str]:
+    def _find_snapshot_errors(self, data: bytes) -> Iterator[str]:
         states = ProducerStates.from_bytes(data, 0)
         if states is None:
             yield "it is damaged"
@@ -289,11 +291,11 @@ class _Indexes:
             return empty
         parsed = parse(data)
         if parsed is None:
-            self._parent.problem(self._path(suffix), None, "it is damaged")
+            self._parent.report_problem(self._path(suffix), None, "it is damaged")
             return empty
         return parsed
 
-    def follow(self, position: int, header: BatchHeader) -> None:
+    def compare(self, position: int, header: BatchHeader) -> None:
         """Compare the index entries of the next batch with it."""
         self._latest = max(self._latest, header.max_timestamp)
         self._follow_offsets(position, header)
@@ -305,7 +307,7 @@ class _Indexes:
         while self._at_offset < len(index) and index.positions[self._at_offset] <= position:
             at, offset = index.positions[self._at_offset], index.offsets[self._at_offset]
             if at != position or offset + self._base != header.last_offset:
-                self._wrong(
+                self._report_entry(
                     OFFSET_INDEX,
                     f"entry {self._at_offset} names byte {at}, where no matching batch starts",
                 )
@@ -323,23 +325,25 @@ class _Indexes:
                     f"entry {self._at_time} has timestamp {time}, expected the maximum so far, "
                     f"{self._latest}"
                 )
-                self._wrong(TIME_INDEX, reason)
+                self._report_entry(TIME_INDEX, reason)
             self._at_time += 1
 
     def _follow_aborted(self, header: BatchHeader) -> None:
         while self._aborted and self._aborted[0].last_offset <= header.last_offset:
             entry = self._aborted.pop(0)
             if not header.is_control or entry.producer_id != header.producer_id:
-                self._wrong(TXN_INDEX, f"there is no abort marker at offset {entry.last_offset}")
+                self._report_entry(
+                    TXN_INDEX, f"there is no abort marker at offset {entry.last_offset}"
+                )
 
     def finish(self) -> None:
         """Report the remaining entries, which have no batch."""
         if self._at_offset < len(self._offsets):
-            self._wrong(OFFSET_INDEX, f"entry {self._at_offset} is after the last batch")
+            self._report_entry(OFFSET_INDEX, f"entry {self._at_offset} is after the last batch")
         if self._at_time < len(self._times):
-            self._wrong(TIME_INDEX, f"entry {self._at_time} is after the last batch")
+            self._report_entry(TIME_INDEX, f"entry {self._at_time} is after the last batch")
         if self._aborted:
-            self._wrong(TXN_INDEX, "an entry names a marker after the last batch")
+            self._report_entry(TXN_INDEX, "an entry names a marker after the last batch")
 
-    def _wrong(self, suffix: str, reason: str) -> None:
-        self._parent.problem(self._path(suffix), None, f"{reason}")
+    def _report_entry(self, suffix: str, reason: str) -> None:
+        self._parent.report_problem(self._path(suffix), None, f"{reason}")

@@ -350,7 +350,7 @@ def expected_bytes(group_id: str, member_id: str) -> int:
 
 
 def protocols_of(pairs: Iterable[tuple[str, bytes]]) -> Protocols:
-    """Return a member's protocols from its request. If a name occurs twice, the first one counts."""
+    """Return a member's protocols from its request. The first of several equal names counts."""
     offered: dict[str, bytes] = {}
     for name, metadata in pairs:
         offered.setdefault(name, metadata)

@@ -166,8 +166,8 @@ class ConsumerGroup:
         self.is_resolving = False
         # Identity of each member's client, by member ID, if ACLs may hide topics from it.
         self.viewers: dict[str, Hashable] = {}
-        # Topics that match a pattern and that a client may describe, by pattern and client identity.
-        # `version` is the version of the cluster's topics.
+        # Topics that match a pattern and that a client may describe, by pattern and client
+        # identity. `version` is the version of the cluster's topics.
         self.described: dict[tuple[str, Hashable], ResolvedRegularExpression] = {}
 
     @property

@@ -344,7 +344,7 @@ class TargetAssignments:
         drops_pattern: bool,
         now: Now,
     ) -> Pieces:
-        """Do the work of `_resolve_for_client` in pieces, and bump the epoch if the member's topics changed."""
+        """Do the work of `_resolve_for_client` in pieces, and bump the epoch if topics changed."""
         group, pattern = self._state.consumer_group(group_id), member.pattern
         if group is None or not pattern:
             return

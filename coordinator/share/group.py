@@ -95,7 +95,7 @@ class ShareGroup:
     """
 
     __slots__ = (
-        "_lacks",
+        "_lacks_partitions",
         "assigned_at_ms",
         "assignment_epoch",
         "epoch",

@@ -104,7 +104,7 @@ class ShareStateInitializations:
         self._requested_ms[group_id] = now.coordinator_ms
 
     def _must_repeat(self, group: ShareGroup, now: Now) -> bool:
-        """Return True if pending requests are unanswered for too long, or were loaded from the log."""
+        """Return True if requests are unanswered for too long, or were loaded from the log."""
         if not group.shared.initializing:
             return False
         requested_ms = self._requested_ms.get(group.id)

@@ -133,7 +133,7 @@ class StreamsTargetAssignments:
     # -- the topology
 
     def store_topology(self, step: StreamsStep, sent: RequestTopology | None) -> None:
-        """Store the topology of the first member, and compare the topologies of later members with it.
+        """Store the topology of the first member, and compare later members' topologies with it.
 
         Raises:
             KafkaError: INVALID_REQUEST, if the topology has changed.

@@ -162,7 +162,7 @@ class LocalStore:
         """Create the reserve file if there is enough free space."""
         if not self._has_reserve:
             with suppress(StorageError):
-                self._reserve.make()
+                self._reserve.create()
                 self._has_reserve = True
 
     def _is_history(self, size: int) -> bool:

@@ -19,7 +19,7 @@ from kbroker.broker import MEMORY_DIRECTORY
 from kbroker.runtime.threads import at_once
 from kbroker.storage.directories import LogDirectories
 from kbroker.storage.files import Files, MemFiles, OsFiles
-from kbroker.storage.marks import complete, seal
+from kbroker.storage.marks import close_active_segment, complete_copy
 from kbroker.storage.naming import (
     CLEANED,
     DELETED_DIRECTORY,
@@ -175,7 +175,7 @@ class DirectoryStore:
 
     def copy(self, logs: LogDirectories) -> DirectoryStore:
         for log in logs:
-            seal(log)
+            close_active_segment(log)
         other = self.new_empty()
         for directory, theirs in zip(self.directories, other.directories, strict=True):
             _link_directory(directory, theirs, READ_ONLY)
@@ -232,7 +232,7 @@ class _UnsyncedFiles(OsFiles):
 
 def _complete_copy(files: Files, copy: Store, logs: LogDirectories) -> None:
     for manager, directory in zip(logs.managers, copy.directories, strict=True):
-        complete(files, directory, manager)
+        complete_copy(files, directory, manager)
 
 
 def copy_directories(source: Store, target: Store) -> None:

@@ -439,7 +439,7 @@ async def scrub_reads_at_configured_rate(trial: Trial) -> None:
     await trial.set_broker("log.scrub.bytes.per.second", "10000")
     began = time.perf_counter()
     size = await scrub()
-    assert size == sum(segment.size for segment, _ in log.segments.sealed())
+    assert size == sum(segment.size for segment, _ in log.segments.closed_segments())
     assert time.perf_counter() - began >= size / 10_000
 
 

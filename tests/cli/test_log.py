@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.storage.checkpoints import lines, offsets_to_bytes
+from kbroker.storage.checkpoints import format_lines, offsets_to_bytes
 
 from ..commands import invoke
 from .log_directories import FIRST, flip, last_nonempty_file
@@ -44,7 +44,7 @@ PLANTED: list[tuple[str, Callable[[Path], object], str]] = [
     ("snapshot", lambda f: flip(last_nonempty_file(f, ".snapshot"), 20), "it is damaged"),
     (
         "epochs",
-        lambda f: (f / "leader-epoch-checkpoint").write_bytes(lines(0, ["7 0"])),
+        lambda f: (f / "leader-epoch-checkpoint").write_bytes(format_lines(0, ["7 0"])),
         "leader epoch 0, but leader-epoch-checkpoint says 7",
     ),
     ("epoch file", lambda f: (f / "leader-epoch-checkpoint").write_bytes(b"x"), "it is damaged"),

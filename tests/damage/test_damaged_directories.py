@@ -65,7 +65,7 @@ async def test_undamaged_directories_are_served_exactly(
 
 
 def plant_unchecked_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.storage.recovery._check_first", lambda *_: None)
+    monkeypatch.setattr("kbroker.storage.recovery._check_log_start", lambda *_: None)
 
 
 def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def plant_silent_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_unchecked_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionDirectories, "check_held", lambda *_, **__: None)
+    monkeypatch.setattr(PartitionDirectories, "check_identity", lambda *_, **__: None)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from typing import cast
 import pyfuse3
 import trio
 
-from kbroker.storage.crash_files import Directory, Inode, Mode, after_cut
+from kbroker.storage.crash_files import Directory, Inode, Mode, after_power_failure
 
 BLOCK_BYTES = 4096
 SHOWN_BLOCKS = 1 << 20
@@ -45,7 +45,7 @@ class Disk(pyfuse3.Operations):
         self._numbers.clear()
         self._nodes.clear()
         self._changed.clear()
-        self._mount(after_cut(self._root, mode, random.Random(seed)))
+        self._mount(after_power_failure(self._root, mode, random.Random(seed)))
 
     def _mount(self, root: Directory) -> None:
         self._root = root

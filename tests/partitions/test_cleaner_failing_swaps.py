@@ -241,4 +241,4 @@ async def test_model_reports_runs_that_begin_before_the_last_swap_is_cleaned_up(
 
 
 def _wants_checkpoint(pending: Pending) -> bool:
-    return bool(pending._unsettled or pending._to_remove)
+    return bool(pending._for_checkpoint or pending._to_remove)

@@ -40,15 +40,17 @@ async def test_bit_rot_takes_only_its_partition_offline(
             await fill(wire, name)
         log = broker.node.partitions.named_replica("rotten", 0).log
         assert len(log.segments) > 2
-        sealed = sum(
+        closed = sum(
             segment.size
             for name in ("rotten", "sound")
-            for segment, _ in broker.node.partitions.named_replica(name, 0).log.segments.sealed()
+            for segment, _ in broker.node.partitions.named_replica(
+                name, 0
+            ).log.segments.closed_segments()
         )
         for _ in range(2):  # each round reads everything
-            assert await broker.node.maintenance.scrubber.scrub_all() == sealed
+            assert await broker.node.maintenance.scrubber.scrub_all() == closed
         rot(Path(log.segments[1].log_path))
-        assert await broker.node.maintenance.scrubber.scrub_all() < sealed
+        assert await broker.node.maintenance.scrubber.scrub_all() < closed
         topics = {name: (await fetch(wire, Topic(name))).error_code for name in ("rotten", "sound")}
         assert topics == {"rotten": ErrorCode.KAFKA_STORAGE_ERROR, "sound": 0}
         assert await broker.node.maintenance.scrubber.scrub_all() > 0

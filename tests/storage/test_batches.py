@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.protocol.records import Record, encode_batch
-from kbroker.storage.batches import BEGINNING, Intervals, Place, Position, check, walk, walk_headers
+from kbroker.storage.batches import (
+    BEGINNING,
+    Intervals,
+    Place,
+    Position,
+    check_batches,
+    walk,
+    walk_headers,
+)
 from kbroker.storage.epochs import LeaderEpochs
 from kbroker.storage.errors import CorruptLogError
 from kbroker.storage.files import File, MemFiles
@@ -75,11 +83,13 @@ def test_walk_raises_at_damaged_batch(damage: object, position: int, reason: str
 
 def test_check_returns_the_offsets() -> None:
     file = file_of(batch(5, 2), batch(7, 3))
-    assert check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=False) == (
+    assert check_batches(
+        file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=False
+    ) == (
         5,
         10,
     )
-    assert check(file, BEGINNING, BEGINNING, LeaderEpochs(), gaps_allowed=False) == (-1, -1)
+    assert check_batches(file, BEGINNING, BEGINNING, LeaderEpochs(), gaps_allowed=False) == (-1, -1)
 
 
 def test_check_detects_every_flipped_bit_except_in_the_first_offset() -> None:
@@ -93,17 +103,19 @@ def test_check_detects_every_flipped_bit_except_in_the_first_offset() -> None:
             damaged[position] ^= 1 << bit
             file = file_of(bytes(damaged))
             with pytest.raises(CorruptLogError):
-                check(file, BEGINNING, Position(file.size), epochs, gaps_allowed=False)
+                check_batches(file, BEGINNING, Position(file.size), epochs, gaps_allowed=False)
 
 
 def test_check_accepts_gaps_only_if_allowed() -> None:
     file = file_of(batch(0), batch(5))
-    assert check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True) == (0, 6)
+    assert check_batches(
+        file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True
+    ) == (0, 6)
     with pytest.raises(CorruptLogError, match="expected offset 1, found 5"):
-        check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=False)
+        check_batches(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=False)
     file = file_of(batch(5), batch(0))
     with pytest.raises(CorruptLogError):
-        check(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True)
+        check_batches(file, BEGINNING, Position(file.size), LeaderEpochs(), gaps_allowed=True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 29), st.integers(1, 9)), max_size=12))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage import cached
-from kbroker.storage.cached import LOOK_BYTES, NotCached, only_cached, waiting
+from kbroker.storage.cached import READAHEAD_BYTES, NotCached, only_cached, waiting
 from kbroker.storage.files import File, OsFiles
 
-DATA = bytes(range(256)) * (3 * LOOK_BYTES // 256)
+DATA = bytes(range(256)) * (3 * READAHEAD_BYTES // 256)
 
 
 class Forgetful:
@@ -55,7 +55,7 @@ def test_uncached_bytes_are_loaded_and_read(file: File, monkeypatch: pytest.Monk
     absent = missed(file, 1000, 50)
     assert (absent.position, absent.size) == (1000, 50)
     absent.load()
-    assert system.loaded == [(1000, 1000 + LOOK_BYTES)]
+    assert system.loaded == [(1000, 1000 + READAHEAD_BYTES)]
     assert only_cached(file.read, 1000, 50) == DATA[1000:1050]
 
 

@@ -626,12 +626,12 @@ class TestRuns:
             put(log, (b"key %d" % (number % 60), b"v" * 50))
         sealed = len(log.segments)
         compact(files, manager, log)
-        sizes = [segment.size for segment, _ in log.segments.sealed()]
+        sizes = [segment.size for segment, _ in log.segments.closed_segments()]
         assert 1 < len(sizes) < sealed
         assert max(sizes) <= KEYED.segment_bytes
         for _ in range(3):
             compact_sealed(files, manager, log)
-        assert [segment.size for segment, _ in log.segments.sealed()] == sizes
+        assert [segment.size for segment, _ in log.segments.closed_segments()] == sizes
 
     def test_run_without_duplicates_replaces_no_segment(
         self, files: Files, manager: LogManager, log: Log

@@ -24,7 +24,7 @@ from kbroker.storage.files import Files
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
 from kbroker.storage.manager import LogManager, sync_logs
-from kbroker.storage.marks import seal
+from kbroker.storage.marks import close_active_segment
 from kbroker.storage.producer_state import Producer, ProducerStates
 from kbroker.storage.sync import DirectorySync
 
@@ -146,10 +146,10 @@ class Script:
         log = self.logs["orders"]
         log.truncate_to(log.high_watermark, now_ms=NOW)
 
-    def seal(self) -> None:
-        """Seal all logs, as before a copy that shares closed segments."""
+    def close_active_segments(self) -> None:
+        """Roll all logs, as before a copy that shares closed segments."""
         for log in self.logs.values():
-            seal(log)
+            close_active_segment(log)
 
     def delete_records(self, offset: int) -> None:
         log = self.logs["orders"]
@@ -165,7 +165,7 @@ class Script:
         self.delete_records(self.logs["orders"].high_watermark - 25)
         self.checkpoint()
         self._produce(130, 138, leader_epoch=1)
-        self.seal()
+        self.close_active_segments()
         self._produce(138, 150, leader_epoch=1)
         self.cut()
         self._produce(150, 160, leader_epoch=2)

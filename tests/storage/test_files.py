@@ -401,7 +401,7 @@ class TestDisk:
     def test_fallbacks_without_vectored_calls_work(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(files_module, "_writev", files_module._joined_write)
+        monkeypatch.setattr(files_module, "_writev", files_module._write_joined)
         monkeypatch.setattr(files_module, "_pread", files_module._seek_read)
         files = OsFiles()
         file = files.open((tmp_path / "a").as_posix(), create=True)

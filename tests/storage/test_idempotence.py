@@ -220,7 +220,7 @@ def test_recalled_batches_are_saved(manager: LogManager, monkeypatch: pytest.Mon
     name_one_batch(manager.files, log.directory)
     open_log(manager)
     manager = reopen_after_shutdown(manager)
-    monkeypatch.setattr(ProducerStates, "recall", None)
+    monkeypatch.setattr(ProducerStates, "add_earlier_batches", None)
     check(open_log(manager), sent)
 
 

@@ -103,20 +103,20 @@ def test_synced_offset_does_not_exceed_the_log_end(log: Log) -> None:
 def test_records_above_the_high_watermark_are_not_deleted(log: Log) -> None:
     log.high_watermark = 3
     with pytest.raises(AssertionError, match="<= 3 <="):
-        log._start_at(10)
+        log._advance_log_start(10)
     assert values(log, 10), "records were lost"
 
 
 def test_truncation_keeps_the_offsets_in_order(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plants a bug: a truncation that does not lower the high watermark."""
-    forget = Log._forget_from
+    lower_offsets = Log._lower_offsets
 
     def truncate_without_high_watermark(log: Log, offset: int) -> None:
         before = log.high_watermark
-        forget(log, offset)
+        lower_offsets(log, offset)
         log.high_watermark = before
 
-    monkeypatch.setattr(Log, "_forget_from", truncate_without_high_watermark)
+    monkeypatch.setattr(Log, "_lower_offsets", truncate_without_high_watermark)
     with pytest.raises(AssertionError, match="0 <= 60 <= 20"):
         log.truncate_to(20, now_ms=NOW)
 

@@ -10,7 +10,7 @@ from kbroker.storage.files import MemFiles, OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.lookups import aborted_transactions
 from kbroker.storage.manager import LogManager
-from kbroker.storage.marks import complete, seal
+from kbroker.storage.marks import close_active_segment, complete_copy
 
 from .helpers import NOW, SMALL, append, batch, commit, end_transaction, open_log, open_manager
 
@@ -20,7 +20,7 @@ PRODUCER = {"producer_id": 5, "epoch": 0}
 def copied(files: MemFiles, manager: LogManager) -> LogManager:
     """Return a manager of a copy taken now."""
     copy = files.fork()
-    complete(copy, "data", manager)
+    complete_copy(copy, "data", manager)
     return open_manager(copy)
 
 
@@ -96,8 +96,8 @@ def test_sealed_log_does_not_change_existing_files(tmp_path: Path) -> None:
     for number in range(30):
         append(log, b"x" * 100, sequence=number, **PRODUCER)
     commit(log)
-    seal(log)
-    seal(log)  # changes nothing: the last segment is empty
+    close_active_segment(log)
+    close_active_segment(log)  # changes nothing: the last segment is empty
     shared = sorted((tmp_path / "data" / "t-0").glob("*.log"))[:-1]
     assert len(shared) > 1
     before = [each.read_bytes() for each in shared]
@@ -115,7 +115,7 @@ def test_sealed_log_has_complete_indexes(tmp_path: Path) -> None:
     log = open_log(manager, "t")
     for _ in range(10):
         append(log, b"x" * 100)
-    seal(log)
+    close_active_segment(log)
     (first, *_) = log.segments
     index = tmp_path / "data" / "t-0" / "00000000000000000000.index"
     assert index.read_bytes() == first.indexes.offsets.to_bytes() != b""

@@ -52,16 +52,16 @@ def test_future_replicas_are_found_by_their_names(
 def test_stray_directories_of_one_partition_get_different_names(
     directories: PartitionDirectories,
 ) -> None:
-    first = directories.free_stray(KEY, TOPIC_ID)
+    first = directories.unused_stray_path(KEY, TOPIC_ID)
     Path(first).mkdir()
-    assert directories.free_stray(KEY, TOPIC_ID) != first
+    assert directories.unused_stray_path(KEY, TOPIC_ID) != first
 
 
 def test_name_for_deleted_directory_is_freed(directories: PartitionDirectories) -> None:
-    directory = Path(directories.free_deleted(KEY, TOPIC_ID))
+    directory = Path(directories.prepare_deleted_path(KEY, TOPIC_ID))
     directory.mkdir()
     (directory / "left").touch()
-    assert directories.free_deleted(KEY, TOPIC_ID) == str(directory)
+    assert directories.prepare_deleted_path(KEY, TOPIC_ID) == str(directory)
     assert not directory.exists()
 
 
@@ -69,9 +69,9 @@ def test_directory_without_metadata_file_gets_one(
     directories: PartitionDirectories, caplog: pytest.LogCaptureFixture
 ) -> None:
     Path(directories.path(KEY)).mkdir()
-    assert directories.held(KEY) is None
-    directories.check_held(KEY, TOPIC_ID, was_used=False)
-    assert directories.held(KEY) == PartitionMetadata(TOPIC_ID, 0)
+    assert directories.read_identity(KEY) is None
+    directories.check_identity(KEY, TOPIC_ID, was_used=False)
+    assert directories.read_identity(KEY) == PartitionMetadata(TOPIC_ID, 0)
     assert not caplog.records
 
 
@@ -79,7 +79,7 @@ def test_used_directory_that_lost_its_metadata_file_is_logged(
     directories: PartitionDirectories, caplog: pytest.LogCaptureFixture
 ) -> None:
     Path(directories.path(KEY)).mkdir()
-    directories.check_held(KEY, TOPIC_ID, was_used=True)
+    directories.check_identity(KEY, TOPIC_ID, was_used=True)
     assert f"{PARTITION_METADATA} is missing or damaged" in caplog.text
 
 
@@ -88,7 +88,7 @@ def test_directory_of_another_topic_is_rejected(directories: PartitionDirectorie
     directory.mkdir()
     (directory / PARTITION_METADATA).write_bytes(PartitionMetadata(OTHER_ID, 0).to_bytes())
     with pytest.raises(ForeignLogError, match="holds topic ID"):
-        directories.check_held(KEY, TOPIC_ID, was_used=True)
+        directories.check_identity(KEY, TOPIC_ID, was_used=True)
 
 
 def test_failed_sync_of_records_is_reported(

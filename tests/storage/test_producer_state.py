@@ -327,7 +327,7 @@ class TestSnapshot:
 def test_number_of_producers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The least recently active producers are dropped, except those with open transactions."""
     monkeypatch.setattr(producer_state, "PRODUCERS_MAX", 100)
-    monkeypatch.setattr(producer_state, "_FORGOTTEN_AT_ONCE", 10)
+    monkeypatch.setattr(producer_state, "_EVICTED_AT_ONCE", 10)
     states = ProducerStates()
     for producer_id in range(1000):
         data = header(0, producer_id=producer_id)

@@ -39,7 +39,7 @@ def add(segment: Segment, number: int) -> None:
 def sealed(files: Files, count: int = 40) -> Segment:
     """Return the segment as loaded at the next start, with everything saved."""
     segment = make(files, count)
-    sync_in_order(segment.seal())
+    sync_in_order(segment.close_for_appends())
     loaded = Segment.load(files, "d", 100, RULES)
     loaded.load_latest()
     loaded.find_end()
@@ -58,7 +58,7 @@ class TestAppend:
         assert list(segment.indexes.offsets.positions) == [SIZE * number for number in expected]
         assert list(segment.indexes.offsets.offsets) == [2 * number + 1 for number in expected]
         assert list(segment.indexes.times.timestamps) == [NOW + number for number in expected]
-        segment.seal()
+        segment.close_for_appends()
         assert segment.indexes.times.timestamps[-1] == NOW + 11
         assert segment.indexes.times.offsets[-1] == 23
 
@@ -80,7 +80,7 @@ class TestAppend:
         before = len(os.listdir("/proc/self/fd"))
         segment = make(files, 3, directory=directory)
         segment.file.dirty = True
-        segment.seal()
+        segment.close_for_appends()
         assert len(os.listdir("/proc/self/fd")) == before + 1, "the file was closed before its sync"
         segment.file.sync()
         assert len(os.listdir("/proc/self/fd")) == before
@@ -97,7 +97,7 @@ class TestAppend:
         for number in range(30, 41):
             add(loaded, number)
         for segment in (loaded, whole):
-            segment.seal()
+            segment.close_for_appends()
         assert loaded.indexes.offsets.to_bytes() == whole.indexes.offsets.to_bytes()
         assert (loaded.size, loaded.end_offset) == (whole.size, whole.end_offset)
         assert (loaded.max_timestamp, loaded.max_timestamp_offset) == (NOW + 40, 181)
@@ -128,10 +128,10 @@ class TestFind:
         for limit in range(0, segment.size + 100, 37):
             number = min(limit // SIZE, 40)
             expected = (number * SIZE, 100 + 2 * number)
-            assert segment.cut(BEGINNING, Position(limit), at_least_one=False) == expected
+            assert segment.find_boundary(BEGINNING, Position(limit), at_least_one=False) == expected
         start = Position(3 * SIZE)
-        assert segment.cut(start, start + 1, at_least_one=True) == (4 * SIZE, 108)
-        assert segment.cut(start, start + 1, at_least_one=False) == (start, 106)
+        assert segment.find_boundary(start, start + 1, at_least_one=True) == (4 * SIZE, 108)
+        assert segment.find_boundary(start, start + 1, at_least_one=False) == (start, 106)
 
 
 class TestWrongIndex:
@@ -140,7 +140,7 @@ class TestWrongIndex:
     def check(self, change: Callable[[OffsetIndex, TimeIndex], None]) -> None:
         files = MemFiles()
         segment = make(files, 40)
-        segment.seal()
+        segment.close_for_appends()
         right = segment.indexes.offsets.to_bytes()
         change(segment.indexes.offsets, segment.indexes.times)
         segment.indexes._offsets_saved = segment.indexes._times_saved = 0

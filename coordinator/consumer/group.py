@@ -16,7 +16,6 @@ from uuid import UUID
 
 from ..common.modern_group import (
     FIRST_EPOCH,
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     NO_TARGET,
     NOTHING,
     Assigned,
@@ -79,10 +78,6 @@ class ConsumerGroupMember(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: Assigned = NOTHING
     revoking: Assigned = NOTHING
-
-    @property
-    def has_left_temporarily(self) -> bool:
-        return self.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
 
     def is_reconciled_to(self, epoch: int) -> bool:
         """Return True if the member has all partitions of the target of an epoch."""

@@ -58,7 +58,6 @@ GROUP_COORDINATOR_APIS = frozenset(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,
         ApiKey.STREAMS_GROUP_HEARTBEAT,
         ApiKey.STREAMS_GROUP_DESCRIBE,
-        ApiKey.TXN_OFFSET_COMMIT,
     }
 )
 # APIs whose requests go to transaction coordinators.

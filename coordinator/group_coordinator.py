@@ -176,11 +176,11 @@ class GroupCoordinator:
         if size > self._settings.member_metadata_bytes_max:
             code = ErrorCode.INVALID_REQUEST
             return Result(JoinGroupResponse(error_code=code, member_id=request.member_id))
-        group = self._consumer_group(request.group_id)
+        group = self._state.find_group(request.group_id, ConsumerGroup)
         if group is not None and group.members:
             joined = self._classic_members.join(group, request, client, now, version)
             return self._undo_if_over_limit(joined, client.host, now)
-        streams = self._state.streams_group(request.group_id)
+        streams = self._state.find_group(request.group_id, StreamsGroup)
         if streams is not None and streams.members:
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             return Result(JoinGroupResponse(error_code=code))
@@ -191,10 +191,10 @@ class GroupCoordinator:
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
         """Handle SyncGroup (versions 0-5). The response waits for the assignment of the leader."""
-        group = self._consumer_group(request.group_id)
+        group = self._state.find_group(request.group_id, ConsumerGroup)
         if group is not None:
             return self._classic_members.sync(group, request, now)
-        classic = self._state.classic_group(request.group_id)
+        classic = self._state.find_group(request.group_id, ClassicGroup)
         member = None if classic is None else classic.members.get(request.member_id)
         synced = self._classic.sync(request, now, version)
         if member is None:
@@ -205,7 +205,7 @@ class GroupCoordinator:
 
     def heartbeat(self, request: HeartbeatRequest, now: Now) -> Result[HeartbeatResponse]:
         """Handle Heartbeat (versions 0-4)."""
-        group = self._consumer_group(request.group_id)
+        group = self._state.find_group(request.group_id, ConsumerGroup)
         if group is not None:
             return self._classic_members.heartbeat(group, request, now)
         return self._classic.heartbeat(request, now)
@@ -214,14 +214,10 @@ class GroupCoordinator:
         self, request: LeaveGroupRequest, now: Now, version: int
     ) -> Result[LeaveGroupResponse]:
         """Handle LeaveGroup (versions 0-5)."""
-        group = self._consumer_group(request.group_id)
+        group = self._state.find_group(request.group_id, ConsumerGroup)
         if group is not None:
             return self._classic_members.leave(group, request, now, version)
         return self._classic.leave(request, now, version)
-
-    def _consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        group = self._state.groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
 
     def consumer_heartbeat(
         self,
@@ -294,7 +290,7 @@ class GroupCoordinator:
 
     def has_share_group(self, group_id: str) -> bool:
         """Return True if a share group of that ID exists."""
-        return self._state.share_group(group_id) is not None
+        return self._state.find_group(group_id, ShareGroup) is not None
 
     def delete_empty_modern_group(
         self, request: JoinGroupRequest, now: Now
@@ -306,7 +302,9 @@ class GroupCoordinator:
             result to store. Release its response only if the append fails.
         """
         group_id = request.group_id
-        group = self._consumer_group(group_id) or self._state.streams_group(group_id)
+        group = self._state.find_group(group_id, ConsumerGroup) or self._state.find_group(
+            group_id, StreamsGroup
+        )
         if group is None or group.members or not self._classic.can_create_group(request):
             return None
         self._streams.cancel_initial_delay(group_id)
@@ -392,7 +390,7 @@ class GroupCoordinator:
         Process each piece before taking the next one, and stop after a piece that could not be
         stored. No other operation may use the group between two pieces.
         """
-        streams = self._state.streams_group(group_id)
+        streams = self._state.find_group(group_id, StreamsGroup)
         if streams is not None and not streams.members:
             self._streams.cancel_initial_delay(group_id)
         return delete_group(self._state, group_id, now)
@@ -408,7 +406,7 @@ class GroupCoordinator:
 
     def pending_share_work(self, group_id: str) -> str | None:
         """Return a description of the pending work of a share group, or None if it is idle."""
-        group = self._state.share_group(group_id)
+        group = self._state.find_group(group_id, ShareGroup)
         return None if group is None else pending_share_group_work(group)
 
     def describe_status(self, group_id: str, now: Now) -> str | None:

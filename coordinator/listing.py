@@ -73,7 +73,7 @@ def describe_group(state: ShardState, group_id: str, version: int) -> DescribeGr
 
     If the group does not exist, its state is Dead, and from version 6 on the row has an error.
     """
-    group = state.classic_group(group_id)
+    group = state.find_group(group_id, ClassicGroup)
     if group is None:
         answer = DescribeGroupsResponse.Group(group_id=group_id, group_state=DEAD.value)
         if version >= 6:  # KIP-1043

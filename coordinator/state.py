@@ -53,25 +53,15 @@ class ShardState:
         self.ending: dict[int, Iterator[int]] = {}
         self.deleted_topics = DeletedTopics()
 
-    def classic_group(self, group_id: str) -> ClassicGroup | None:
-        """Return a classic group, or None if there is none of that ID."""
+    def find_group(self, group_id: str, group_type: type[G]) -> G | None:
+        """Return the group of an ID, or None if there is none or it has another type."""
         group = self.groups.get(group_id)
-        return group if isinstance(group, ClassicGroup) else None
+        return group if isinstance(group, group_type) else None
 
-    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return a consumer group (KIP-848), or None if there is none of that ID."""
-        group = self.groups.get(group_id)
-        return group if isinstance(group, ConsumerGroup) else None
-
-    def share_group(self, group_id: str) -> ShareGroup | None:
-        """Return a share group (KIP-932), or None if there is none of that ID."""
-        group = self.groups.get(group_id)
-        return group if isinstance(group, ShareGroup) else None
-
-    def streams_group(self, group_id: str) -> StreamsGroup | None:
-        """Return a streams group (KIP-1071), or None if there is none of that ID."""
-        group = self.groups.get(group_id)
-        return group if isinstance(group, StreamsGroup) else None
+    def has_empty_classic_group(self, group_id: str) -> bool:
+        """Return True if the group of an ID is a classic group without members."""
+        group = self.find_group(group_id, ClassicGroup)
+        return group is not None and group.is_empty
 
     def committing_group(self, group_id: str) -> CommittingGroup | None:
         """Return a group of a type that commits offsets, or None if there is none of that ID."""

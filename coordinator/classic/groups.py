@@ -80,7 +80,7 @@ class ClassicGroups:
         self, request: JoinGroupRequest, client: ClientInfo, now: Now, version: int
     ) -> Result[JoinGroupResponse]:
         join_request = _parse_request(request, client, version)
-        group = self._state.classic_group(join_request.group_id)
+        group = self._state.find_group(join_request.group_id, ClassicGroup)
         code = self._join_error(group, join_request)
         if code:
             return _error_result(code, join_request.member_id)
@@ -341,7 +341,7 @@ class ClassicGroups:
     # -- sync
 
     def sync(self, request: SyncGroupRequest, now: Now, version: int) -> Result[SyncGroupResponse]:
-        group = self._state.classic_group(request.group_id)
+        group = self._state.find_group(request.group_id, ClassicGroup)
         code = _sync_error(group, request, version)
         if code:
             return Result(SyncGroupResponse(error_code=code))
@@ -417,7 +417,7 @@ class ClassicGroups:
     ) -> Result[LeaveGroupResponse]:
         if not request.group_id:
             return Result(LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
-        group = self._state.classic_group(request.group_id)
+        group = self._state.find_group(request.group_id, ClassicGroup)
         result: Result[LeaveGroupResponse] = Result()
         rows = []
         left: list[str] = []
@@ -469,7 +469,7 @@ class ClassicGroups:
         generation begins without it.
         """
         result: Result[None] = Result()
-        group = self._state.classic_group(slot.group_id)
+        group = self._state.find_group(slot.group_id, ClassicGroup)
         member = None if group is None else group.members.get(slot.member_id)
         if group is None or member is None:
             return result

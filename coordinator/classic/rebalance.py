@@ -227,7 +227,7 @@ class Rebalances:
         """Process an expired timer."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.classic_group(group_id)
+        group = self._state.find_group(group_id, ClassicGroup)
         if group is not None:
             if kind == SESSION:
                 self._expire_session(group, member_id, now, result)

@@ -14,7 +14,7 @@ from .group_state import EMPTY, STABLE
 def replay_group(state: ShardState, group_id: str, value: GroupMetadataValue | None) -> None:
     """Replay the record of a group after a rebalance (value) or its deletion (None)."""
     if value is None:
-        if state.classic_group(group_id) is not None:
+        if state.find_group(group_id, ClassicGroup) is not None:
             del state.groups[group_id]
             state.memory.drop_group(group_id)
         return
@@ -69,7 +69,7 @@ def _get_or_create_member(
 
 
 def _get_or_create_group(state: ShardState, group_id: str) -> ClassicGroup:
-    group = state.classic_group(group_id)
+    group = state.find_group(group_id, ClassicGroup)
     if group is None:
         group = state.add_group(ClassicGroup(group_id, state.memory))
     return group

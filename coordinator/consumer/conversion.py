@@ -204,7 +204,7 @@ class Conversion:
         self, group_id: str, members: list[ConsumerGroupMember], cause: str | None, now: Now
     ) -> Pieces:
         """Start the sessions of the classic group, and a rebalance if there is a cause."""
-        group = self._state.classic_group(group_id)
+        group = self._state.find_group(group_id, ClassicGroup)
         if group is None:
             return
         offered = {each.id: each.classic.protocols for each in members if each.classic is not None}

@@ -27,7 +27,7 @@ def describe_consumer_group(
         group_id: ID of the group.
         default_assignor: Assignor of groups whose members select none.
     """
-    group = state.consumer_group(group_id)
+    group = state.find_group(group_id, ConsumerGroup)
     if group is None:
         problem = "not found" if state.groups.get(group_id) is None else "is not a consumer group"
         return Response.Group(

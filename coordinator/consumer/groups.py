@@ -362,7 +362,7 @@ class ConsumerGroups:
     # -- members that leave
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest, now: Now) -> Result[Response]:
-        group = self._state.consumer_group(request.group_id)
+        group = self._state.find_group(request.group_id, ConsumerGroup)
         if group is None:
             raise KafkaError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {request.group_id} not found."
@@ -467,7 +467,7 @@ class ConsumerGroups:
         """Process an expired timer."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.consumer_group(group_id)
+        group = self._state.find_group(group_id, ConsumerGroup)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return result

@@ -50,10 +50,12 @@ _STATES = MappingProxyType({each.value: each for each in MemberState})
 def replay_consumer_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
     """Apply one record of a consumer group."""
     if value is not None:
-        group = state.consumer_group(key.group_id) or state.add_group(ConsumerGroup(key.group_id))
+        group = state.find_group(key.group_id, ConsumerGroup) or state.add_group(
+            ConsumerGroup(key.group_id)
+        )
         _PUT[type(key)](group, key, value)
         return
-    known = state.consumer_group(key.group_id)
+    known = state.find_group(key.group_id, ConsumerGroup)
     if known is None:
         return
     if isinstance(key, ConsumerGroupMetadataKey):

@@ -241,7 +241,7 @@ class TargetAssignments:
         now: Now,
     ) -> Pieces:
         """Do the work of `_resolve` in pieces, and bump the epoch if subscribed topics changed."""
-        group = self._state.consumer_group(group_id)
+        group = self._state.find_group(group_id, ConsumerGroup)
         if group is None:
             return
         group.is_resolving = True
@@ -249,7 +249,7 @@ class TargetAssignments:
             found = yield from _matches(patterns, names)
         finally:
             group.is_resolving = False
-        if self._state.consumer_group(group_id) is not group:
+        if self._state.find_group(group_id, ConsumerGroup) is not group:
             return
         result: Result[None] = Result()
         step = Step(group, result.records)
@@ -345,7 +345,7 @@ class TargetAssignments:
         now: Now,
     ) -> Pieces:
         """Do the work of `_resolve_for_client` in pieces, and bump the epoch if topics changed."""
-        group, pattern = self._state.consumer_group(group_id), member.pattern
+        group, pattern = self._state.find_group(group_id, ConsumerGroup), member.pattern
         if group is None or not pattern:
             return
         group.is_resolving = True
@@ -355,7 +355,7 @@ class TargetAssignments:
             group.is_resolving = False
         known = group.members.get(member.id)
         if (
-            self._state.consumer_group(group_id) is not group
+            self._state.find_group(group_id, ConsumerGroup) is not group
             or known is None
             or known.pattern != pattern
         ):
@@ -451,7 +451,7 @@ class TargetAssignments:
 
     def _compute_in_background(self, group_id: str, assignor: str, now: Now) -> Pieces:
         """Compute the target of a large group in pieces, for the group epoch at the start."""
-        group = self._state.consumer_group(group_id)
+        group = self._state.find_group(group_id, ConsumerGroup)
         if group is None or group.is_assigning:
             return
         group.is_assigning = True

@@ -231,7 +231,7 @@ class ShareGroups:
         """Process an expired timer."""
         _, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.share_group(group_id)
+        group = self._state.find_group(group_id, ShareGroup)
         member = None if group is None else group.members.get(member_id)
         if group is None or member is None:
             return result

@@ -143,7 +143,7 @@ class ShareStateInitializations:
     def record_outcome(self, group_id: str, partitions: Target, *, succeeded: bool) -> Result[None]:
         """Record the result of an initialization. If it failed, the next heartbeat repeats it."""
         result: Result[None] = Result()
-        group = self._state.share_group(group_id)
+        group = self._state.find_group(group_id, ShareGroup)
         if group is None:
             self._requested_ms.pop(group_id, None)
             return result

@@ -60,7 +60,7 @@ class ShareOffsets:
 
     def partitions(self, group_id: str) -> Iterator[SharePartitionKey]:
         """Return the share partitions of a group that have a state; empty for an unknown group."""
-        group = self._state.share_group(group_id)
+        group = self._state.find_group(group_id, ShareGroup)
         topics = NO_STATE.initialized if group is None else group.shared.initialized
         return (
             SharePartitionKey(group_id, topic_id, partition)
@@ -132,12 +132,12 @@ class ShareOffsets:
 
     def has_states(self, group_id: str) -> bool:
         """Return True if a group ever had a share-partition state."""
-        group = self._state.share_group(group_id)
+        group = self._state.find_group(group_id, ShareGroup)
         return group is not None and group.has_shared_record
 
     def record_deletion(self, group_id: str, topic_ids: Collection[UUID]) -> Result[ErrorCode]:
         """Record that share coordinators have deleted the states of topics."""
-        group = self._state.share_group(group_id)
+        group = self._state.find_group(group_id, ShareGroup)
         result = Result(ErrorCode.NONE)
         if group is not None and not group.shared.deleting.keys().isdisjoint(topic_ids):
             deleting = {
@@ -193,7 +193,7 @@ class ShareOffsets:
     def _forget(self, is_deleted: Callable[[UUID], bool]) -> Pieces:
         for each in self._state.groups_of(ShareGroup):
             group_id = each.id
-            group = self._state.share_group(group_id)
+            group = self._state.find_group(group_id, ShareGroup)
             if group is None:
                 continue
             shared = group.shared

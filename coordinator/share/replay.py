@@ -41,10 +41,12 @@ from .group import SharedState, SharedTopic, SharedTopics, ShareGroup, ShareGrou
 def replay_share_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
     """Apply one record of a share group."""
     if value is not None:
-        group = state.share_group(key.group_id) or state.add_group(ShareGroup(key.group_id))
+        group = state.find_group(key.group_id, ShareGroup) or state.add_group(
+            ShareGroup(key.group_id)
+        )
         _PUT[type(key)](group, key, value)
         return
-    known = state.share_group(key.group_id)
+    known = state.find_group(key.group_id, ShareGroup)
     if known is None:
         return
     if isinstance(key, ShareGroupMetadataKey):

@@ -122,7 +122,7 @@ class ShareTargetAssignments:
 
     def _compute_in_background(self, group_id: str, now: Now) -> Pieces:
         """Compute the target of a large group in pieces, for the group epoch at the start."""
-        group = self._state.share_group(group_id)
+        group = self._state.find_group(group_id, ShareGroup)
         if group is None or group.is_assigning:
             return
         group.is_assigning = True

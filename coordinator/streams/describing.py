@@ -18,7 +18,7 @@ Value = StreamsGroupTopologyValue
 
 def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
     """Return a group's state, epochs, topology and members, without authorized operations."""
-    group = state.streams_group(group_id)
+    group = state.find_group(group_id, StreamsGroup)
     if group is None:
         is_other = state.groups.get(group_id) is not None
         problem = "is not a streams group" if is_other else "not found"

@@ -170,7 +170,7 @@ class StreamsGroups:
 
     def _copy_volatile_data(self, group: StreamsGroup) -> Pieces:
         """Copy the volatile data of a new group to the group that replay has created."""
-        known = self._state.streams_group(group.id)
+        known = self._state.find_group(group.id, StreamsGroup)
         if known is not None:
             known.last_heartbeat_ms, known.tasks_sent_ms = (
                 group.last_heartbeat_ms,
@@ -192,8 +192,7 @@ class StreamsGroups:
                 return StreamsGroup(group_id)
             if group is None:
                 _reject_unknown_group(f"Streams group {group_id} not found.")
-            classic = self._state.classic_group(group_id)
-            if classic is None or not joins or not classic.is_empty:
+            if not joins or not self._state.has_empty_classic_group(group_id):
                 _reject_unknown_group(f"Group {group_id} is not a streams group.")
             result.records.append(group_tombstone(group_id))
             return StreamsGroup(group_id)
@@ -277,7 +276,7 @@ class StreamsGroups:
 
     def _leave(self, request: Request, now: Now) -> Result[Response]:
         group_id, member_id = request.group_id, request.member_id
-        group = self._state.streams_group(group_id)
+        group = self._state.find_group(group_id, StreamsGroup)
         if group is None:
             is_other = self._state.groups.get(group_id) is not None
             problem = "is not a streams group." if is_other else "not found."
@@ -335,7 +334,7 @@ class StreamsGroups:
         """Process an expired timer."""
         kind, group_id, member_id = key
         result: Result[None] = Result()
-        group = self._state.streams_group(group_id)
+        group = self._state.find_group(group_id, StreamsGroup)
         if group is None:
             return result
         if kind == INITIAL_DELAY:

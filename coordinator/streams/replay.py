@@ -48,10 +48,12 @@ _Rows = Iterable[StreamsGroupCurrentMemberAssignmentValue.TaskIds]
 def replay_streams_group(state: ShardState, key: Key, value: RecordValue | None) -> None:
     """Apply one record of a streams group."""
     if value is not None:
-        group = state.streams_group(key.group_id) or state.add_group(StreamsGroup(key.group_id))
+        group = state.find_group(key.group_id, StreamsGroup) or state.add_group(
+            StreamsGroup(key.group_id)
+        )
         _PUT[type(key)](group, key, value)
         return
-    known = state.streams_group(key.group_id)
+    known = state.find_group(key.group_id, StreamsGroup)
     if known is None:
         return
     if isinstance(key, StreamsGroupMetadataKey):

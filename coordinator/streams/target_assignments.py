@@ -232,7 +232,7 @@ class StreamsTargetAssignments:
 
     def compute_in_background(self, group_id: str, now: Now) -> Pieces:
         """Compute the target of a group in pieces, for the group epoch at the start."""
-        group = self._state.streams_group(group_id)
+        group = self._state.find_group(group_id, StreamsGroup)
         if group is None or group.is_assigning or not group.members or group.configured is None:
             return
         group.is_assigning = True
@@ -247,7 +247,10 @@ class StreamsTargetAssignments:
             result.records = _changed_target_records(group, left)
             result.on_failure = _cancel_on_failure(group)
             yield result if result.records else None
-            if self._state.streams_group(group_id) is not group or not group.is_assigning:
+            if (
+                self._state.find_group(group_id, StreamsGroup) is not group
+                or not group.is_assigning
+            ):
                 return
         group.is_assigning = False
         result = Result()

@@ -20,9 +20,13 @@ def state() -> ShardState:
 
 def test_group_is_found_by_its_own_type_only(state: ShardState) -> None:
     group = state.add_group(ConsumerGroup("g"))
-    assert state.consumer_group("g") is group
+    assert state.find_group("g", ConsumerGroup) is group
     assert state.committing_group("g") is group
-    other_groups = [state.classic_group("g"), state.share_group("g"), state.streams_group("g")]
+    other_groups = [
+        state.find_group("g", ClassicGroup),
+        state.find_group("g", ShareGroup),
+        state.find_group("g", StreamsGroup),
+    ]
     assert other_groups == [None, None, None]
 
 

@@ -380,7 +380,7 @@ class Simulation:
     # -- invariants
 
     def _group(self, group_id: str) -> ClassicGroup | None:
-        return self.h.coordinator._state.classic_group(group_id)
+        return self.h.coordinator._state.find_group(group_id, ClassicGroup)
 
     def check(self) -> None:
         groups = list(self.h.coordinator._state.groups_of(ClassicGroup))
@@ -467,7 +467,7 @@ class Simulation:
         for group in live.groups_of(ClassicGroup):
             ahead = encode_key(GroupMetadataKey(group=group.id)) in self.h.not_stored
             if group.stored and group.state in (STABLE, EMPTY) and not ahead:
-                replayed = fresh.classic_group(group.id)
+                replayed = fresh.find_group(group.id, ClassicGroup)
                 must(replayed is not None, f"group {group.id} is lost after a restart")
                 assert replayed is not None
                 must(_stored(replayed) == _stored(group), f"{group.id} differs after a restart")

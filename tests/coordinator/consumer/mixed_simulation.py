@@ -250,7 +250,7 @@ class MixedSimulation(ConsumerSimulation):
     # -- invariants
 
     def classic(self) -> ClassicGroup | None:
-        return self.h.coordinator._state.classic_group("g")
+        return self.h.coordinator._state.find_group("g", ClassicGroup)
 
     def check(self) -> None:
         classic = self.classic()

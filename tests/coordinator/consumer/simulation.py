@@ -312,7 +312,7 @@ class ConsumerSimulation:
     # -- invariants
 
     def group(self) -> ConsumerGroup | None:
-        return self.h.coordinator._state.consumer_group("g")
+        return self.h.coordinator._state.find_group("g", ConsumerGroup)
 
     def _is_member(self, consumer: Consumer) -> bool:
         group = self.group()
@@ -384,7 +384,7 @@ class ConsumerSimulation:
             )
         live = self.h.coordinator._state.memory.limits
         must(state.memory.limits.members.used == live.members.used, "sum of memory is wrong")
-        group = state.consumer_group("g")
+        group = state.find_group("g", ConsumerGroup)
         assert group is not None
         return group
 

@@ -214,7 +214,7 @@ class ShareSimulation:
     # -- invariants
 
     def group(self) -> ShareGroup | None:
-        return self.h.coordinator._state.share_group("g")
+        return self.h.coordinator._state.find_group("g", ShareGroup)
 
     def check(self) -> None:
         group = self.group()
@@ -254,7 +254,7 @@ class ShareSimulation:
             )
         live = self.h.coordinator._state.memory.limits
         must(state.memory.limits.members.used == live.members.used, "sum of memory is wrong")
-        group = state.share_group("g")
+        group = state.find_group("g", ShareGroup)
         assert group is not None
         return group
 

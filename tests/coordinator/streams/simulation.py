@@ -208,7 +208,7 @@ class StreamsSimulation:
     # -- invariants
 
     def group(self) -> StreamsGroup | None:
-        return self.h.coordinator._state.streams_group("g")
+        return self.h.coordinator._state.find_group("g", StreamsGroup)
 
     def _is_member(self, worker: Worker) -> bool:
         group = self.group()
@@ -258,7 +258,7 @@ class StreamsSimulation:
             )
         live = self.h.coordinator._state.memory.limits
         must(state.memory.limits.members.used == live.members.used, "sum of memory is wrong")
-        group = state.streams_group("g")
+        group = state.find_group("g", StreamsGroup)
         assert group is not None
         return group
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from kbroker.protocol.errors import ErrorCode
@@ -44,6 +44,7 @@ from .classic.rebalance import Rebalances, add_event
 from .common.memory import GroupMemory, MemoryLimit, ShardMemory
 from .common.record import OFFSETS_SERDE, CoordinatorRecord
 from .common.result import Answer, ClientInfo, Now, PendingResponse, Pieces, Result, append_error
+from .common.sessions import MemberSessions
 from .common.settings import (
     ConsumerGroupSettings,
     GroupSettings,
@@ -445,27 +446,25 @@ class GroupCoordinator:
     def end_session(self, group_id: str, member_id: str, now: Now) -> None:
         """Expire the session of a member at the next call of `due`."""
         group = self._state.groups.get(group_id)
-        if isinstance(group, StreamsGroup):
-            self._streams.sessions.end(group_id, member_id, now)
-        elif isinstance(group, ConsumerGroup):
-            self._consumer.sessions.end(group_id, member_id, now)
-        elif isinstance(group, ShareGroup):
-            self._share.sessions.end(group_id, member_id, now)
-        else:
+        if group is None or isinstance(group, ClassicGroup):
             self._rebalances.start_session(group_id, member_id, 0, now)
+        else:
+            self._sessions_of(group).end(group_id, member_id, now)
 
     def renew_sessions(self, now: Now) -> None:
         """Restart the sessions of all members, after the clock has jumped."""
         for group in self._state.groups.values():
-            if isinstance(group, ConsumerGroup):
-                self._consumer.sessions.restart(group, now)
-            elif isinstance(group, StreamsGroup):
-                self._streams.sessions.restart(group, now)
-            elif isinstance(group, ShareGroup):
-                self._share.sessions.restart(group, now)
-            else:
+            if isinstance(group, ClassicGroup):
                 for member in group.members.values():
                     self._rebalances.keep_alive(group, member, now)
+            else:
+                self._sessions_of(group).restart(group, now)
+
+    def _sessions_of(self, group: ConsumerGroup | StreamsGroup | ShareGroup) -> MemberSessions[Any]:
+        """Return the sessions of the type of a modern group."""
+        if isinstance(group, ConsumerGroup):
+            return self._consumer.sessions
+        return self._streams.sessions if isinstance(group, StreamsGroup) else self._share.sessions
 
     def topics_changed(self, names: Collection[str]) -> None:
         """Process a change of topics.

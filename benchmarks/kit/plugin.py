@@ -15,7 +15,7 @@ import pytest
 from benchmarks.brokers import KFAKE, Kafka, free_port, nodes_known
 
 if TYPE_CHECKING:
-    from kbroker.testing.local import ExternalKafka
+    from kbroker.testing.external import ExternalKafka
 
 RESULT_VARIABLE = "KBROKER_KIT_RESULT"
 START_SECONDS = 30
@@ -24,7 +24,7 @@ START_SECONDS = 30
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExternalKafka]:
     """Yield Apache Kafka in a process that all tests share."""
-    from kbroker.testing.local import ExternalKafka
+    from kbroker.testing.external import ExternalKafka
 
     process = Kafka(tmp_path_factory.mktemp("kafka"), durable=False)
     handle = ExternalKafka(process.address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,9 +108,7 @@ def _measure_creation(cluster: Cluster, partitions: int) -> Iterator[Figure]:
     admin.create_topics([topic], request_timeout=ADMIN_SECONDS)[TOPIC].result(ADMIN_SECONDS)
     yield Figure("create", time.perf_counter() - began)
     for node in NODES:
-        _wait_until(
-            lambda node=node: _is_created(cluster, node, partitions), "the topic was not created"
-        )
+        _wait_until(partial(_is_created, cluster, node, partitions), "the topic was not created")
     yield Figure("create seen", time.perf_counter() - began)
     time.sleep(SETTLE_SECONDS)
     yield Figure("create processor", cluster.node_cpu_seconds() - used)

@@ -50,7 +50,7 @@ class AvroSchema:
         return _to_json(_Writer(self._known, is_sorted=True).to_json_value(self.root, None))
 
     def differences(self, writer: AvroSchema, budget: Budget) -> Iterator[Difference]:
-        """Implement `parsed.Parsed`."""
+        """Implement `parsed.ParsedSchema`."""
         return iter(CompatibilityChecker(budget).differences(self.root, writer.root))
 
 

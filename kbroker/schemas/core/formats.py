@@ -10,7 +10,7 @@ from typing import TypeAlias
 from .avro import AvroSchema
 from .errors import RegistryError, invalid_schema, schema_too_large
 from .limits import DIFFERENCES_MAX, REFERENCES_MAX, TEXT_MAX, Budget
-from .parsed import Difference, Parsed
+from .parsed import Difference, ParsedSchema
 from .protobuf import ProtobufSchema
 from .store import SchemaStore
 from .values import AVRO, JSON, PROTOBUF, Content, Level, Reference
@@ -19,17 +19,17 @@ from .values import AVRO, JSON, PROTOBUF, Content, Level, Reference
 Texts: TypeAlias = Mapping[str, str]
 
 
-def _avro(text: str, texts: Texts) -> Parsed:
+def _avro(text: str, texts: Texts) -> ParsedSchema:
     return AvroSchema(text, texts.values())
 
 
-def _json(text: str, texts: Texts) -> Parsed:
+def _json(text: str, texts: Texts) -> ParsedSchema:
     from .json_schema import JsonSchema  # imports jsonschema, which only this type needs
 
     return JsonSchema(text, texts)
 
 
-_TYPES: Mapping[str, Callable[[str, Texts], Parsed]] = {
+_TYPES: Mapping[str, Callable[[str, Texts], ParsedSchema]] = {
     AVRO: _avro,
     JSON: _json,
     PROTOBUF: ProtobufSchema,
@@ -91,7 +91,7 @@ def _referenced_content(store: SchemaStore, reference: Reference) -> Content:
     return found.content
 
 
-def parse(content: Content, texts: Texts) -> Parsed:
+def parse(content: Content, texts: Texts) -> ParsedSchema:
     """Parse a schema. Raises RegistryError."""
     check_size(content)
     try:
@@ -110,13 +110,13 @@ def serialized(content: Content, texts: Texts) -> str:
         raise invalid_schema("nested too deeply") from None
 
 
-def stored(content: Content, parsed: Parsed, *, normalize: bool) -> Content:
+def stored(content: Content, parsed: ParsedSchema, *, normalize: bool) -> Content:
     """Return the schema with the text to store."""
     return replace(content, text=parsed.normalized if normalize else parsed.canonical)
 
 
 def differences(
-    new: Parsed, kind: str, level: Level, old_content: Content, old_texts: Texts
+    new: ParsedSchema, kind: str, level: Level, old_content: Content, old_texts: Texts
 ) -> Iterator[Difference]:
     """Yield why a new schema is incompatible with an earlier one. Raises RegistryError."""
     if old_content.type != kind:

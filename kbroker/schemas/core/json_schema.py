@@ -51,7 +51,7 @@ class JsonSchema:
         return _to_json(self.root, is_sorted=True)
 
     def differences(self, writer: JsonSchema, budget: Budget) -> Iterator[Difference]:
-        """Implement `parsed.Parsed`."""
+        """Implement `parsed.ParsedSchema`."""
         return iter(CompatibilityChecker(self, writer, budget).differences())
 
     def resolved(self, node: Json) -> Schema | bool:

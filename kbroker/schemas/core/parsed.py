@@ -11,7 +11,7 @@ from .limits import Budget
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A reason why a reader cannot read data of another schema.
+    """A reason why a reader cannot read data that was written with another schema.
 
     Attributes:
         kind: Error type, as in Confluent's registry.
@@ -27,7 +27,7 @@ class Difference:
         return f"{{errorType:'{self.kind}', description:'{self.reason} (at {self.path or '/'})'}}"
 
 
-class Parsed(Protocol):
+class ParsedSchema(Protocol):
     """A well-formed schema."""
 
     @property
@@ -44,4 +44,7 @@ class Parsed(Protocol):
         Args:
             writer: Schema that the data is written with.
             budget: Limits the number of comparison steps.
+
+        Raises:
+            RegistryError: The comparison exceeds the budget.
         """

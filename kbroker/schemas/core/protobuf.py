@@ -87,7 +87,7 @@ class ProtobufSchema:
         return self.canonical
 
     def differences(self, writer: ProtobufSchema, budget: Budget) -> Iterator[Difference]:
-        """Implement `parsed.Parsed`."""
+        """Implement `parsed.ParsedSchema`."""
         return iter(CompatibilityChecker(self, writer, budget).differences())
 
 

@@ -18,7 +18,7 @@ from kbroker.cluster import Cluster, MetadataStore
 from kbroker.cluster.cluster import check_cluster_id, create_or_load_cluster, known_node
 from kbroker.cluster.links import Links
 from kbroker.cluster.node_checks import check_addresses, wait_for_node_id
-from kbroker.cluster.peers import PeerTransport, listener_of_nodes
+from kbroker.cluster.peers import PeerTransport, find_inter_broker_listener_name
 from kbroker.cluster.registrations import KnownNode
 from kbroker.config import BrokerConfig
 from kbroker.data_dirs.data_directories import DataDirectories
@@ -438,7 +438,7 @@ class LocalNode:
     def _inter_broker_listener(self) -> Listener:
         """Listener that nodes use to reach each other."""
         by_name = {each.name: each for each in self.listeners}
-        return by_name[listener_of_nodes(self._config, by_name)]
+        return by_name[find_inter_broker_listener_name(self._config, by_name)]
 
     async def _run(self, task_status: trio.TaskStatus[None]) -> None:
         # Shielded: if the caller is cancelled, `stop` still sends pending responses.

@@ -31,7 +31,7 @@ def client_id_of(node_id: int) -> str:
     return f"node-{node_id}"
 
 
-def listener_of_nodes(config: BrokerConfig, names: Collection[str]) -> str:
+def find_inter_broker_listener_name(config: BrokerConfig, names: Collection[str]) -> str:
     """Return the name of the listener that other nodes use.
 
     As in Kafka, it is the listener named by ``inter.broker.listener.name``, or the one named like the
@@ -193,7 +193,7 @@ class Peers:
     def endpoint_of(self, registration: Registration) -> Endpoint:
         """Return the endpoint at which other nodes reach a node."""
         listeners = registration.listeners
-        return listeners[listener_of_nodes(self._config.now, listeners)]
+        return listeners[find_inter_broker_listener_name(self._config.now, listeners)]
 
     async def aclose(self) -> None:
         """Close the pooled connections."""

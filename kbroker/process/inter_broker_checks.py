@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kbroker.cluster.peers import listener_of_nodes
+from kbroker.cluster.peers import find_inter_broker_listener_name
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 from kbroker.security.acls import AuthorizerSettings
@@ -27,7 +27,7 @@ def check_inter_broker_security(config: BrokerConfig, listeners: Sequence[Listen
         StartFailed: Nodes cannot authenticate, or would be anonymous while ACLs are enforced.
     """
     by_name = {each.name: each for each in listeners}
-    listener = by_name[listener_of_nodes(config, by_name)]
+    listener = by_name[find_inter_broker_listener_name(config, by_name)]
     name = _login_name(listener)
     if not config.authorizer_class:
         return

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kbroker.broker import Broker, open_broker
-from kbroker.cluster.peers import listener_of_nodes
+from kbroker.cluster.peers import find_inter_broker_listener_name
 from kbroker.config import BrokerConfig
 from kbroker.process.errors import StartFailed
 from kbroker.process.inter_broker_checks import check_inter_broker_security
@@ -166,7 +166,7 @@ async def test_inter_broker_listener_is_found_by_its_protocol(authority: Authori
     ]
     config = BrokerConfig.load(options=own, strict=True)
     listeners = configured_listeners(config)
-    assert listener_of_nodes(config, [each.name for each in listeners]) == "SSL"
+    assert find_inter_broker_listener_name(config, [each.name for each in listeners]) == "SSL"
     async with open_broker(config, data_dir=None, listeners=listeners, nodes=3) as broker:
         await replicate(broker)
 

@@ -84,7 +84,7 @@ def running(
     members: Sequence[Container], brokers: Sequence[Container], directory: Path
 ) -> Iterator[list[Deployed]]:
     """Run all containers, each with its own ports and directory."""
-    here = addresses([*members, *brokers])
+    here = assign_local_addresses([*members, *brokers])
     etcd = Members(
         with_local_addresses(each.environment, here)
         | {"ETCD_DATA_DIR": str(directory / f"etcd-{number}")}
@@ -109,7 +109,8 @@ def _broker(container: Container, here: Mapping[str, str], data: Path) -> Deploy
     address = here[addresses_in(advertised)[-1]]
     port = {} if "KBROKER_CFG_LISTENERS" in settings else {"KBROKER_PORT": address.split(":")[1]}
     arguments = [each.replace("/data", str(data)) for each in container.arguments]
-    bootstrap = {"KBROKER_BOOTSTRAP": address}  # commands get no address: they use the default port
+    # The probe contains no address. Without the variable it would use the default port.
+    bootstrap = {"KBROKER_BOOTSTRAP": address}
     return Deployed(address, arguments, with_local_addresses(settings, here) | port | bootstrap)
 
 
@@ -118,7 +119,7 @@ def addresses_in(text: str) -> list[str]:
     return re.findall(r"[a-z][\w.-]*:\d+", text)
 
 
-def addresses(containers: Sequence[Container]) -> dict[str, str]:
+def assign_local_addresses(containers: Sequence[Container]) -> dict[str, str]:
     """Map each address in the settings to a local one."""
     found = {
         name
@@ -130,8 +131,8 @@ def addresses(containers: Sequence[Container]) -> dict[str, str]:
     return {address: f"127.0.0.1:{first + number}" for number, address in enumerate(sorted(found))}
 
 
-# Settings with listen and advertised addresses.
-LISTENING = {
+# Advertised-address setting of each listen-address setting.
+ADVERTISED_SETTINGS = {
     "ETCD_LISTEN_PEER_URLS": "ETCD_INITIAL_ADVERTISE_PEER_URLS",
     "ETCD_LISTEN_CLIENT_URLS": "ETCD_ADVERTISE_CLIENT_URLS",
     "KBROKER_CFG_LISTENERS": "KBROKER_CFG_ADVERTISED_LISTENERS",
@@ -139,9 +140,16 @@ LISTENING = {
 
 
 def with_local_addresses(settings: Mapping[str, str], here: Mapping[str, str]) -> dict[str, str]:
-    """Return settings with local addresses."""
+    """Return settings with all addresses replaced by local ones.
+
+    A wildcard listen address such as 0.0.0.0:9092 becomes the local address that is advertised for it.
+
+    Args:
+        settings: Environment variables of a container.
+        here: Local address of each address with a host name.
+    """
     own: dict[str, str] = {}
-    for listening, advertised in LISTENING.items():
+    for listening, advertised in ADVERTISED_SETTINGS.items():
         everywhere = re.findall(r"0\.0\.0\.0:\d+", settings.get(listening, ""))
         known = (here[name] for name in addresses_in(settings.get(advertised, "")))
         own.update(zip(everywhere, known, strict=True))

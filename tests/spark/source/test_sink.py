@@ -1,4 +1,7 @@
-"""Writes produce the same records as the connector, and all errors are reported."""
+"""Tests of kbroker's Spark sink.
+
+It writes the same records as Spark's Kafka connector and reports all errors.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from .topics import FORMATS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# The partition of the last two rows is NULL. Both sinks derive it from the key as Java producers do.
 ROWS = """
     SELECT * FROM VALUES
       ('k', 'v', 1, array(named_struct('key', 'h', 'value', X'01'),
@@ -112,7 +116,8 @@ def test_sink_errors_reach_spark_user(spark: SparkSession) -> None:
         writing.mode("overwrite").save()
 
 
-def sending(broker: LocalBroker, topic: str | None, **kafka: str) -> TaskProducer:
+def open_producer(broker: LocalBroker, topic: str | None, **kafka: str) -> TaskProducer:
+    """Return a producer; `kafka` contains producer settings with underscores for dots."""
     named = {f"kafka.{name.replace('_', '.')}": value for name, value in kafka.items()}
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     return TaskProducer(SinkOptions.parse(servers | named | ({"topic": topic} if topic else {})))
@@ -132,7 +137,7 @@ def test_row_without_valid_target_fails(
     if "two" not in shared.topics():
         shared.create_topic("two", 2)
     with pytest.raises(DeliveryError, match=message):
-        send(sending(shared, None), record)
+        send(open_producer(shared, None), record)
 
 
 def send(task: TaskProducer, record: OutgoingRecord) -> None:
@@ -144,13 +149,13 @@ def send(task: TaskProducer, record: OutgoingRecord) -> None:
 def test_full_queue_blocks_and_unavailable_broker_fails_task(shared: LocalBroker) -> None:
     shared.create_topic("full")
     record = OutgoingRecord("full", None, None, b"v", None)
-    task = sending(shared, None, queue_buffering_max_messages="10")
+    task = open_producer(shared, None, queue_buffering_max_messages="10")
     task.send([record] * 100)
     assert task.finish().records == 100
     assert len(shared.records("full")) == 100
 
     with LocalBroker(topics=["away"]) as broker:
-        task = sending(broker, "away", delivery_timeout_ms="300")
+        task = open_producer(broker, "away", delivery_timeout_ms="300")
         broker.stop()
         with pytest.raises(DeliveryError, match=r"was not delivered: .*timed out"):
             send(task, OutgoingRecord(None, None, None, b"v", None))

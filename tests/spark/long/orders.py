@@ -33,7 +33,8 @@ class Orders:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 20,
-                """never: brokers restart"""
+                # Retry without a time limit: the run kills and restarts the broker.
+                "message.timeout.ms": 0,
                 "reconnect.backoff.max.ms": 500,
                 "queue.buffering.max.messages": 1_000_000,
                 "log_level": 0,

@@ -1,4 +1,4 @@
-"""The input: customers, and orders that an idempotent producer writes through all kills."""
+"""Input of the soak test: an idempotent producer writes orders while brokers and jobs are killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, Message, Producer
 
 ORDERS, CUSTOMERS, ENRICHED = "orders", "customers", "enriched"
 CUSTOMER_COUNT = 1000
-# Orders between two checks of the pipeline's progress.
-AT_ONCE = 5_000
+# Number of orders between two checks of the pipeline's progress.
+ORDERS_PER_CHECK = 5_000
 
 
 def order(number: int) -> tuple[bytes, bytes]:
@@ -24,7 +24,7 @@ def order(number: int) -> tuple[bytes, bytes]:
     return b"%08d" % number, json.dumps(fields).encode()
 
 
-class Orders:
+class OrderWriter:
     """A thread that writes `count` orders, at most `ahead` more than the pipeline has processed."""
 
     def __init__(self, bootstrap: str, count: int, ahead: int) -> None:
@@ -56,9 +56,9 @@ class Orders:
         assert self._producer.flush(60) == 0
         self._thread.start()
 
-    def allow(self, done: int) -> None:
+    def set_processed(self, processed: int) -> None:
         """Set the number of orders that the pipeline has processed."""
-        self._allowed = max(self._allowed, done + self._ahead)
+        self._allowed = max(self._allowed, processed + self._ahead)
 
     @property
     def is_done(self) -> bool:
@@ -75,12 +75,12 @@ class Orders:
         self._producer.purge()
 
     def _run(self) -> None:
-        for begin in range(0, self._count, AT_ONCE):
+        for begin in range(0, self._count, ORDERS_PER_CHECK):
             while (begin > self._allowed or len(self._producer) > 200_000) and not self._stopped:
                 self._producer.poll(0.05)
             if self._stopped:
                 return
-            for number in range(begin, min(begin + AT_ONCE, self._count)):
+            for number in range(begin, min(begin + ORDERS_PER_CHECK, self._count)):
                 key, value = order(number)
                 self._producer.produce(ORDERS, key=key, value=value, on_delivery=self._delivered)
             self._producer.poll(0)

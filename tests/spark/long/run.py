@@ -21,7 +21,7 @@ from kbroker.pipelines.templates.project import copy_project
 from tests.kill.server import ROOT, Server
 
 from .jobs import Job
-from .orders import CUSTOMERS, ENRICHED, ORDERS, Orders
+from .orders import CUSTOMERS, ENRICHED, ORDERS, OrderWriter
 
 PARTITIONS = 4
 # Minimum number of batches of a job, so that kills hit batches.
@@ -82,7 +82,7 @@ class Run:
                 (LAKE, archive, self.lake / "_kbroker" / ENRICHED / "checkpoint"),
             )
         }
-        self.orders = Orders(self.bootstrap, count, int(count * AHEAD))
+        self.orders = OrderWriter(self.bootstrap, count, int(count * AHEAD))
         self.hits: Counter[str] = Counter()
         self.misses: Counter[str] = Counter()
 
@@ -165,7 +165,7 @@ class Run:
         last, deadline = None, time.monotonic() + STUCK_SECONDS
         while not condition():
             time.sleep(POLL_SECONDS)
-            self.orders.allow(self.jobs[ENRICH].checkpoint.read())
+            self.orders.set_processed(self.jobs[ENRICH].checkpoint.read())
             assert not self.orders.failed, self.orders.failed[:3]
             for job in self.jobs.values():
                 job.check()

@@ -1,4 +1,4 @@
-"""Child side of the demo's pipes: events are written as NDJSON, commands are read as words."""
+"""Child side of the demo's pipes: write events as NDJSON, and read one command per line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from queue import Empty, SimpleQueue
 from typing import TextIO
 
 
-class Parent:
+class ParentConnection:
     """Connection of a child process to its parent.
 
     The child exits when its standard input ends, so that no process outlives a killed demo.
     """
 
     def __init__(self) -> None:
-        # Redirect the output of libraries and the JVM to the log, away from the events.
+        # Redirect the output of libraries and the JVM to stderr, away from the events.
         self._events: TextIO = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._commands: SimpleQueue[str] = SimpleQueue()
@@ -31,12 +31,12 @@ class Parent:
             self._events.flush()
 
     def wait_for(self, command: str) -> None:
-        """Block until the parent has sent `command`."""
+        """Block until the parent has sent `command`, and discard all commands before it."""
         while self._commands.get() != command:
             pass
 
     def received(self, command: str) -> bool:
-        """Return True if the next unprocessed command is `command`."""
+        """Remove the next command, if any, and return True if it is `command`."""
         try:
             return self._commands.get_nowait() == command
         except Empty:

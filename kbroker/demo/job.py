@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from kbroker.spark import session
 
-from .child import Parent
+from .child import ParentConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -40,7 +40,7 @@ WEATHER_SCHEMA = "origin string, time_hour string, precip double"
 
 def main() -> None:
     arguments = _arguments()
-    parent = Parent()
+    parent = ParentConnection()
     try:
         spark = _session()
         parent.emit("session", spark=spark.version)
@@ -53,7 +53,7 @@ def main() -> None:
     spark.stop()
 
 
-def _run(arguments: argparse.Namespace, parent: Parent, spark: SparkSession) -> None:
+def _run(arguments: argparse.Namespace, parent: ParentConnection, spark: SparkSession) -> None:
     weather = _weather(arguments, spark)
     parent.emit("weather", rows=weather.count())
 
@@ -117,7 +117,7 @@ def _figures(weather: str) -> Column:
 
 
 def _write_batch(
-    arguments: argparse.Namespace, parent: Parent, updates: DataFrame, batch_id: int
+    arguments: argparse.Namespace, parent: ParentConnection, updates: DataFrame, batch_id: int
 ) -> None:
     """Write the changed statistics of a micro-batch to Parquet and, with keys, to Kafka."""
     # Cache the result for both writes; otherwise the aggregation would run twice.
@@ -146,7 +146,7 @@ def _write_hours(arguments: argparse.Namespace, spark: SparkSession, weather: Da
 class _Batches:
     """Reporter of each micro-batch's progress."""
 
-    def __init__(self, query: StreamingQuery, parent: Parent) -> None:
+    def __init__(self, query: StreamingQuery, parent: ParentConnection) -> None:
         self._query = query
         self._parent = parent
         self._reported = 0

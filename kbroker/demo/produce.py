@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from . import data
-from .child import Parent
+from .child import ParentConnection
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -29,7 +29,7 @@ _CHUNKS_IN_FLIGHT = 40
 
 def main() -> None:
     arguments = _arguments()
-    parent = Parent()
+    parent = ParentConnection()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     from kafka import KafkaProducer
 
@@ -51,7 +51,9 @@ def main() -> None:
         sys.exit(1)
 
 
-def _produce(arguments: argparse.Namespace, parent: Parent, producer: KafkaProducer) -> None:
+def _produce(
+    arguments: argparse.Namespace, parent: ParentConnection, producer: KafkaProducer
+) -> None:
     files = data.locate()
     for count in _acknowledged(producer, arguments.weather, data.weather(files)):
         parent.emit("weather", records=count)
@@ -106,7 +108,7 @@ def _wait_for(futures: list[FutureRecordMetadata]) -> int:
 
 
 def _paced(
-    messages: Iterable[data.Message], per_second: int, parent: Parent
+    messages: Iterable[data.Message], per_second: int, parent: ParentConnection
 ) -> Iterator[data.Message]:
     """Limit the rate until the parent sends ``hurry``."""
     started = time.monotonic()

@@ -19,9 +19,9 @@ from ..limits import PROCESS_SECONDS
 
 CHILD = """\
 import subprocess, sys
-from kbroker.demo.child import Parent
+from kbroker.demo.child import ParentConnection
 
-parent = Parent()
+parent = ParentConnection()
 print("a library prints")
 grandchild = subprocess.Popen(["sleep", "60"])
 parent.emit("hello", arguments=sys.argv[1:], grandchild=grandchild.pid)

@@ -24,7 +24,7 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group with names and summaries of commands, which imports a command on first use.
+    """A group that knows the names and summaries of its commands and imports each when called.
 
     Args:
         lazy: Maps a name to its import path ("module:attribute") and its summary.

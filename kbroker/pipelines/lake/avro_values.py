@@ -1,4 +1,4 @@
-"""Avro values: with Confluent's header, or all written with one schema file."""
+"""Decoding of Avro values that have Confluent's schema ID header or all use one schema file."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .commits import LakeError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-# Header that is prepended to values without one, whose only schema gets the ID 0.
-_ONLY = header_of(0)
+# Header that is prepended to values without one. With a schema file, the schema ID is always 0.
+_FILE_SCHEMA_HEADER = header_of(0)
 
 
 class AvroWriters:
@@ -35,7 +35,7 @@ class AvroWriters:
                 "the URL of a schema registry"
             )
         path = Path(source)
-        self._header = _ONLY if path.is_file() else b""
+        self._header = _FILE_SCHEMA_HEADER if path.is_file() else b""
         self._decoder = Decoder({0: path.read_text("utf-8")} if path.is_file() else source)
 
     def writer(self, value: bytes) -> int:

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import fields
-from .avro_values import AvroWriters
+from .avro_values import AvroValueDecoder
 from .brokers import Brokers
 from .commits import Commits, Counts, LakeError, write_durably
 from .fields import PARTITION
 from .layout import DATE, HOUR, POISON, PRIVATE, RECORD
 from .locking import take_lock
 from .merging import Merges
-from .protobuf_values import ProtobufWriters
+from .protobuf_values import ProtobufValueDecoder
 from .schema_values import SchemaValues
 from .settings import RecreatedTopicError, Settings
 from .values import BAD, NEW, VALUE, JsonValues, RawValues, Values
@@ -229,9 +229,9 @@ class Archiver:
             except ValueError as error:
                 raise LakeError(f"--schema: {error}") from error
         if self.conf.format == "avro":
-            return SchemaValues(known, AvroWriters(self.conf.schema))
+            return SchemaValues(known, AvroValueDecoder(self.conf.schema))
         if self.conf.format == "protobuf":
-            return SchemaValues(known, ProtobufWriters(self.conf.schema))
+            return SchemaValues(known, ProtobufValueDecoder(self.conf.schema))
         raise LakeError(f"unknown format {self.conf.format!r} (valid: raw, json, avro, protobuf)")
 
     def _write_batch(self, rows: DataFrame, batch: int) -> None:

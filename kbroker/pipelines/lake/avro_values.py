@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _FILE_SCHEMA_HEADER = header_of(0)
 
 
-class AvroWriters:
-    """`Writers` for Avro."""
+class AvroValueDecoder:
+    """`ValueDecoder` for Avro values."""
 
     def __init__(self, source: str | None) -> None:
-        """Create the decoder.
+        """Select the schemas.
 
         Args:
             source: A schema file, a directory of ``<ID>.avsc`` files, or the URL of a registry.
@@ -38,18 +38,18 @@ class AvroWriters:
         self._header = _FILE_SCHEMA_HEADER if path.is_file() else b""
         self._decoder = Decoder({0: path.read_text("utf-8")} if path.is_file() else source)
 
-    def writer(self, value: bytes) -> int:
-        """Implement `Writers`."""
+    def writer_schema_id(self, value: bytes) -> int:
+        """Return the schema ID in the header of a value."""
         return split_header(self._header + value)[0]
 
-    def schema(self, writer: int) -> Parsed:
-        """Implement `Writers`."""
-        return self._decoder.schema(writer)
+    def writer_schema(self, schema_id: int) -> Parsed:
+        """Return the schema with an ID."""
+        return self._decoder.schema(schema_id)
 
     def type_of(self, schema: Schema) -> DataType:
-        """Implement `Writers`."""
+        """Return the Spark type of a schema."""
         return spark_type(schema)
 
     def decode(self, value: bytes) -> dict[str, object]:
-        """Implement `Writers`."""
+        """Return the fields of a value by name."""
         return self._decoder.decode(self._header + value)

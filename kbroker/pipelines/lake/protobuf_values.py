@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-class ProtobufWriters:
-    """`Writers` for Protobuf."""
+class ProtobufValueDecoder:
+    """`ValueDecoder` for Protobuf values."""
 
     def __init__(self, address: str | None) -> None:
-        """Create the decoder for a registry's URL. Raises LakeError for anything else."""
+        """Use the registry at a URL. Raises LakeError for anything else."""
         if address is None or not address.startswith(("http://", "https://")):
             raise LakeError("--format protobuf needs --schema: the URL of a schema registry")
         self._decoder = Decoder(address)
 
-    def writer(self, value: bytes) -> Writer:
-        """Implement `Writers`."""
+    def writer_schema_id(self, value: bytes) -> Writer:
+        """Return the schema ID and the index path in the header of a value."""
         return split_writer(value)[0]
 
-    def schema(self, writer: Writer) -> MessageType:
-        """Implement `Writers`."""
-        return self._decoder.schema(writer)
+    def writer_schema(self, schema_id: Writer) -> MessageType:
+        """Return the message type with a schema ID and an index path."""
+        return self._decoder.schema(schema_id)
 
     def type_of(self, schema: MessageType) -> DataType:
-        """Implement `Writers`."""
+        """Return the Spark type of a message type."""
         return spark_type(schema)
 
     def decode(self, value: bytes) -> dict[str, object]:
-        """Implement `Writers`."""
+        """Return the fields of a value by name."""
         return self._decoder.decode(value)

@@ -26,15 +26,15 @@ _DECODED = "__kbroker_decoded"
 _WIDER = {"byte": "long", "short": "long", "integer": "long", "float": "double"}
 
 
-class Writers(Protocol):
-    """Source of writer schemas and decoder of values; can be pickled."""
+class ValueDecoder(Protocol):
+    """Lookup of writer schemas and decoder of values; can be pickled."""
 
-    def writer(self, value: bytes) -> Hashable:
-        """Return the identity of a value's writer schema. Raises UndecodableError."""
+    def writer_schema_id(self, value: bytes) -> Hashable:
+        """Return the ID of the schema that wrote a value. Raises UndecodableError."""
         ...
 
-    def schema(self, writer: Any) -> Any:
-        """Return a writer schema.
+    def writer_schema(self, schema_id: Any) -> Any:
+        """Return the writer schema with an ID.
 
         Raises:
             UndecodableError: The schema is unknown.
@@ -47,16 +47,16 @@ class Writers(Protocol):
         ...
 
     def decode(self, value: bytes) -> dict[str, object]:
-        """Return the fields of a value. Raises as `schema` does."""
+        """Return the fields of a value. Raises as `writer_schema` does."""
         ...
 
 
 class SchemaValues:
     """Values that identify their writer schema."""
 
-    def __init__(self, schema: Struct, writers: Writers) -> None:
+    def __init__(self, schema: Struct, decoder: ValueDecoder) -> None:
         self.schema = schema
-        self._writers = writers
+        self._decoder = decoder
 
     def shaped(self, rows: DataFrame, *, may_grow: bool) -> DataFrame:
         """Implement `Values`."""
@@ -67,7 +67,7 @@ class SchemaValues:
         payload = spark_type(written)
         assert isinstance(payload, StructType)
         flags = [StructField(BAD, BooleanType()), StructField(NEW, BooleanType())]
-        read = partial(_decoded, _Reader(self._writers, self.schema), may_grow)
+        read = partial(_decoded, _Reader(self._decoder, self.schema), may_grow)
         decode = F.udf(
             lambda value: read(value), StructType([*payload.fields, *flags]), useArrow=False
         ).asNondeterministic()  # so that it runs once per row
@@ -82,10 +82,10 @@ class SchemaValues:
     def grow(self, values: list[bytes]) -> bool:
         """Implement `Values`."""
         before = self.schema
-        reader = _Reader(self._writers, before)
+        reader = _Reader(self._decoder, before)
         for value in values:
             try:
-                found = reader.fields_of(reader.writer(value))
+                found = reader.fields_of(reader.writer_schema_id(value))
             except UndecodableError:
                 continue
             self.schema = fields.with_fields(self.schema, found)
@@ -93,20 +93,20 @@ class SchemaValues:
 
     def rejection_reason(self, *, may_grow: bool) -> Callable[[bytes], str]:
         """Implement `Values`."""
-        return _Reader(self._writers, self.schema).rejection_reason
+        return _Reader(self._decoder, self.schema).rejection_reason
 
 
 class _Reader:
     """Converter of values to rows of the lake's schema; can be pickled."""
 
-    def __init__(self, writers: Writers, schema: Struct) -> None:
-        self._writers, self._schema = writers, schema
+    def __init__(self, decoder: ValueDecoder, schema: Struct) -> None:
+        self._decoder, self._schema = decoder, schema
         self._fields: dict[Hashable, Struct] = {}
         self._mismatches: dict[Hashable, str] = {}
 
-    def writer(self, value: bytes) -> Hashable:
-        """Return the identity of a value's writer schema. Raises UndecodableError."""
-        return self._writers.writer(value)
+    def writer_schema_id(self, value: bytes) -> Hashable:
+        """Return the ID of the schema that wrote a value. Raises UndecodableError."""
+        return self._decoder.writer_schema_id(value)
 
     def fields_of(self, writer: Hashable) -> Struct:
         """Return the fields of a writer schema.
@@ -116,9 +116,9 @@ class _Reader:
             SchemaError: The registry does not respond.
         """
         if writer not in self._fields:
-            schema = self._writers.schema(writer)
+            schema = self._decoder.writer_schema(writer)
             try:
-                self._fields[writer] = _fields(self._writers.type_of(schema))
+                self._fields[writer] = _fields(self._decoder.type_of(schema))
             except SchemaError as error:
                 raise UndecodableError(f"schema {writer}: {error}") from error
         return self._fields[writer]
@@ -137,14 +137,14 @@ class _Reader:
 
     def row(self, value: bytes) -> dict[str, object]:
         """Return a value's fields by column. Raises as `fields_of` does."""
-        decoded = self._writers.decode(value)
+        decoded = self._decoder.decode(value)
         columns = self._schema["fields"]
         return {field["name"]: decoded.get(fields.field_name(field)) for field in columns}
 
     def rejection_reason(self, value: bytes) -> str:
         """Return why a value cannot be read."""
         try:
-            writer = self.writer(value)
+            writer = self.writer_schema_id(value)
             self.row(value)
             why = self.mismatch(writer)
         except UndecodableError as error:
@@ -158,7 +158,7 @@ def _decoded(reader: _Reader, may_grow: bool, value: bytes | None) -> dict[str, 
         return {BAD: False, NEW: False}
     value = bytes(value)
     try:
-        writer = reader.writer(value)
+        writer = reader.writer_schema_id(value)
         new = reader.is_new(writer)
         bad = bool(reader.mismatch(writer)) or (new and not may_grow)
         row = {} if bad or new else reader.row(value)

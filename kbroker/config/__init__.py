@@ -23,7 +23,7 @@ from .group_values import (
 from .kafka_environment import KafkaEnvironment, read_kafka_environment
 from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
 from .sources import (
-    Layer,
+    ConfigLayer,
     parse_properties,
     parse_toml,
     property_text,
@@ -59,10 +59,10 @@ __all__ = [
     "ClientMetricsConfig",
     "ConfigEntry",
     "ConfigError",
+    "ConfigLayer",
     "Effect",
     "GroupConfig",
     "KafkaEnvironment",
-    "Layer",
     "Notice",
     "Operation",
     "Property",

@@ -17,7 +17,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
 
 
-class Layer(NamedTuple):
+class ConfigLayer(NamedTuple):
     """Settings from one place. ``origin`` names the place for users, ``source`` for clients."""
 
     origin: str

@@ -13,7 +13,7 @@ from .entry import ConfigEntry
 from .kafka_environment import with_listeners
 from .kafka_only import LISTENER_PREFIX, find_kafka_only
 from .property import ConfigError, Effect, Scope, Settings, Source, Value
-from .sources import Layer, read_environment, read_file, read_options
+from .sources import ConfigLayer, read_environment, read_file, read_options
 from .tables import (
     BROKER_PROPERTIES,
     PROPERTIES,
@@ -66,12 +66,12 @@ class BrokerConfig(BrokerSettings):
     )
 
     def __init__(
-        self, layers: Iterable[Layer] = (), *, nodes: int = 1, strict: bool = False
+        self, layers: Iterable[ConfigLayer] = (), *, nodes: int = 1, strict: bool = False
     ) -> None:
         ordered = sorted(
             map(_with_both_ids, layers), key=lambda each: _SOURCE_PRIORITY.index(each.source)
         )
-        self.layers: tuple[Layer, ...] = tuple(ordered)
+        self.layers: tuple[ConfigLayer, ...] = tuple(ordered)
         self.nodes = nodes
         self.strict = strict
         self._parsed: dict[str, Value] = {**_defaults(nodes), **_parsed(self.layers)}
@@ -106,14 +106,14 @@ class BrokerConfig(BrokerSettings):
             ConfigError: A source cannot be read, or a setting is invalid.
         """
         given = dict(options) if isinstance(options, Mapping) else read_options(options)
-        layers = [Layer("option", given)]
+        layers = [ConfigLayer("option", given)]
         if environ is not None:
-            layers.append(Layer("environment", read_environment(environ)))
+            layers.append(ConfigLayer("environment", read_environment(environ)))
         if file is not None:
-            layers.append(Layer(str(file), read_file(file)))
+            layers.append(ConfigLayer(str(file), read_file(file)))
         if kafka_values:
             values = with_listeners(dict(kafka_values), (each.values for each in layers))
-            layers.insert(-1 if file else len(layers), Layer(KAFKA_ORIGIN, values))
+            layers.insert(-1 if file else len(layers), ConfigLayer(KAFKA_ORIGIN, values))
         return cls(layers, nodes=nodes, strict=strict)
 
     def overlay(
@@ -129,7 +129,7 @@ class BrokerConfig(BrokerSettings):
         if source is not Source.STATIC_BROKER:
             _check_dynamic(values, source)
         kept = [each for each in self.layers if each.source is not source or _is_static(each)]
-        layers = [Layer(origin, dict(values), source), *kept]
+        layers = [ConfigLayer(origin, dict(values), source), *kept]
         return BrokerConfig(layers, nodes=self.nodes, strict=self.strict)
 
     def for_node(self, node_id: int, nodes: int, *, rack: str | None = None) -> BrokerConfig:
@@ -138,7 +138,7 @@ class BrokerConfig(BrokerSettings):
         If ``rack`` is None, the node gets the configured rack.
         """
         values = {"node.id": str(node_id)} | ({} if rack is None else {"broker.rack": rack})
-        own = Layer("node of this process", values)
+        own = ConfigLayer("node of this process", values)
         return BrokerConfig([own, *self.layers], nodes=nodes, strict=self.strict)
 
     def for_separate_processes(self) -> BrokerConfig:
@@ -147,7 +147,7 @@ class BrokerConfig(BrokerSettings):
         The default timeouts are Kafka's, because a separate process, its machine or the network may
         pause for longer than a node within this process.
         """
-        own = Layer("nodes in separate processes", _SEPARATE_PROCESS_DEFAULTS)
+        own = ConfigLayer("nodes in separate processes", _SEPARATE_PROCESS_DEFAULTS)
         return BrokerConfig([*self.layers, own], nodes=self.nodes, strict=self.strict)
 
     def __getitem__(self, name: str) -> Value:
@@ -362,11 +362,11 @@ def _limits_by_host(text: str) -> dict[str, int]:
     return {host.strip("[]"): int(count) for host, _, count in parts}
 
 
-def _is_static(layer: Layer) -> bool:
+def _is_static(layer: ConfigLayer) -> bool:
     return layer.source is Source.STATIC_BROKER
 
 
-def _with_both_ids(layer: Layer) -> Layer:
+def _with_both_ids(layer: ConfigLayer) -> ConfigLayer:
     """Set both ``node.id`` and ``broker.id`` if one is given: they are synonyms, as in Kafka."""
     given = [name for name in ("node.id", "broker.id") if name in layer.values]
     if len(given) != 1:
@@ -425,7 +425,7 @@ def _defaults(nodes: int) -> Mapping[str, Value]:
     )
 
 
-def _parsed(layers: tuple[Layer, ...]) -> dict[str, Value]:
+def _parsed(layers: tuple[ConfigLayer, ...]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     errors = []
     for layer in reversed(layers):

@@ -9,7 +9,7 @@ import pytest
 from kbroker.config import (
     BrokerConfig,
     ConfigError,
-    Layer,
+    ConfigLayer,
     Source,
     TopicConfig,
     describe_broker,
@@ -134,7 +134,7 @@ def test_kafkas_default_properties_cause_no_warnings() -> None:
     log.segment.bytes=1073741824
     log.retention.check.interval.ms=300000
     """
-    config = BrokerConfig([Layer("file", parse_properties(text))], strict=True)
+    config = BrokerConfig([ConfigLayer("file", parse_properties(text))], strict=True)
     assert [notice.level for notice in config.notices] == ["info"]
     assert config.listeners == ("PLAINTEXT://:9092",)
     assert config.advertised_listeners == ("PLAINTEXT://localhost:9092",)

@@ -42,7 +42,7 @@ from .tables import (
 )
 from .values import (
     BrokerConfig,
-    Notice,
+    ConfigNotice,
     TopicConfig,
     validate_topic_config,
     validate_topic_configs,
@@ -60,10 +60,10 @@ __all__ = [
     "ConfigEntry",
     "ConfigError",
     "ConfigLayer",
+    "ConfigNotice",
     "Effect",
     "GroupConfig",
     "KafkaEnvironment",
-    "Notice",
     "Operation",
     "Property",
     "Scope",

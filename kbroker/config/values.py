@@ -35,7 +35,7 @@ _SEPARATE_PROCESS_DEFAULTS = {
 }
 
 
-class Notice(NamedTuple):
+class ConfigNotice(NamedTuple):
     """A message to log about a valid configuration."""
 
     level: Literal["info", "warning"]
@@ -76,7 +76,7 @@ class BrokerConfig(BrokerSettings):
         self.strict = strict
         self._parsed: dict[str, Value] = {**_defaults(nodes), **_parsed(self.layers)}
         self._connections_max = _limits_by_host(self.max_connections_per_ip_overrides)
-        self.notices: tuple[Notice, ...] = _notices(self)
+        self.notices: tuple[ConfigNotice, ...] = _notices(self)
         # Entries of a topic without its own settings, cached by `describe_topic`.
         self.topic_defaults: tuple[ConfigEntry, ...] | None = None
         _check_combinations(self)
@@ -441,7 +441,7 @@ def _parsed(layers: tuple[ConfigLayer, ...]) -> dict[str, Value]:
     return values
 
 
-def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
+def _notices(config: BrokerConfig) -> tuple[ConfigNotice, ...]:
     """Return a warning for each problematic name, and one notice for all names without effect."""
     ignored, warnings = [], []
     for name in sorted({name for layer in config.layers for name in layer.values}):
@@ -454,14 +454,16 @@ def _notices(config: BrokerConfig) -> tuple[Notice, ...]:
                 warnings.append(f"{unknown_name(name, Scope.BROKER)} ({config.origin(name)})")
     if config.strict and warnings:
         raise ConfigError("\n".join(warnings))
-    notices = [Notice("warning", text) for text in warnings]
+    notices = [ConfigNotice("warning", text) for text in warnings]
     kafka_names = [
         name for each in config.layers if each.origin == KAFKA_ORIGIN for name in each.values
     ]
     if kafka_names:
-        notices.append(Notice("info", f"Settings from KAFKA_*: {', '.join(sorted(kafka_names))}"))
+        notices.append(
+            ConfigNotice("info", f"Settings from KAFKA_*: {', '.join(sorted(kafka_names))}")
+        )
     if ignored:
-        notices.append(Notice("info", f"Settings without effect: {', '.join(ignored)}"))
+        notices.append(ConfigNotice("info", f"Settings without effect: {', '.join(ignored)}"))
     return tuple(notices)
 
 

@@ -38,7 +38,7 @@ from .tables import (
     PROPERTIES,
     TOPIC_PROPERTIES,
     effect_of,
-    unknown_name,
+    unknown_name_error,
 )
 from .values import (
     BrokerConfig,
@@ -87,7 +87,7 @@ __all__ = [
     "read_file",
     "read_kafka_environment",
     "read_options",
-    "unknown_name",
+    "unknown_name_error",
     "validate_client_metrics",
     "validate_group_configs",
     "validate_topic_config",

@@ -41,7 +41,7 @@ def find_property(scope: Scope, name: str) -> Property[Value]:
     """
     found = PROPERTIES[scope].get(name)
     if found is None:
-        raise ConfigError(unknown_name(name, scope))
+        raise ConfigError(unknown_name_error(name, scope))
     return found
 
 
@@ -54,7 +54,7 @@ def effect_of(name: str) -> Effect | None:
     return None if other is None else other.effect
 
 
-def unknown_name(name: str, scope: Scope) -> str:
+def unknown_name_error(name: str, scope: Scope) -> str:
     """Return the error message for a name that is in no table."""
     known = [*PROPERTIES[scope], *(KAFKA_ONLY if scope is Scope.BROKER else ())]
     return f"Unknown {scope} config name: {name}{did_you_mean(name, known)}"

@@ -19,7 +19,7 @@ from .tables import (
     PROPERTIES,
     effect_of,
     find_property,
-    unknown_name,
+    unknown_name_error,
 )
 from .topic_table import TopicSettings
 
@@ -391,7 +391,9 @@ def _check_dynamic(names: Iterable[str], source: Source) -> None:
     Settings that only Kafka has are accepted as Kafka accepts them.
     """
     known = {name: BROKER_PROPERTIES.get(name) or find_kafka_only(name) for name in sorted(names)}
-    unknown = [unknown_name(name, Scope.BROKER) for name, each in known.items() if each is None]
+    unknown = [
+        unknown_name_error(name, Scope.BROKER) for name, each in known.items() if each is None
+    ]
     if unknown:
         raise ConfigError("\n".join(unknown))
     _reject_if_any(
@@ -451,7 +453,7 @@ def _notices(config: BrokerConfig) -> tuple[ConfigNotice, ...]:
             case Effect.LATER if not config.is_default(name):
                 warnings.append(f"{name} has no effect yet ({config.origin(name)})")
             case None:
-                warnings.append(f"{unknown_name(name, Scope.BROKER)} ({config.origin(name)})")
+                warnings.append(f"{unknown_name_error(name, Scope.BROKER)} ({config.origin(name)})")
     if config.strict and warnings:
         raise ConfigError("\n".join(warnings))
     notices = [ConfigNotice("warning", text) for text in warnings]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from kbroker.client.topics import Partition
-from kbroker.config import ConfigError, Scope, effect_of, property_text, unknown_name
+from kbroker.config import ConfigError, Scope, effect_of, property_text, unknown_name_error
 
 Text = TypeVar("Text", bound=str)
 
@@ -89,7 +89,7 @@ def broker_properties(given: Config) -> dict[str, str]:
         ConfigError: A name is a property of neither Kafka nor kbroker, or a value has no string
             form.
     """
-    unknown = [unknown_name(name, Scope.BROKER) for name in given if effect_of(name) is None]
+    unknown = [unknown_name_error(name, Scope.BROKER) for name in given if effect_of(name) is None]
     if unknown:
         raise ConfigError("\n".join(unknown))
     return properties(given)

@@ -1,7 +1,7 @@
-"""The table of all settings, and the settings of nodes and topics that are validated with it.
+"""Table of all settings, and the values that nodes, topics and groups have for them.
 
 Validation, the command line, DescribeConfigs and ``docs/reference/configuration.md`` (written by
-``python -m kbroker.config``) all use this table.
+``python -m kbroker.config``) all use the table.
 """
 
 from .alter import Change, Operation, apply_changes

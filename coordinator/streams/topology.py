@@ -13,8 +13,9 @@ from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 Request = StreamsGroupHeartbeatRequest
 Value = StreamsGroupTopologyValue
 
-# Maximum number of topics, internal topic configs and copartition indexes of a topology.
-ROWS_MAX = 2_000
+# Maximum number of entries of a topology: subtopologies, topics, configs of internal topics,
+# copartition groups and their topic indexes.
+TOPOLOGY_ENTRIES_MAX = 2_000
 
 
 class StreamsTopology:
@@ -106,8 +107,10 @@ def check_topology(sent: Request.Topology) -> None:
     Raises:
         KafkaError: The topology is invalid.
     """
-    if sum(map(_count_rows, sent.subtopologies)) > ROWS_MAX:
-        _invalid(f"A topology may have at most {ROWS_MAX} topics, configs and copartition indexes.")
+    if sum(map(_count_entries, sent.subtopologies)) > TOPOLOGY_ENTRIES_MAX:
+        _invalid(
+            f"A topology may have at most {TOPOLOGY_ENTRIES_MAX} topics, configs and copartition indexes."
+        )
     if sent.epoch < 0:
         _invalid("Topology epoch must be non-negative.")
     if len({each.subtopology_id for each in sent.subtopologies}) < len(sent.subtopologies):
@@ -131,7 +134,7 @@ def check_topology(sent: Request.Topology) -> None:
                     )
 
 
-def _count_rows(sent: Request.Subtopology) -> int:
+def _count_entries(sent: Request.Subtopology) -> int:
     internal = (*sent.state_changelog_topics, *sent.repartition_source_topics)
     copartitioned = sum(
         1 + len(each.source_topics) + len(each.repartition_source_topics)

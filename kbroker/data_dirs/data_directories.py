@@ -195,7 +195,7 @@ class DataDirectories:
         """Raise StorageError if the directories contain metadata, which must be in etcd only."""
         if existing := self._journals() or [f"{self.paths[0]}/node-{each}" for each in self.known]:
             raise StorageError(
-                f"{existing[0]} belongs to a cluster with its metadata in its own directory; start it without "
+                f"{existing[0]} belongs to a cluster with metadata in its data directory, not in etcd; start it without "
                 "--cluster, or migrate it with `kbroker cluster migrate-metadata --to`"
             )
 

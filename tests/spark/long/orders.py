@@ -1,4 +1,4 @@
-"""Input of the soak test: an idempotent producer writes orders while brokers and jobs are killed."""
+"""Input of the soak test: a producer writes orders while the broker and the jobs are killed."""
 
 from __future__ import annotations
 

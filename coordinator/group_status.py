@@ -75,7 +75,8 @@ def describe_share_group_status(group: ShareGroup) -> str:
         if not each.is_reconciled_to(group.assignment_epoch)
     ]
     if late:
-        text += f"; {some_of(_members(late))} will receive it with the next heartbeat"
+        text += f"; {some_of(_members(late))} will receive the target assignment"
+        text += " with the next heartbeat"
     for status, topics in (
         ("waits for share coordinators to initialize", group.shared.initializing),
         ("has share state for", group.shared.initialized),

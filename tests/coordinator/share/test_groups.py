@@ -199,6 +199,6 @@ def test_status_describes_initialization_and_reconciliation() -> None:
     h.share_beat("b", 0)
     status = h.coordinator.describe_status("g", h.now)
     assert status == (
-        "group g is Stable in epoch 3: it has member a, member b; member a will receive it with the "
-        "next heartbeat; has share state for 4 partitions of orders"
+        "group g is Stable in epoch 3: it has member a, member b; member a will receive the target "
+        "assignment with the next heartbeat; has share state for 4 partitions of orders"
     )

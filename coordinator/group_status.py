@@ -26,47 +26,47 @@ def describe_classic_group_status(
         producers: IDs of the producers whose open transactions contain offsets of the group.
         now: Current time.
     """
-    return _with_offsets(_describe_classic_state(group, timers, now), producers)
+    return _append_pending_offsets(_describe_classic_state(group, timers, now), producers)
 
 
 def describe_consumer_group_status(group: ConsumerGroup, producers: Sequence[int]) -> str:
     """Describe the state of a consumer group (KIP-848) in one sentence."""
     text = f"group {group.id} is {group.state} in epoch {group.epoch}"
     if group.members:
-        text += f": it has {some_of(_members(group.members))}"
+        text += f": it has {some_of(_member_labels(group.members))}"
     if group.state is ConsumerGroupState.ASSIGNING:
         text += f"; its target assignment has epoch {group.assignment_epoch}"
     elif group.unreconciled:
-        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to reconcile"
+        text += f"; waits for {some_of(_member_labels(sorted(group.unreconciled)))} to reconcile"
     slow = [each.id for each in group.members.values() if each.revoking]
     if slow:
-        text += f"; {some_of(_members(slow))} must revoke partitions"
-    return _with_offsets(text, producers)
+        text += f"; {some_of(_member_labels(slow))} must revoke partitions"
+    return _append_pending_offsets(text, producers)
 
 
 def describe_streams_group_status(group: StreamsGroup, producers: Sequence[int]) -> str:
     """Describe the state of a streams group (KIP-1071) in one sentence."""
     text = f"group {group.id} is {group.state} in epoch {group.epoch}"
     if group.members:
-        text += f": it has {some_of(_members(group.members))}"
+        text += f": it has {some_of(_member_labels(group.members))}"
     problem = None if group.configured is None else group.configured.problem
     if group.state is StreamsGroupState.NOT_READY and problem is not None:
         text += f"; {problem.detail}"
     elif group.state is StreamsGroupState.ASSIGNING:
         text += f"; its target assignment has epoch {group.assignment_epoch}"
     elif group.unreconciled:
-        text += f"; waits for {some_of(_members(sorted(group.unreconciled)))} to reconcile"
+        text += f"; waits for {some_of(_member_labels(sorted(group.unreconciled)))} to reconcile"
     slow = [each.id for each in group.members.values() if not each.revoking.is_empty]
     if slow:
-        text += f"; {some_of(_members(slow))} must revoke tasks"
-    return _with_offsets(text, producers)
+        text += f"; {some_of(_member_labels(slow))} must revoke tasks"
+    return _append_pending_offsets(text, producers)
 
 
 def describe_share_group_status(group: ShareGroup) -> str:
     """Describe the state of a share group (KIP-932) in one sentence."""
     text = f"group {group.id} is {group.state} in epoch {group.epoch}"
     if group.members:
-        text += f": it has {some_of(_members(group.members))}"
+        text += f": it has {some_of(_member_labels(group.members))}"
     if group.epoch > group.assignment_epoch:
         text += f"; its target assignment has epoch {group.assignment_epoch}"
     late = [
@@ -75,7 +75,7 @@ def describe_share_group_status(group: ShareGroup) -> str:
         if not each.is_reconciled_to(group.assignment_epoch)
     ]
     if late:
-        text += f"; {some_of(_members(late))} will receive the target assignment"
+        text += f"; {some_of(_member_labels(late))} will receive the target assignment"
         text += " with the next heartbeat"
     for status, topics in (
         ("waits for share coordinators to initialize", group.shared.initializing),
@@ -102,10 +102,14 @@ def pending_share_group_work(group: ShareGroup) -> str | None:
         for each in group.members.values()
         if not each.is_reconciled_to(group.assignment_epoch)
     ]
-    return f"{some_of(_members(late))} have not received their target assignments" if late else None
+    return (
+        f"{some_of(_member_labels(late))} have not received their target assignments"
+        if late
+        else None
+    )
 
 
-def _with_offsets(sentence: str, producers: Sequence[int]) -> str:
+def _append_pending_offsets(sentence: str, producers: Sequence[int]) -> str:
     if producers:
         ids = some_of([f"producer {producer_id}" for producer_id in producers])
         sentence += f"; offsets are pending in open transactions of {ids}"
@@ -121,7 +125,7 @@ def _describe_classic_state(
         waits = f"rebalance {group.generation + 1} waits for {_describe_missing_members(group)}"
         waits += _time_left(timers.deadline((JOIN, group.id, "")), now)
     elif group.state is STABLE:
-        waits = f"generation {group.generation} has {some_of(_members(group.members))}"
+        waits = f"generation {group.generation} has {some_of(_member_labels(group.members))}"
         if group.unsynced:
             waits += f"; waits for {some_of(sorted(group.unsynced))} to fetch the assignment"
     else:
@@ -134,13 +138,13 @@ def _describe_missing_members(group: ClassicGroup) -> str:
     if group.is_initial:
         return "more members (group.initial.rebalance.delay.ms)"
     absent = [member.id for member in group.members.values() if member.pending_join is None]
-    missing = [f"{some_of(_members(absent))} to rejoin"] if absent else []
+    missing = [f"{some_of(_member_labels(absent))} to rejoin"] if absent else []
     if group.pending:
-        missing.append(f"{some_of(_members(sorted(group.pending)))} to join")
+        missing.append(f"{some_of(_member_labels(sorted(group.pending)))} to join")
     return " and ".join(missing)
 
 
-def _members(ids: Iterable[str]) -> list[str]:
+def _member_labels(ids: Iterable[str]) -> list[str]:
     return [f"member {member_id}" for member_id in ids]
 
 

@@ -31,7 +31,7 @@ def parse_error(name: str | int) -> ErrorCode:
     """
     code = ErrorCode(name) if isinstance(name, int) else _error_by_name(name.upper())
     if code is ErrorCode.NONE:
-        raise ValueError("NONE is not an error; leave out error to only count requests")
+        raise ValueError("NONE is not an error; to only count requests, omit the argument `error`")
     return code
 
 

@@ -10,7 +10,7 @@ from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
 from .any_fault import AnyFault, Waited
-from .names import api_key, format_versions, is_after, parse_error
+from .names import api_key, format_versions, is_applied_after_handling, parse_error
 from .registry_fault import RegistryFault, new_call_rule
 from .rules import CRITERIA, Faults, Hook, Rule, Target, criteria_of, field_names
 from .schedule import AnyRule, Effect
@@ -330,7 +330,7 @@ def new_rule(
     )
     check_versions(target)
     check_target(target)
-    rule = Rule(target, after=is_after(at), top_level=top_level, when=when)
+    rule = Rule(target, after=is_applied_after_handling(at), top_level=top_level, when=when)
     if error is not None:
         rule.effect, rule.code = Effect.ERROR, parse_error(error)
         check_effect(rule)

@@ -49,8 +49,8 @@ def suggest_similar(name: str, known: list[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def is_after(at: str) -> bool:
-    """Return True if a fault is injected after the request is handled.
+def is_applied_after_handling(at: str) -> bool:
+    """Return True if a fault is applied after the request is handled, False if before.
 
     Raises:
         ValueError: `at` is neither "before" nor "after".

@@ -12,7 +12,7 @@ from kbroker.web.guard import END_CONNECTION, App, Message, Receive, Send
 
 from .any_fault import AnyFault, Waited
 from .arguments import parse_choice
-from .names import is_after
+from .names import is_applied_after_handling
 from .registry_calls import CallRule, CallTarget, parse_call
 from .rules import Faults
 from .schedule import Effect
@@ -43,7 +43,7 @@ def new_call_rule(
     methods = frozenset(parse_choice("method", each, METHODS) for each in names)
     if path is not None and not path.startswith(("/", "*")):
         raise ValueError(f"invalid path {path!r}: a path begins with / or *, as in /subjects/*")
-    rule = CallRule(CallTarget(methods, path, subject), after=is_after(at))
+    rule = CallRule(CallTarget(methods, path, subject), after=is_applied_after_handling(at))
     if error is not None:
         rule.effect, rule.code = Effect.ERROR, _checked_error(error)
     return rule

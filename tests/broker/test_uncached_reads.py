@@ -45,7 +45,8 @@ from ..wire import (
 
 FIRST_MS = 1_000_000
 VALUE_BYTES = 3000
-# Numbers of batches and of records per batch, below and above the limit of joined reads.
+# Number of batches, and of records per batch. A small batch has about 3 KB, a large one 90 KB: the
+# server sends ranges of up to 64 KiB from a buffer (`JOIN_BYTES`), and larger ones from the file.
 BATCHES = {"small": (400, 1), "large": (40, 30)}
 SEGMENT_BYTES = 1 << 20
 
@@ -56,7 +57,7 @@ def value(number: int) -> bytes:
 
 
 async def fill(wire: Wire, kind: str) -> tuple[Topic, list[bytes]]:
-    """Create a topic with several segments. Return its values; timestamps increase by 1 ms."""
+    """Create a topic with several segments and timestamps 1 ms apart. Return it and its values."""
     topic = await create_topic(wire, "t", configs={"segment.bytes": str(SEGMENT_BYTES)})
     count, size = BATCHES[kind]
     values = [value(number) for number in range(count * size)]
@@ -193,6 +194,7 @@ async def test_coordinator_load_does_not_block_event_loop(
         disk = ColdDisk(monkeypatch, directory)
         groups = broker.node.groups
         ((index, _),) = groups._shards.items()
+        # Unload the group coordinator shard, and load it again.
         del groups._shards[index]
         groups._begin_if_led(broker.node.cluster.topics[OFFSETS_TOPIC], index)
         await until(lambda: index in groups._shards)
@@ -256,6 +258,7 @@ async def test_read_waits_if_pages_are_evicted_at_once(
         def fail_to_read(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
             raise BlockingIOError
 
+        # Any flag: it enables non-blocking reads on systems that lack RWF_NOWAIT.
         monkeypatch.setattr(cached, "_NO_WAIT", 1)
         monkeypatch.setattr(os, "preadv", fail_to_read, raising=False)
         for offset in (0, len(values) // 2):
@@ -263,18 +266,19 @@ async def test_read_waits_if_pages_are_evicted_at_once(
             assert values[offset] in values_of(row)
 
 
-async def test_read_runs_at_once_if_system_cannot_tell_cached_pages(
+async def test_read_succeeds_if_system_does_not_report_cached_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "data"
     async with started(directory) as broker, connected(broker.endpoint) as wire:
         topic, values = await fill(wire, "large")
 
-        def unknown(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+        def report_unsupported(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
             raise OSError(errno.EOPNOTSUPP, "not on this file system")
 
+        # Any flag: it enables non-blocking reads on systems that lack RWF_NOWAIT.
         monkeypatch.setattr(cached, "_NO_WAIT", 1)
-        monkeypatch.setattr(os, "preadv", unknown, raising=False)
+        monkeypatch.setattr(os, "preadv", report_unsupported, raising=False)
         assert await read_all(wire, topic, len(values)) == values
 
 
@@ -289,11 +293,11 @@ async def test_cold_read_closes_its_files(tmp_path: Path, monkeypatch: pytest.Mo
             for read in (fetch_from_the_beginning, fetch_single_offsets, list_offsets_by_timestamp):
                 await read(broker, wire, topic, values)
             active = broker.node.partitions.named_replica("t", 0).log.segments[-1].log_path
-            opened = open_files()
+            open_paths = open_files()
         finally:
             gc.enable()
     assert disk.loads > 0
-    assert {each for each in opened if "/t-0/" in each} <= {active}
+    assert {each for each in open_paths if "/t-0/" in each} <= {active}
 
 
 def open_files() -> list[str]:
@@ -307,7 +311,7 @@ async def test_fetch_of_few_old_records_does_not_probe_the_page_cache(
     reads = []
     preadv = os.preadv
 
-    def counted(fd: int, *args: Any) -> int:
+    def count_read(fd: int, *args: Any) -> int:
         reads.append(args)
         return preadv(fd, *args)
 
@@ -316,7 +320,7 @@ async def test_fetch_of_few_old_records_does_not_probe_the_page_cache(
         for size in (10, 8000):
             await produce(wire, topic, batch([bytes(size)]))
         await fetch(wire, topic, partition_max_bytes=1)
-        monkeypatch.setattr(os, "preadv", counted)
+        monkeypatch.setattr(os, "preadv", count_read)
         row = await fetch(wire, topic, partition_max_bytes=1)
     assert values_of(row) == [bytes(10)]
     assert len(reads) == 3

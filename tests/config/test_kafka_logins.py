@@ -211,6 +211,6 @@ def test_server_warns_of_listener_without_users() -> None:
     arguments = [word for option in options for word in ("-o", option)]
     with serving("--memory", *arguments) as process:
         assert process.stderr is not None
-        warning = next(line for line in process.stderr if "log in" in line)
+        warning = next(line for line in process.stderr if "no users" in line)
     assert "clients cannot authenticate at SASL_PLAINTEXT://localhost:" in warning
     assert "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config" in warning

@@ -20,6 +20,8 @@ PATCHES = Path(__file__).parent
 HEADER = re.compile(r"(?P<name>\S+): (?P<breaks>.+)\nCaught by: (?P<harness>\S+)\n")
 # The simulator's message for a cluster that lost nothing but did not recover in time.
 SLOW_RECOVERY = re.compile(r"did not recover within")
+# Errors of a patch that uses old names of the code: its bug was not planted.
+STALE_CODE = re.compile(r"(Attribute|Name|Import|Syntax|Indentation)Error: ")
 SIMULATION = "simulation"
 # Number of seeds, more than can run within the time limit.
 MANY_SEEDS = 1_000_000
@@ -67,6 +69,8 @@ class Mutant:
             if applied.returncode:
                 raise InvalidMutant(f"{self.path} cannot be applied: {applied.stderr}")
             for failed in failures(self.harness, broken, time.monotonic() + seconds):
+                if STALE_CODE.match(failed.reason):
+                    raise InvalidMutant(f"{self.path} does not fit the code: {failed}")
                 if not also_fails(unchanged, failed.arguments):
                     return str(failed)
         return None

@@ -53,6 +53,14 @@ def test_bug_is_detected_and_harmless_change_is_not(tmp_path: Path) -> None:
     assert Mutant.read(harmless).killed_by(seconds=60) is None
 
 
+def test_patch_with_unknown_name_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a patch would fail the harness without planting its bug."""
+    stale = Failure(("-c", "pass"), "AttributeError: 'Partitions' object has no attribute 'clock'")
+    monkeypatch.setattr(mutant, "failures", lambda *_: iter([stale]))
+    with pytest.raises(InvalidMutant, match=r"does not fit the code: .* no attribute 'clock'"):
+        MUTANTS[0].killed_by(seconds=60)
+
+
 @pytest.mark.long
 def test_failure_without_the_bug_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     always = Failure(("-c", "raise SystemExit(1)"), "always")

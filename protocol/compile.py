@@ -810,7 +810,7 @@ def _reject(name: str, n: int) -> None:
 
 def _reject_count(name: str, n: int, left: int) -> None:
     if left < 0:
-        raise TooManyElementsError(f"{name}: {n} more elements exceed the limit of the message")
+        raise TooManyElementsError(f"{name}: {n} elements exceed the limit")
     raise DecodeError(f"{name}: {n} elements are more than the frame can hold")
 
 

@@ -45,7 +45,7 @@ RECEIVE_BYTES = 256 * 1024
 # Seconds without work after which the tasks of a connection end.
 IDLE_SECONDS = 2.0
 # Follows the message about a request with too many array elements.
-_ELEMENT_LIMIT_HINT = " that one request may have (request.max.elements)"
+_ELEMENT_LIMIT_HINT = " of one request (request.max.elements)"
 
 # Creates the interceptor of a connection, for fault injection.
 Intercept: TypeAlias = Callable[[Node, Requests, Replies], Interceptor]

@@ -208,7 +208,7 @@ class Server:
 
     def retention_starts(self) -> dict[int, int]:
         """Return the log starts of the trimmed partitions that the current process logged."""
-        pattern = rf"{TRIMMED}-(\d+): retention moved the start to (\d+)"
+        pattern = rf"{TRIMMED}-(\d+): retention moved the log start to (\d+)"
         found = re.findall(pattern, self.log_path.read_text())
         return {int(partition): int(start) for partition, start in found}
 

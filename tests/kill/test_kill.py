@@ -6,6 +6,7 @@ without a request in flight at the kill, does not count and is repeated.
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import random
@@ -22,6 +23,7 @@ import trio
 from kbroker.protocol.records import iter_headers
 from kbroker.storage.naming import LOG, file_name
 
+from .. import waiting
 from ..loop_latency import slowness
 from .history import Checker, Event, Killed, Place
 from .load import PLACES, Load, read_back
@@ -31,19 +33,12 @@ pytestmark = pytest.mark.slow
 
 PHASES = ("roll", "retention", "rebalance", "recovery")
 ACKS_MIN = 1000
-# Time after which a condition counts as never met; a loaded machine takes long for a round.
-WAIT_SECONDS_MAX = 300
 RESTART_SECONDS_MAX = 1.0
 ROUNDS_THAT_MEASURE = 100
 MISSES_PER_ROUND_MAX = 3
 
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait until `condition()` is true, checking every ms."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS_MAX} s"
-        time.sleep(0.001)
+# Phases are short: check for them every ms.
+wait_until = functools.partial(waiting.wait_until, pause=0.001)
 
 
 class Run:

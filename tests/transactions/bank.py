@@ -23,6 +23,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
 
+from ..waiting import WAIT_SECONDS, wait_until
 from ..wire import connected
 from .client import BRIEF, BRIEF_TIMEOUT_MS, FATAL, PARTITIONS, SESSION_TIMEOUT_MS, Reader
 from .history import BROKER, Event, Operation, Phase, Recorder, from_json, load
@@ -48,8 +49,6 @@ CLIENTS = (
     "reader-0",
 )
 COMMITS_PER_ROUND = 20
-# Seconds within which all clients must make progress after a fault.
-WAIT_SECONDS = 60.0
 # Probability that the broker is killed a second time soon after its restart.
 KILLED_TWICE = 0.3
 # Probability that a client is paused after all its records are acknowledged, before it commits.
@@ -69,16 +68,6 @@ class Server(Protocol):
 
     def start(self) -> object: ...
     def kill(self) -> None: ...
-
-
-def wait_until(
-    condition: Callable[[], object], description: str, seconds: float = WAIT_SECONDS
-) -> None:
-    """Wait until `condition()` is true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
-        time.sleep(0.005)
 
 
 class Child:

@@ -132,18 +132,15 @@ class ClassicGroups:
         the last members are rejected.
         """
         limit = self._settings.group_size_max
-        known = group.members.get(join_request.member_id) or group.static_member(
+        member = group.members.get(join_request.member_id) or group.static_member(
             join_request.instance_id
         )
-        had = 0 if known is None else metadata_size(known.protocols)
+        had = 0 if member is None else metadata_size(member.protocols)
         size = group.metadata_bytes - had + metadata_size(join_request.protocols)
         if size > self._settings.group_metadata_bytes_max:
             return False
         if group.state is EMPTY:
             return True
-        member = group.members.get(join_request.member_id) or group.static_member(
-            join_request.instance_id
-        )
         if group.state is PREPARING:
             return group.joined < limit or (member is not None and member.pending_join is not None)
         return member is not None or len(group.members) < limit

@@ -27,6 +27,7 @@ from ..common.records import group_tombstone
 from ..common.result import ClientInfo, Event, Now, Pieces, R, Result, append_error
 from ..common.sessions import MemberSessions
 from ..common.settings import StreamsGroupSettings
+from ..common.target_assignments import is_within_interval
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
@@ -51,7 +52,6 @@ from .target_assignments import (
     SHUTDOWN_APPLICATION,
     StreamsStep,
     StreamsTargetAssignments,
-    is_within_assignment_interval,
 )
 from .topics import ConfiguredInternalTopic, ConfiguredTopology
 from .topology import check_topology
@@ -339,7 +339,8 @@ class StreamsGroups:
             return result
         if kind == INITIAL_DELAY:
             waits = group.epoch > group.assignment_epoch
-            if waits and not is_within_assignment_interval(group, now, self._settings(group_id)):
+            interval_ms = self._settings(group_id).assignment_interval_ms
+            if waits and not is_within_interval(group.assigned_at_ms, interval_ms, now):
                 result.work = self._target_assignments.compute_in_background(group_id, now)
             return result
         member = group.members.get(member_id)
@@ -387,16 +388,14 @@ def _check_request(request: Request) -> None:
         if value is not None and not value.strip():
             _invalid(f"{name} can't be empty.")
     epoch = request.member_epoch
-    without_epochs = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    task_lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if epoch == JOIN_GROUP_MEMBER_EPOCH:
         _check_join(request)
     elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid("InstanceId can't be null.")
     elif epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
-    if any(each is None for each in without_epochs) and any(
-        each is not None for each in without_epochs
-    ):
+    if any(each is None for each in task_lists) and any(each is not None for each in task_lists):
         _invalid("If one task-type is non-null, all must be non-null.")
     if epoch != JOIN_GROUP_MEMBER_EPOCH and request.topology is not None:
         _invalid("Topology can only be provided when (re-)joining.")
@@ -445,10 +444,10 @@ def _check_lengths(request: Request) -> None:
         )
     if len(tags) > TAGS_MAX or len({tag.key for tag in tags}) < len(tags):
         _invalid(f"A member may have at most {TAGS_MAX} client tags with distinct keys.")
-    for without_epochs in (request.active_tasks, request.standby_tasks):
-        if sum(1 + len(row.partitions) for row in without_epochs or ()) > TASKS_OWNED_MAX:
+    for rows in (request.active_tasks, request.standby_tasks):
+        if sum(1 + len(row.partitions) for row in rows or ()) > TASKS_OWNED_MAX:
             _invalid(f"A member may own at most {TASKS_OWNED_MAX} tasks; start more members.")
-        if len({row.subtopology_id for row in without_epochs or ()}) < len(without_epochs or ()):
+        if len({row.subtopology_id for row in rows or ()}) < len(rows or ()):
             _invalid("Subtopology IDs must be unique.")
 
 
@@ -578,13 +577,13 @@ def _must_resend_tasks(
 
 def _reported_tasks(request: Request) -> TasksTuple | None:
     """Return the tasks that the member reports as owned, or None if it reports nothing."""
-    without_epochs = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
-    if any(each is None for each in without_epochs):
+    task_lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if any(each is None for each in task_lists):
         return None
     return TasksTuple(
         *(
             freeze_tasks((row.subtopology_id, row.partitions) for row in rows or ())
-            for rows in without_epochs
+            for rows in task_lists
         )
     )
 

@@ -24,6 +24,7 @@ from ..common.target_assignments import (
     MEMBERS_AT_ONCE,
     RECORDS_AT_ONCE,
     SYNCHRONOUS_WORK_MAX,
+    is_within_interval,
     run_to_end,
 )
 from ..common.timers import Timers
@@ -212,7 +213,7 @@ class StreamsTargetAssignments:
             return group.assignment_epoch, NO_TARGET
         if step.epoch <= group.assignment_epoch or group.is_assigning:
             return group.assignment_epoch, known
-        if is_within_assignment_interval(group, now, settings):
+        if is_within_interval(group.assigned_at_ms, settings.assignment_interval_ms, now):
             step.add_status(
                 ASSIGNMENT_DELAYED,
                 "Assignment delayed due to the configured assignment interval.",
@@ -257,14 +258,6 @@ class StreamsTargetAssignments:
         result.records.append(assignment_record(group_id, epoch, now.log_ms))
         result.on_failure = _cancel_on_failure(group)
         yield result
-
-
-def is_within_assignment_interval(
-    group: StreamsGroup, now: Now, settings: StreamsGroupSettings
-) -> bool:
-    """Return True if the assignment interval has not passed yet."""
-    wait_ms = group.assigned_at_ms + settings.assignment_interval_ms - now.log_ms
-    return bool(group.assigned_at_ms) and 0 < wait_ms <= settings.assignment_interval_ms
 
 
 def _work_size(configured: ConfiguredTopology, members: int) -> int:

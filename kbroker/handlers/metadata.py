@@ -312,15 +312,17 @@ def cluster_operations(ctx: Context) -> int:
     return ctx.operations(CLUSTER) if ctx.allows(AclOperation.DESCRIBE, CLUSTER) else 0
 
 
-def _brokers(ctx: Context) -> Iterator[tuple[Registration, Endpoint]]:
-    """Yield the brokers of a response with their addresses; there is always at least one.
+def _brokers(ctx: Context) -> list[tuple[Registration, Endpoint]]:
+    """Return the brokers of a response with their addresses: this one if no broker is ready.
 
-    librdkafka drops all its brokers when a response contains none, and never connects again.
+    librdkafka drops all its brokers when a response contains none, and never connects again. The
+    list is empty only on a listener that is not advertised, as in Kafka.
     """
     found = list(ctx.brokers())
-    if not found and ctx.peer.listener in ctx.node.membership.registration.listeners:
-        found.append((ctx.node.membership.registration, ctx.endpoint()))
-    yield from found
+    if found:
+        return found
+    own = ctx.node.membership.registration
+    return [(own, ctx.endpoint())] if ctx.peer.listener in own.listeners else []
 
 
 def _is_by_id(row: MetadataRequest.Topic) -> bool:

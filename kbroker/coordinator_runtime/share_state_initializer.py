@@ -104,11 +104,11 @@ class ShareStateInitializer:
             }
             answers = await self._persister.initialize(rows)
             initialized, not_initialized = _by_outcome(answers, failed)
-            for partitions, well in ((initialized, True), (not_initialized, False)):
+            for partitions, succeeded in ((initialized, True), (not_initialized, False)):
                 if partitions and self._groups.serves(shard):
                     coordinator = shard.coordinator
                     result = coordinator.share_states.record_outcome(
-                        states.group_id, partitions, succeeded=well
+                        states.group_id, partitions, succeeded=succeeded
                     )
                     self._groups.run(shard, result)
         for share, error in islice(failed.items(), 1):

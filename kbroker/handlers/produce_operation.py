@@ -196,7 +196,7 @@ class ProduceOperation:
         )
 
     def append_all(self) -> Answer | Later[Answer]:
-        """Append all batches in order, up to the first one that needs offloaded work.
+        """Append all batches in order, up to the first batch that needs offloaded work.
 
         If there is such a batch, return a coroutine that appends it and the remaining batches.
         """

@@ -178,13 +178,13 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
     ):
         stays = await must_put(other, "stays", 0)
         created_at = await must_put(other, "gone", 0)
-        anew = await must_put(other, "anew", 0)
+        first_created_at = await must_put(other, "recreated", 0)
         await must_put(store, "changed", 0)
         copy = await Copy(store).open()
         await network.cut()
         await must_put(other, "gone", None, created_at)
-        await must_put(other, "anew", None, anew)
-        recreated_at = await must_put(other, "anew", 1)
+        await must_put(other, "recreated", None, first_created_at)
+        recreated_at = await must_put(other, "recreated", 1)
         changed = (await other.range("changed")).entries["changed"].revision
         for number in range(1, 21):
             changed = await must_put(other, "changed", number, changed)
@@ -192,9 +192,12 @@ async def test_client_catches_up_after_compaction(etcd: Etcd) -> None:
         network.heal()
         await copy.wait_for_revision(changed)
         first, second = copy.changes
-        assert first.entries == {"gone": None, "anew": None}
-        assert second.entries == {"anew": ({"n": 1}, recreated_at), "changed": ({"n": 20}, changed)}
-        assert copy.entries.keys() == {"stays", "anew", "changed"}
+        assert first.entries == {"gone": None, "recreated": None}
+        assert second.entries == {
+            "recreated": ({"n": 1}, recreated_at),
+            "changed": ({"n": 20}, changed),
+        }
+        assert copy.entries.keys() == {"stays", "recreated", "changed"}
         assert copy.entries["stays"].revision == stays
         await must_put(store, "after", 1)
         assert "after" in copy.entries

@@ -1,6 +1,6 @@
 """Broker settings: one class for each subject, one attribute for each setting.
 
-The table has the settings of Apache Kafka 4.3 that kbroker applies or plans to apply, Kafka
+The table has the settings of Apache Kafka 4.4 that kbroker applies or plans to apply, Kafka
 settings that appear in most configuration files, and kbroker's own settings. Kafka's other settings
 are listed in `kafka_only`.
 """
@@ -31,6 +31,8 @@ T = TypeVar("T", bound=Value)
 
 _FOREVER = str(2**63 - 1)
 _UNLIMITED = str(2**31 - 1)
+# Largest array of a Java virtual machine in bytes, and so the largest record of Kafka.
+RECORD_BYTES_MAX = 2**31 - 9
 _LIMITED_HOST = r"[^,\s][^,]*:\d{1,10}"
 _LISTENER_EXAMPLE = "PLAINTEXT://localhost:9092"
 
@@ -378,11 +380,12 @@ class LogSettings(Settings):
     max_decompressed_message_bytes = Property(
         "max.decompressed.message.bytes",
         INT,
-        "2147483639",
+        str(RECORD_BYTES_MAX),
         "Maximum size of one record of a compressed batch after decompression, for topics without "
         "their own value.",
         unit="bytes",
         minimum=1,
+        maximum=RECORD_BYTES_MAX,
     )
     log_cleanup_policy = Property(
         "log.cleanup.policy",
@@ -614,6 +617,26 @@ class LogSettings(Settings):
         "support.",
         unit="ms",
         minimum=-2,
+        effect=Effect.NONE,
+    )
+    log_remote_copy_lag_bytes = Property(
+        "log.remote.copy.lag.bytes",
+        LONG,
+        "-1",
+        "Minimum size of the newer records in the local log before a closed segment is copied to "
+        "tiered storage, which kbroker does not support.",
+        unit="bytes",
+        minimum=-1,
+        effect=Effect.NONE,
+    )
+    log_remote_copy_lag_ms = Property(
+        "log.remote.copy.lag.ms",
+        LONG,
+        "0",
+        "Minimum age of the newest record of a closed segment before the segment is copied to tiered "
+        "storage, which kbroker does not support.",
+        unit="ms",
+        minimum=-1,
         effect=Effect.NONE,
     )
     log_cleaner_delete_retention_ms = Property(

@@ -1,4 +1,4 @@
-"""Settings in the form of Kafka 4.3's DescribeConfigs responses."""
+"""Settings in the form of Kafka 4.4's DescribeConfigs responses."""
 
 from __future__ import annotations
 

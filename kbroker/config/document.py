@@ -84,10 +84,10 @@ as DescribeConfigs reports them; all others need a restart.
 _DESCRIBE_CONFIGS = """\
 ## DescribeConfigs
 
-Responses have the form of Kafka 4.3: value, source, synonyms, type, documentation, and the
+Responses have the form of Kafka 4.4: value, source, synonyms, type, documentation, and the
 read-only and sensitive flags. For a topic they are equal to Kafka's, with these differences:
 
-* `min.insync.replicas` of a topic without its own value has the source "default". A new Kafka 4.3
+* `min.insync.replicas` of a topic without its own value has the source "default". A new Kafka 4.4
   cluster stores the value 1 for all brokers, so Kafka reports a dynamic default of the cluster.
 * Java-only number literals (`0x1p-1`, `0.5f`, `NaN`) are rejected.
 * Entries are sorted by name.
@@ -100,7 +100,7 @@ Like in Kafka, a value from a less precise name counts as a default without syno
 
 ## AlterConfigs and IncrementalAlterConfigs
 
-Error codes and rules are those of Kafka 4.3, with these differences:
+Error codes and rules are those of Kafka 4.4, with these differences:
 
 * kbroker rejects a broker setting that neither Kafka nor kbroker has, and suggests the most similar
   name. Kafka stores it for plug-ins.
@@ -134,7 +134,7 @@ def document() -> str:
     """Return the whole page as Markdown."""
     parts = [
         _INTRODUCTION,
-        "## Differences from Kafka 4.3\n\nDefaults:\n",
+        "## Differences from Kafka 4.4\n\nDefaults:\n",
         _table(("setting", "kbroker", "Kafka"), map(_difference, _with_different_default())),
         "\nSettings that Kafka does not have: " + _name_list(_kbroker_only()) + ".\n",
         f"Live in Kafka, but a change needs a restart in kbroker: {_name_list(_static_in_kbroker())}.\n",

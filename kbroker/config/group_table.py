@@ -7,9 +7,11 @@ client metrics (KIP-714) take effect.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from .property import BOOLEAN, INT, LIST, STRING, Property, Settings
+from .property import BOOLEAN, CLASS, INT, LIST, STRING, Effect, Property, Settings, Value
+
+T = TypeVar("T", bound=Value)
 
 
 class _Range(NamedTuple):
@@ -130,10 +132,22 @@ def _number(
 
 
 def _list(
-    name: str, default: str, doc: str, pattern: str, pattern_words: str
+    name: str,
+    default: str,
+    doc: str,
+    pattern: str,
+    pattern_words: str,
+    effect: Effect = Effect.APPLIED,
 ) -> Property[tuple[str, ...]]:
     return Property(
-        name, LIST, default, doc, pattern=pattern, pattern_words=pattern_words, dynamic=False
+        name,
+        LIST,
+        default,
+        doc,
+        pattern=pattern,
+        pattern_words=pattern_words,
+        dynamic=False,
+        effect=effect,
     )
 
 
@@ -173,6 +187,49 @@ class GroupDefaults(Settings):
         r"\s*simple\s*",
         "simple",
     )
+    group_streams_assignors = _list(
+        "group.streams.assignors",
+        "sticky",
+        "List of server-side task assignors of streams groups. The first one is the default.",
+        r"\s*sticky\s*",
+        "sticky",
+        effect=Effect.LATER,
+    )
+    group_streams_rack_aware_assignment_tags = Property(
+        "group.streams.rack.aware.assignment.tags",
+        LIST,
+        "",
+        "Keys of the client tags by which the standby replicas of streams tasks are distributed. "
+        "The assignor places the replicas of a task on clients with different values.",
+        distinct=True,
+        dynamic=False,
+        effect=Effect.LATER,
+    )
+    group_streams_topology_description_plugin_class = Property(
+        "group.streams.topology.description.plugin.class",
+        CLASS,
+        None,
+        "Class that stores the topology descriptions of streams groups. If unset, they are not "
+        "stored.",
+        dynamic=False,
+        effect=Effect.LATER,
+    )
+    errors_deadletterqueue_auto_create_topics_enable = Property(
+        "errors.deadletterqueue.auto.create.topics.enable",
+        BOOLEAN,
+        "false",
+        "If true, the broker creates the dead-letter queue topic of a share group if it does not "
+        "exist.",
+        effect=Effect.LATER,
+    )
+    errors_deadletterqueue_topic_name_prefix = Property(
+        "errors.deadletterqueue.topic.name.prefix",
+        STRING,
+        "dlq.",
+        "Required prefix of the names of dead-letter queue topics. If empty, every name is "
+        "permitted.",
+        effect=Effect.LATER,
+    )
     group_consumer_migration_policy = Property(
         "group.consumer.migration.policy",
         STRING,
@@ -206,7 +263,7 @@ class GroupDefaults(Settings):
     )
 
 
-def _group_property(default: Property[int]) -> Property[int]:
+def _group_property(default: Property[T]) -> Property[T]:
     """Return the group setting for a broker setting; the broker's limits apply to it."""
     name = default.name.removeprefix("group.")
     return replace(default, name=name, synonyms=(default.name,), maximum=None, dynamic=True)
@@ -223,6 +280,34 @@ class GroupSettings(Settings):
         GroupDefaults.group_streams_initial_rebalance_delay_ms
     )
     streams_num_standby_replicas = _group_property(GroupDefaults.group_streams_num_standby_replicas)
+    streams_assignor_name = Property(
+        "streams.assignor.name",
+        STRING,
+        "sticky",
+        "Task assignor of the streams group. If unset, it is the first one of "
+        "`group.streams.assignors`. A change applies to the next assignment.",
+        synonyms=(GroupDefaults.group_streams_assignors.name,),
+        effect=Effect.LATER,
+    )
+    streams_rack_aware_assignment_tags = _group_property(
+        GroupDefaults.group_streams_rack_aware_assignment_tags
+    )
+    errors_deadletterqueue_topic_name = Property(
+        "errors.deadletterqueue.topic.name",
+        STRING,
+        "",
+        "Name of the dead-letter queue topic of the share group. If empty, records that could not "
+        "be delivered are dropped.",
+        effect=Effect.LATER,
+    )
+    errors_deadletterqueue_copy_record_enable = Property(
+        "errors.deadletterqueue.copy.record.enable",
+        BOOLEAN,
+        "false",
+        "If true, the key, the value and the headers of a record are copied to the dead-letter queue "
+        "topic; if false, the record in the topic has only headers about its origin.",
+        effect=Effect.LATER,
+    )
     share_auto_offset_reset = Property(
         "share.auto.offset.reset",
         STRING,

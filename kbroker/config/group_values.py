@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .group_table import ClientMetricsSettings, GroupSettings
-from .property import ConfigError, Scope
+from .property import ConfigError, Scope, Value
 from .tables import BROKER_PROPERTIES
 from .values import BrokerConfig, ResourceConfig
 
@@ -16,6 +16,17 @@ class GroupConfig(ResourceConfig, GroupSettings):
     __slots__ = ()
 
     scope = Scope.GROUP
+
+    def effective(self, name: str) -> Value:
+        """Return the group's own value, or else the broker's, or else the default.
+
+        Raises:
+            KeyError: The name is unknown.
+        """
+        value = super().effective(name)
+        if name == GroupConfig.streams_assignor_name.name and isinstance(value, tuple):
+            return value[0]  # the broker setting is a list, whose first assignor is the default
+        return value
 
 
 class ClientMetricsConfig(ResourceConfig, ClientMetricsSettings):
@@ -45,6 +56,25 @@ def validate_group_configs(values: Mapping[str, str], broker: BrokerConfig) -> N
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         if group.integer(session) <= group.integer(heartbeat):
             raise ConfigError(f"{session} must be greater than {heartbeat}")
+    _check_assignor(group)
+    _check_dead_letter_topic(group)
+
+
+def _check_assignor(group: GroupConfig) -> None:
+    """Raise ConfigError if the broker lacks the task assignor of a streams group."""
+    name, known = group.streams_assignor_name, group.broker.group_streams_assignors
+    if name not in known:
+        raise ConfigError(
+            f"streams.assignor.name '{name}' is not a registered task assignor. "
+            f"Registered assignors are: [{', '.join(known)}]."
+        )
+
+
+def _check_dead_letter_topic(group: GroupConfig) -> None:
+    """Raise ConfigError if the dead-letter queue topic of a share group is an internal topic."""
+    name = GroupConfig.errors_deadletterqueue_topic_name.name
+    if group.errors_deadletterqueue_topic_name.startswith("__"):
+        raise ConfigError(f"{name}: DLQ topic name must not start with '__'")
 
 
 def validate_client_metrics(values: Mapping[str, str], broker: BrokerConfig) -> None:

@@ -1,4 +1,4 @@
-"""Broker settings of Apache Kafka 4.3 that kbroker accepts by name only.
+"""Broker settings of Apache Kafka 4.4 that kbroker accepts by name only.
 
 kbroker accepts these settings wherever Kafka accepts them, stores and shows them. They have no effect.
 """
@@ -36,6 +36,8 @@ sasl.login.read.timeout.ms
 sasl.login.retry.backoff.max.ms
 sasl.login.retry.backoff.ms
 sasl.mechanism.controller.protocol
+sasl.oauthbearer.allow.unverified.audience
+sasl.oauthbearer.allow.unverified.issuer
 sasl.oauthbearer.assertion.algorithm
 sasl.oauthbearer.assertion.claim.aud
 sasl.oauthbearer.assertion.claim.exp.seconds

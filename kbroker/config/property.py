@@ -1,6 +1,6 @@
 """Declaration of one setting: its type, limits, parser and formatter.
 
-The names, types and limits of Kafka's settings follow Apache Kafka 4.3 (``ConfigDef``).
+The names, types and limits of Kafka's settings follow Apache Kafka 4.4 (``ConfigDef``).
 """
 
 from __future__ import annotations
@@ -135,9 +135,10 @@ class Property(Generic[T_co]):
         pattern: Regular expression that the whole text must match.
         pattern_words: Description of ``pattern`` for messages.
         items_max: Maximum number of items of a list.
+        distinct: True if a list with duplicate items is invalid; otherwise duplicates are dropped.
         synonyms: For a topic or group setting, the broker settings with its default. For a broker
             setting, all its names, the most precise unit first.
-        kafka_default: Default of Kafka 4.3 if it differs.
+        kafka_default: Default of Kafka 4.4 if it differs.
         kafka_dynamic: True if the setting is dynamic in Kafka but needs a restart here.
         kbroker_only: True if Kafka lacks the setting.
         internal: True if DescribeConfigs responses omit the setting, like Kafka's internal settings.
@@ -156,6 +157,7 @@ class Property(Generic[T_co]):
     pattern: str = ""
     pattern_words: str = ""
     items_max: int | None = None
+    distinct: bool = False
     dynamic: bool = True
     effect: Effect = Effect.APPLIED
     synonyms: tuple[str, ...] = ()
@@ -206,6 +208,8 @@ class Property(Generic[T_co]):
                 return f"a comma-separated list of {', '.join(self.choices)}"
             case Type.LIST if self.items_max == 1:
                 return "a single item"
+            case Type.LIST if self.distinct:
+                return "a comma-separated list without duplicates"
             case Type.LIST:
                 return "a comma-separated list"
             case Type.SHORT | Type.INT | Type.LONG | Type.DOUBLE:
@@ -265,7 +269,9 @@ class Property(Generic[T_co]):
 
     def _allows_items(self, items: tuple[str, ...]) -> bool:
         known = not self.choices or all(item in self.choices for item in items)
-        return known and all(items) and (self.items_max is None or len(items) <= self.items_max)
+        few = self.items_max is None or len(items) <= self.items_max
+        distinct = not self.distinct or len(set(items)) == len(items)
+        return known and all(items) and few and distinct
 
     def _in_range(self, number: float) -> bool:
         bound = self.kind.bound

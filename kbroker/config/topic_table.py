@@ -1,7 +1,8 @@
-"""Topic settings: all settings of Apache Kafka 4.3."""
+"""Topic settings: all settings of Apache Kafka 4.4."""
 
 from __future__ import annotations
 
+from .broker_table import RECORD_BYTES_MAX
 from .property import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING, Effect, Property, Settings
 
 _FOREVER = str(2**63 - 1)
@@ -72,6 +73,14 @@ class TopicSettings(Settings):
         unit="ms",
         minimum=0,
         synonyms=("log.cleaner.delete.retention.ms",),
+    )
+    errors_deadletterqueue_group_enable = Property(
+        "errors.deadletterqueue.group.enable",
+        BOOLEAN,
+        "false",
+        "If true, share groups may use the topic as their dead-letter queue and write records to it "
+        "that they could not deliver.",
+        effect=Effect.LATER,
     )
     file_delete_delay_ms = Property(
         "file.delete.delay.ms",
@@ -172,14 +181,14 @@ class TopicSettings(Settings):
     max_decompressed_message_bytes = Property(
         "max.decompressed.message.bytes",
         INT,
-        "2147483639",
+        str(RECORD_BYTES_MAX),
         "Maximum size of one record of a compressed batch after decompression. The broker rejects "
         "a batch with a larger record with INVALID_RECORD. `decompressed.batch.max.bytes` limits "
         "the whole batch.",
         unit="bytes",
         minimum=1,
+        maximum=RECORD_BYTES_MAX,
         synonyms=("max.decompressed.message.bytes",),
-        internal=True,  # as in DescribeConfigs of Kafka 4.3, which lacks this setting
     )
     max_message_bytes = Property(
         "max.message.bytes",
@@ -253,6 +262,28 @@ class TopicSettings(Settings):
         "If true, the disk space of a new segment is allocated in advance. In kbroker segments "
         "always grow as they are written.",
         synonyms=("log.preallocate",),
+        effect=Effect.NONE,
+    )
+    remote_copy_lag_bytes = Property(
+        "remote.copy.lag.bytes",
+        LONG,
+        "-1",
+        "Minimum size of the newer records in the local log before a closed segment is copied to "
+        f"tiered storage; -1 means `local.retention.bytes`. {_NO_TIERS}",
+        unit="bytes",
+        minimum=-1,
+        synonyms=("log.remote.copy.lag.bytes",),
+        effect=Effect.NONE,
+    )
+    remote_copy_lag_ms = Property(
+        "remote.copy.lag.ms",
+        LONG,
+        "0",
+        "Minimum age of the newest record of a closed segment before the segment is copied to tiered "
+        f"storage; -1 means `local.retention.ms`. {_NO_TIERS}",
+        unit="ms",
+        minimum=-1,
+        synonyms=("log.remote.copy.lag.ms",),
         effect=Effect.NONE,
     )
     remote_log_copy_disable = Property(

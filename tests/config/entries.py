@@ -26,7 +26,7 @@ class KafkaSetting(NamedTuple):
 
 
 def kafka_settings(scope: str) -> dict[str, KafkaSetting]:
-    text = (ROOT / "tests/data/kafka-4.3-settings.tsv").read_text()
+    text = (ROOT / "tests/data/kafka-4.4-settings.tsv").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     rows = [KafkaSetting(*line.split("\t")) for line in lines]
     return {row.name: row for row in rows if row.scope == scope}

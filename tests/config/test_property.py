@@ -84,6 +84,8 @@ def test_setting_attributes_have_precise_types() -> None:
         ("leader.replication.throttled.replicas", "0:1,0:1", "0:1,0:1"),
         ("leader.replication.throttled.replicas", "", ""),
         ("remote.storage.enable", "False", "false"),
+        ("remote.copy.lag.ms", "-1", "-1"),
+        ("max.decompressed.message.bytes", "2147483639", "2147483639"),
     ],
 )
 def test_topic_settings_accept_values_that_kafka_accepts(name: str, text: str, shown: str) -> None:
@@ -117,6 +119,9 @@ def test_topic_settings_accept_values_that_kafka_accepts(name: str, text: str, s
         ("min.cleanable.dirty.ratio", "1.1"),
         ("min.cleanable.dirty.ratio", "inf"),
         ("min.cleanable.dirty.ratio", "nan"),
+        ("remote.copy.lag.bytes", "-2"),
+        ("max.decompressed.message.bytes", "0"),
+        ("max.decompressed.message.bytes", "2147483640"),
         ("compression.type", "LZ4"),
         ("compression.type", "none"),
         ("compression.gzip.level", "0"),
@@ -153,6 +158,13 @@ def test_invalid_value_error_hides_secret() -> None:
     with pytest.raises(ConfigError) as caught:
         secret.parse("S3cret")
     assert "S3cret" not in str(caught.value)
+
+
+def test_list_of_distinct_items_rejects_duplicates() -> None:
+    tags = BrokerConfig.group_streams_rack_aware_assignment_tags
+    assert tags.parse("zone, rack") == ("zone", "rack")
+    with pytest.raises(ConfigError, match=r"list without duplicates$"):
+        tags.parse("zone,rack,zone")
 
 
 def test_typed_lookup_rejects_other_types() -> None:

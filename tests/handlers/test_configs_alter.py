@@ -451,7 +451,7 @@ async def test_group_settings_survive_restart(tmp_path: Path) -> None:
         assert (await change(wire, step, kind=GROUP, name="a/b c")).error_code == 0
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         rows = await describe(wire, GROUP, "a/b c")
-        assert len(rows) == 17
+        assert len(rows) == 21
         row = rows["consumer.session.timeout.ms"]
         assert (row.value, row.config_source) == ("50000", 8)
         assert [(each.name, each.value, each.source) for each in row.synonyms] == [
@@ -480,12 +480,35 @@ async def test_group_settings_survive_restart(tmp_path: Path) -> None:
         ("share.auto.offset.reset", "by_duration:x"),
         ("share.auto.offset.reset", "by_duration:P"),
         ("share.isolation.level", "x"),
+        ("streams.assignor.name", "x"),
+        ("streams.rack.aware.assignment.tags", "zone,rack,zone"),
+        ("errors.deadletterqueue.topic.name", "__dlq"),
+        ("errors.deadletterqueue.copy.record.enable", "x"),
     ],
 )
 async def test_invalid_group_settings_are_rejected(wire: Wire, setting: str, value: str) -> None:
     row = await change(wire, (setting, SET, value), kind=GROUP, name="g")
     assert row.error_code == ErrorCode.INVALID_CONFIG
     assert setting in row.error_message
+
+
+async def test_group_settings_of_streams_fall_back_to_the_broker() -> None:
+    async with (
+        started(group_streams_rack_aware_assignment_tags="zone,rack") as broker,
+        connected(broker.endpoint) as wire,
+    ):
+        rows = await describe(wire, GROUP, "g")
+        assignor = rows["streams.assignor.name"]
+        assert (assignor.value, assignor.config_source) == ("sticky", 5)
+        assert [(each.name, each.value, each.source) for each in assignor.synonyms] == [
+            ("group.streams.assignors", "sticky", 5)
+        ]
+        tags = rows["streams.rack.aware.assignment.tags"]
+        assert (tags.value, tags.config_source) == ("zone,rack", 4)
+        step = ("streams.rack.aware.assignment.tags", SET, "cluster")
+        assert (await change(wire, step, kind=GROUP, name="g")).error_code == 0
+        rows = await describe(wire, GROUP, "g")
+        assert rows["streams.rack.aware.assignment.tags"].value == "cluster"
 
 
 async def test_heartbeat_interval_above_session_timeout_is_rejected() -> None:

@@ -35,10 +35,14 @@ ROWS = {
     "test_client_mock": "librdkafka's mock cluster, one per test, used with confluent-kafka",
 }
 TEXT = """\
-Each test is the same: create a topic, produce a record, read it, compare it.
+Each test creates a topic, produces a record, reads it and compares it. Only the test of the row
+"unused" does nothing with its broker.
 
+* "Test kit": the test uses the Python API of [kbroker's test kit](../reference/test-kit.md), which
+  can also connect to Apache Kafka. In the other rows, the test uses a client library.
 * "Start" is the additional time of the first test.
-* "Per test" is the median time above that of an empty test, with the minimum and maximum of the runs.
+* "Per test" is the median time above that of an empty test, with the minimum and maximum of the
+  runs.
 * "Memory" is that of pytest and all its child processes, above that of the empty tests.
 
 Kafka runs as a plain process; a container would add its own start time. With kbroker and the mock

@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 
 class Status(IntEnum):
-    """The gRPC status codes that kbroker handles."""
+    """The gRPC status codes with which etcd rejects a request without applying it."""
 
     INVALID_ARGUMENT = 3
     NOT_FOUND = 5
@@ -119,8 +119,9 @@ class Gateway:
 
         Raises:
             Refusal: etcd rejected the request.
-            OutcomeUnknown: A request with `changes` got no response.
-            Unreachable: No member responded.
+            OutcomeUnknown: A request with `changes` got no response, or an error after which etcd may
+                have applied it.
+            Unreachable: Every member failed, or returned an error that is not a `Refusal`.
         """
         reason = ""
         for _ in self._endpoints:
@@ -132,8 +133,8 @@ class Gateway:
             except (StorageError, HttpError) as error:
                 reason = await self._next(asked, error)
                 if changes and not isinstance(error, ConnectionFailed):
-                    raise OutcomeUnknown(f"etcd did not respond: {reason}") from error
-        raise Unreachable(f"no member of etcd responds: {reason}")
+                    raise OutcomeUnknown(f"etcd did not confirm the request: {reason}") from error
+        raise Unreachable(f"no member of etcd can process requests: {reason}")
 
     @asynccontextmanager
     async def stream(self, path: str, message: Message) -> AsyncIterator[Results]:

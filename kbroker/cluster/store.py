@@ -59,7 +59,7 @@ class Unreachable(StorageError):
 
 
 class OutcomeUnknown(Unreachable):
-    """No response arrived: the transaction was applied, will be applied later, or never.
+    """No response confirmed the transaction: it was applied, will be applied later, or never.
 
     Only a later successful transaction on the same keys proves that this transaction can no longer
     be applied. A read is no proof.

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 # Interval between commits in seconds: the default of Kafka's consumers.
 COMMIT_SECONDS = 5
-# Time to finish printing and to commit when the process is stopped, in seconds.
+# Time to finish printing records when the process is stopped, in seconds.
 PRINT_SECONDS = 1
-LEAVE_SECONDS = 5
+# Time limit of the last commit, before the member leaves the group, in seconds.
+LAST_COMMIT_SECONDS = 5
 
 # Prints the records that pass the filter, and returns all processed records.
 Print = Callable[[Sequence[Read]], Sequence[Read]]
@@ -43,7 +44,9 @@ async def end_on_signal(scope: trio.CancelScope, on_signal: Callable[[int], None
 
 
 class MemberReader:
-    """Reader of the assigned partitions of a group member, from one rebalance to the next.
+    """Reader of a group member's partitions.
+
+    After each rebalance, it continues with the new assignment.
 
     Args:
         is_enough: Returns True if the requested number of records is printed.
@@ -88,7 +91,7 @@ class MemberReader:
             while not await self._read_until_rebalance(await self._member.join()):
                 await self._commit()
         finally:
-            with trio.move_on_after(LEAVE_SECONDS, shield=True):
+            with trio.move_on_after(LAST_COMMIT_SECONDS, shield=True):
                 await self._commit()
 
     async def _read_until_rebalance(self, assigned: Sequence[Partition]) -> bool:
@@ -163,7 +166,7 @@ class MemberReader:
         positions, self._positions, self._commit_at = self._positions, {}, math.inf
         if positions and not await self._member.commit(positions):
             say(
-                f"kbroker: group {self._group!r} rebalanced before the last commit; another member "
-                "reads these records again",
+                f"kbroker: group {self._group!r} rebalanced before the last records that were read "
+                "were committed; another member reads them again",
                 err=True,
             )

@@ -18,8 +18,9 @@ from kbroker.protocol.records import Marker
 MARKERS_MAX = 1000
 # Timeout of a request in seconds. After that time, another node may lead the partitions.
 ANSWER_SECONDS = 10
-# Transaction versions in WriteTxnMarkers.
-FIRST_PROTOCOL, SECOND_PROTOCOL = 1, 2
+# Values of TransactionVersion in WriteTxnMarkers. With TV_2, a marker has the bumped producer epoch
+# (KIP-890).
+TV_1, TV_2 = 1, 2
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -133,7 +134,7 @@ def _request(due: Iterable[DueMarker]) -> WriteTxnMarkersRequest:
                     for topic, indexes in topics.items()
                 ],
                 coordinator_epoch=end.marker.coordinator_epoch,
-                transaction_version=SECOND_PROTOCOL if end.is_bumped else FIRST_PROTOCOL,
+                transaction_version=TV_2 if end.is_bumped else TV_1,
             )
             for end, topics in ends.items()
         ]

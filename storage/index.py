@@ -85,7 +85,12 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, segment_size: int) -> OffsetIndex | None:
-        """Parse an index file; None if it does not fit a segment of `segment_size` bytes."""
+        """Parse an index file.
+
+        Returns:
+            The index, or None if the file is damaged or has positions outside a segment of
+                `segment_size` bytes.
+        """
         mixed = array("i")
         if len(data) % OFFSET_ENTRY_SIZE:
             return None

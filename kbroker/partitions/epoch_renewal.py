@@ -30,7 +30,7 @@ class EpochRenewal:
         self._is_reported = False
 
     def request(self, topic: Topic, index: int, epoch: int) -> None:
-        """Raise the leader epoch of a partition above `epoch`, the latest epoch of its records."""
+        """Have `run` raise the leader epoch of a partition above `epoch`, the latest epoch of its records."""
         if not self._is_reported:
             self._is_reported = True
             logger.warning(
@@ -67,6 +67,6 @@ class EpochRenewal:
             await self._cluster.renew_leader(
                 name, index, after_epoch=epoch, cause="the records have a later leader epoch"
             )
-        except KafkaError:  # the store failed, or the partition changed concurrently
+        except KafkaError:  # the metadata store failed, or the partition changed concurrently
             return False
         return True

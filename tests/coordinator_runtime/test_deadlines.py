@@ -43,7 +43,11 @@ class OneDeadline:
 
 
 class World:
-    """Two coordinators, and the indexes of those whose results were processed, in order."""
+    """The `Deadlines` under test, with two coordinators.
+
+    Attributes:
+        ran: Indexes of the coordinators whose results were processed, in order.
+    """
 
     def __init__(self) -> None:
         self.clock = TrioClock()

@@ -98,7 +98,7 @@ def test_version_without_listed_suite_is_disabled(authority: Authority) -> None:
         ),
     ],
 )
-def test_unknown_suites_and_versions_are_rejected_by_name(
+def test_unusable_suites_and_versions_are_rejected(
     given: dict[str, str], message: str, authority: Authority
 ) -> None:
     with pytest.raises(BadSettings, match=message):
@@ -106,7 +106,8 @@ def test_unknown_suites_and_versions_are_rejected_by_name(
 
 
 @pytest.mark.skipif(
-    hasattr(ssl.SSLContext, "set_ciphersuites"), reason="this Python can choose among them"
+    hasattr(ssl.SSLContext, "set_ciphersuites"),
+    reason="this Python can choose among the cipher suites of TLS 1.3",
 )
 def test_partial_tls_13_suites_are_rejected_without_python_support(authority: Authority) -> None:
     with pytest.raises(BadSettings, match="cannot choose among those of TLS"):

@@ -27,7 +27,7 @@ def worker(client: Library, workers: Workers) -> ClientProcess:
 
 @pytest.fixture
 def admin(workers: Workers) -> ClientProcess:
-    """Return the client that creates topics and reads their end offsets in all tests."""
+    """Return confluent-kafka, which creates topics and reads end offsets for the client under test."""
     return workers("confluent-kafka")
 
 
@@ -69,7 +69,7 @@ def stable_end(admin: ClientProcess, topic: str) -> int:
 
 
 @pytest.mark.sample
-def test_only_committed_records_are_read_committed(
+def test_read_committed_returns_only_committed_records(
     worker: ClientProcess, admin: ClientProcess, topic: str, unique: Unique
 ) -> None:
     """Markers use offsets. Only read_uncommitted consumers get aborted records."""
@@ -111,7 +111,8 @@ FENCED = {
     "java-4.3": "ProducerFencedException(90)",
     "franz-go": "PRODUCER_FENCED",
     "sarama": "sarama.KError(90)",
-    # Its EndTxn version has one error code for both.
+    # KafkaJS sends EndTxn version 1. Only version 2 and later return PRODUCER_FENCED; version 1
+    # returns INVALID_PRODUCER_EPOCH instead.
     "kafkajs": "KafkaJSProtocolError(47)",
 }
 
@@ -272,7 +273,7 @@ def test_producers_continue_when_transaction_version_changes(
         assert not done.status, done
         for name, client in clients.items():
             client("transactional", producer=str(number), identity=f"{name}-{number}")
-            # Producers of earlier rounds keep their transaction version.
+            # The producers of earlier rounds were created before this change of the version.
             for producer in range(number + 1):
                 for commit in (True, False, True):
                     value = f"{number}-{producer}-{commit}"

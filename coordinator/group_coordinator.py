@@ -427,7 +427,7 @@ class GroupCoordinator:
     # -- time
 
     def next_deadline(self) -> int | None:
-        """Return the coordinator time at which `due` must be called next, or None."""
+        """Return the time at which `due` must be called next (ms, monotonic clock), or None."""
         return self._rebalances.timers.next_deadline()
 
     def due(self, now: Now) -> Iterator[Result[None]]:

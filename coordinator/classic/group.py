@@ -29,7 +29,8 @@ class ClassicGroupMember:
     A member has at most one pending request: its JoinGroup or its SyncGroup.
 
     Attributes:
-        last_heartbeat_ms: Coordinator time of the last heartbeat or other sign of life.
+        last_heartbeat_ms: Time of the last heartbeat or other sign of life, in ms of the monotonic
+            clock.
         is_new: True until the first JoinGroup of the member is answered.
         is_anonymous: True until the member ID was sent to the client.
     """
@@ -118,7 +119,7 @@ class ClassicGroup:
         self.id = group_id
         self._memory = memory
         self.state = ClassicGroupState.EMPTY
-        # Log time of the stored state, or -1 if unknown.
+        # Time of the stored state in ms since 1970, or -1 if unknown.
         self.state_since_ms = -1
         self.generation = 0
         self.protocol_type: str | None = None

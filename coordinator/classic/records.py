@@ -24,7 +24,7 @@ def group_value(
     Args:
         group: The group.
         assignments: Assignments by member ID. A member without an entry gets an empty assignment.
-        at_ms: Log time.
+        at_ms: Current time in ms since 1970.
     """
     return GroupMetadataValue(
         protocol_type=group.protocol_type or "",

@@ -39,8 +39,8 @@ class Now(NamedTuple):
     """Current time in both time domains, in milliseconds.
 
     Attributes:
-        log_ms: Wall-clock time, for record timestamps and retention.
-        coordinator_ms: Monotonic time, for sessions and rebalances.
+        log_ms: Log time: ms since 1970, for record timestamps and retention.
+        coordinator_ms: Coordinator time: ms of a monotonic clock, for sessions and rebalances.
     """
 
     log_ms: int
@@ -63,10 +63,10 @@ class Event(NamedTuple):
     """A change of a group and its cause.
 
     Attributes:
-        at_ms: Log time of the change.
+        at_ms: Time of the change in ms since 1970.
         generation: Generation (or epoch) after the change.
         state: State after the change.
-        since_ms: Log time at which the cause began, if it took a while.
+        since_ms: Time at which the cause began in ms since 1970, if it took a while.
     """
 
     at_ms: int
@@ -81,7 +81,7 @@ class TransactionEvent(NamedTuple):
     """A change of a transactional ID and its cause.
 
     Attributes:
-        at_ms: Log time of the change.
+        at_ms: Time of the change in ms since 1970.
         producer_id: Producer ID after the change.
         epoch: Producer epoch after the change.
         state: State after the change.

@@ -34,7 +34,8 @@ class SessionGroup(Protocol[MemberT_co]):
     """A group whose members have sessions.
 
     Attributes:
-        last_heartbeat_ms: Coordinator time of the last heartbeat of each member, by member ID.
+        last_heartbeat_ms: Time of the last heartbeat of each member in ms of the monotonic clock, by
+            member ID.
     """
 
     @property

@@ -38,7 +38,7 @@ class ConsumerGroupState(StrEnum):
 
 
 class ResolvedRegularExpression(NamedTuple):
-    """Topics that match a regular expression, as of `at_ms` (log time)."""
+    """Topics that match a regular expression, as of `at_ms` (ms since 1970)."""
 
     topics: frozenset[str]
     version: int
@@ -130,7 +130,7 @@ class ConsumerGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = 0
-        # Log time of the target assignment, or 0 if there is none or its time is unknown.
+        # Time of the target assignment in ms since 1970, or 0 if there is none or its time is unknown.
         self.assigned_at_ms = 0
         self.members: dict[str, ConsumerGroupMember] = {}
         self.targets: dict[str, Target] = {}
@@ -149,7 +149,7 @@ class ConsumerGroup:
         # Members that have not reached the epoch of the target assignment.
         self.unreconciled: set[str] = set()
         # Volatile:
-        # Coordinator time of each member's last heartbeat.
+        # Time of each member's last heartbeat, in ms of the monotonic clock.
         self.last_heartbeat_ms: dict[str, int] = {}
         # Version of the cluster's topics against which patterns were last resolved.
         self.patterns_version = -1
@@ -211,7 +211,7 @@ class ConsumerGroup:
         return None if member_id is None else self.members.get(member_id)
 
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None:
-        """Set the epoch of the target assignment and the log time at which it was computed."""
+        """Set the epoch of the target assignment and the time at which it was computed (ms since 1970)."""
         self.assignment_epoch = epoch
         self.assigned_at_ms = at_ms
         self.unreconciled = {
@@ -311,7 +311,8 @@ class ConsumerGroup:
     def _clear_holder(self, member: ConsumerGroupMember) -> None:
         for topic_id, partition in _partitions(member):
             holders = self.held.get(topic_id)
-            # If the log was truncated, another member may already have the partition.
+            # Another member already has the partition if a damaged log lacks the record with which
+            # this member revoked it.
             if holders is not None and holders.get(partition) == member.id:
                 del holders[partition]
                 if not holders:

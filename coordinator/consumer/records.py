@@ -35,7 +35,7 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
 
 
 def topics_tombstone(group_id: str) -> CoordinatorRecord:
-    """Return the tombstone of the topic metadata that an earlier release stored."""
+    """Return the tombstone of the topic metadata that Kafka before 4.1 stored."""
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
@@ -81,8 +81,8 @@ def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorR
     return CoordinatorRecord(key, cls(topic_partitions=rows))
 
 
-def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
-    """Return the record of the target assignment's epoch; `at_ms` is log time."""
+def target_epoch_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
+    """Return the record of the target assignment's epoch and time (ms since 1970; 0 if unknown)."""
     value = ConsumerGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )
@@ -130,13 +130,18 @@ def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
 
 
 def whole_group(group: ConsumerGroup, at_ms: int) -> list[CoordinatorRecord]:
-    """Return all records of a group that is stored for the first time; `at_ms` is log time."""
+    """Return all records of a consumer group that replaces a classic group.
+
+    Args:
+        group: The group.
+        at_ms: Time of the target assignment in ms since 1970, or 0 if unknown.
+    """
     members = group.members.values()
     return [
         *(member_record(group.id, member) for member in members),
         epoch_record(group.id, group.epoch, group.metadata_hash),
         *(target_record(group.id, each, target) for each, target in group.targets.items()),
-        assignment_record(group.id, group.assignment_epoch, at_ms),
+        target_epoch_record(group.id, group.assignment_epoch, at_ms),
         *(current_record(group.id, member) for member in members),
     ]
 

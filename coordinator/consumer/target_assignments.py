@@ -34,11 +34,11 @@ from .assignors import ASSIGNORS
 from .group import ConsumerGroup, ConsumerGroupMember, ConsumerGroupState, ResolvedRegularExpression
 from .patterns import compile_pattern
 from .records import (
-    assignment_record,
     epoch_record,
     member_tombstones,
     resolved_record,
     resolved_tombstone,
+    target_epoch_record,
     target_record,
     topics_tombstone,
 )
@@ -408,7 +408,7 @@ class TargetAssignments:
             before = known if member_id == step.member.id else group.targets.get(member_id)
             if target != before or (member_id not in group.targets and step.replaced is None):
                 step.records.append(target_record(group.id, member_id, target))
-        step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
+        step.records.append(target_epoch_record(group.id, step.epoch, now.log_ms))
         step.assignment_epoch = step.epoch
         return step.epoch, targets[step.member.id]
 
@@ -416,7 +416,7 @@ class TargetAssignments:
         """Return an empty target for the first epoch: a member epoch must not be 0."""
         if step.group.assignment_epoch >= FIRST_EPOCH:
             return step.group.assignment_epoch, known
-        step.records.append(assignment_record(step.group.id, FIRST_EPOCH, 0))
+        step.records.append(target_epoch_record(step.group.id, FIRST_EPOCH, 0))
         step.assignment_epoch = FIRST_EPOCH
         if step.epoch == FIRST_EPOCH:
             step.raise_epoch(step.hash)
@@ -462,7 +462,7 @@ class TargetAssignments:
             group, members, dict(group.resolved), shapes, assignor
         )
         is_current = partial(is_current_group, self._state.groups, group)
-        records = TargetRecords(target_record, assignment_record)
+        records = TargetRecords(target_record, target_epoch_record)
         yield from store_targets(group, targets, epoch, now, is_current, records)
 
 

@@ -63,7 +63,7 @@ def acquire(
         acquirer: The member.
         read_from: Offset at which the read began.
         read: Batches that were read, with at least as many records as the member wants.
-        now_ms: Coordinator time in ms.
+        now_ms: Current time in ms of the monotonic clock.
     """
     if acquirer.records_max <= 0 or not read or read[-1].last < delivery.start_offset:
         return []

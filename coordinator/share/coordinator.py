@@ -73,7 +73,7 @@ class SharedTopics(Protocol):
 
 @dataclass(slots=True)
 class ShareState:
-    """State of a share partition; times are log times in ms.
+    """State of a share partition; times are in ms since 1970.
 
     Attributes:
         complete_count: Number of finished records after the start offset.

@@ -91,7 +91,7 @@ class ShareDelivery:
 
     Attributes:
         batches: In-flight batches in offset order.
-        wake_at: Coordinator time in ms that is not later than the first lock expiry.
+        wake_at: Time in ms of the monotonic clock, not later than the first lock expiry.
         may_have_free: True if records in flight may be available.
 
     Raises:

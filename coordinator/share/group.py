@@ -118,7 +118,7 @@ class ShareGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = FIRST_EPOCH
-        # Log time of the target assignment, or 0 if there is none or its time is unknown.
+        # Time of the target assignment in ms since 1970, or 0 if there is none or its time is unknown.
         self.assigned_at_ms = 0
         self.members: dict[str, ShareGroupMember] = {}
         self.targets: dict[str, Target] = {}
@@ -129,7 +129,7 @@ class ShareGroup:
         # Number of members that have a partition in their target.
         self.held: dict[UUID, dict[int, int]] = {}
         # Volatile:
-        # Coordinator time of each member's last heartbeat.
+        # Time of each member's last heartbeat, in ms of the monotonic clock.
         self.last_heartbeat_ms: dict[str, int] = {}
         # Version of the cluster's topics that the group has last processed.
         self.topics_version = -1
@@ -182,7 +182,7 @@ class ShareGroup:
     # -- targets
 
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None:
-        """Set the epoch of the target assignment and the log time at which it was computed."""
+        """Set the epoch of the target assignment and the time at which it was computed (ms since 1970)."""
         self.assignment_epoch = epoch
         self.assigned_at_ms = at_ms
 

@@ -52,7 +52,7 @@ class Run:
 
     Attributes:
         member_id: Member that has acquired the records.
-        lock_until: Coordinator time at which the acquisition lock expires, in ms.
+        lock_until: Time at which the acquisition lock expires, in ms of the monotonic clock.
         change: Tentative change that contains the current state, or None if the state is final.
         before: State and member before `change`.
     """

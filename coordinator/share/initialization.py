@@ -48,7 +48,7 @@ class ShareStateInitializations:
         self._state = state
         self._topics = topics
         self._due: list[StatesToInitialize] = []
-        # Coordinator time of each group's last initialization request. Volatile.
+        # Time of each group's last initialization request, in ms of the monotonic clock. Volatile.
         self._requested_ms: dict[str, int] = {}
 
     def take(self) -> list[StatesToInitialize]:

@@ -19,7 +19,7 @@ def describe_share_partition_status(
         delivery: Delivery state of the share partition.
         readable_end: End offset of the records that members can acquire.
         high_watermark: High watermark of the partition.
-        now_ms: Coordinator time in ms.
+        now_ms: Current time in ms of the monotonic clock.
     """
     runs = [run for batch in delivery.batches for run in batch.runs]
     parts = [f"has share-partition start offset {delivery.start_offset}"]

@@ -68,8 +68,8 @@ def target_record(group_id: str, member_id: str, target: Target) -> CoordinatorR
     return CoordinatorRecord(key, cls(topic_partitions=rows))
 
 
-def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
-    """Return the record of the target assignment's epoch; `at_ms` is log time."""
+def target_epoch_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
+    """Return the record of the target assignment's epoch and time (ms since 1970; 0 if unknown)."""
     value = ShareGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )

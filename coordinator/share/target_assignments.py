@@ -25,7 +25,7 @@ from ..common.topics import KnownTopics
 from ..state import ShardState
 from .assignor import Assignable, assign_simply
 from .group import ShareGroup, ShareGroupMember
-from .records import assignment_record, target_record
+from .records import target_epoch_record, target_record
 
 
 class ShareStep:
@@ -88,7 +88,7 @@ class ShareTargetAssignments:
         for member_id, target in targets.items():
             if target != group.targets.get(member_id):
                 step.records.append(target_record(group.id, member_id, target))
-        step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
+        step.records.append(target_epoch_record(group.id, step.epoch, now.log_ms))
         return step.epoch, targets[step.member.id]
 
     def _assignable(self, group: ShareGroup, names: AbstractSet[str]) -> Assignable:
@@ -130,5 +130,5 @@ class ShareTargetAssignments:
         topics = self._assignable(group, group.topics.keys())
         targets = yield from self._compute_targets(group, tuple(group.members.values()), topics)
         is_current = partial(is_current_group, self._state.groups, group)
-        records = TargetRecords(target_record, assignment_record)
+        records = TargetRecords(target_record, target_epoch_record)
         yield from store_targets(group, targets, epoch, now, is_current, records)

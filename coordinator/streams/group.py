@@ -188,12 +188,12 @@ class StreamsGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         # Epoch of the topology whose topics were validated, or NO_TOPOLOGY_EPOCH if they are
-        # invalid.
+        # invalid. As in Kafka it is 0 until the first record of a group epoch sets it.
         self.validated_epoch = 0
         # Group configs that were used for the last assignment.
         self.assignment_configs: Mapping[str, str] = {}
         self.assignment_epoch = FIRST_EPOCH
-        # Log time of the target assignment, or 0 if there is none or its time is unknown.
+        # Time of the target assignment in ms since 1970, or 0 if there is none or its time is unknown.
         self.assigned_at_ms = 0
         self.members: dict[str, StreamsGroupMember] = {}
         self.targets: dict[str, TasksTuple] = {}
@@ -204,9 +204,9 @@ class StreamsGroup:
         # Members that have not reached the epoch of the target assignment.
         self.unreconciled: set[str] = set()
         # Volatile:
-        # Coordinator time of each member's last heartbeat.
+        # Time of each member's last heartbeat, in ms of the monotonic clock.
         self.last_heartbeat_ms: dict[str, int] = {}
-        # Coordinator time at which each member was last sent its tasks.
+        # Time at which each member was last sent its tasks, in ms of the monotonic clock.
         self.tasks_sent_ms: dict[str, int] = {}
         # Members that have reported the tasks that they were sent.
         self.confirmed: set[str] = set()
@@ -271,7 +271,7 @@ class StreamsGroup:
             self.shutdown_member_id = None
 
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None:
-        """Set the epoch of the target assignment and the log time at which it was computed."""
+        """Set the epoch of the target assignment and the time at which it was computed (ms since 1970)."""
         self.assignment_epoch = epoch
         self.assigned_at_ms = at_ms
         self.unreconciled = {
@@ -310,7 +310,8 @@ class StreamsGroup:
             for subtopology, tasks in held.active.items():
                 processes = self._active.get(subtopology, {})
                 for partition in tasks:
-                    # If the log was truncated, another process may already have the task.
+                    # Another process already has the task if a damaged log lacks the record with
+                    # which this member revoked it.
                     if processes.get(partition) == member.process_id:
                         del processes[partition]
                 if not processes:

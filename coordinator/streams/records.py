@@ -96,8 +96,8 @@ def target_record(group_id: str, member_id: str, target: TasksTuple) -> Coordina
     )
 
 
-def assignment_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
-    """Return the record of the target assignment's epoch; `at_ms` is log time."""
+def target_epoch_record(group_id: str, epoch: int, at_ms: int) -> CoordinatorRecord:
+    """Return the record of the target assignment's epoch and time (ms since 1970; 0 if unknown)."""
     value = StreamsGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=at_ms
     )

@@ -39,7 +39,7 @@ from .group import (
     StreamsGroupState,
     TasksTuple,
 )
-from .records import assignment_record, epoch_record, target_record, topology_record
+from .records import epoch_record, target_epoch_record, target_record, topology_record
 from .topics import ConfiguredTopology, configure
 from .topology import StreamsTopology, topology_of
 
@@ -227,7 +227,7 @@ class StreamsTargetAssignments:
         standbys = settings.standby_replicas
         targets = run_to_end(_compute_targets(group, members, step.configured, standbys))
         step.records += _changed_target_records(group, targets.items())
-        step.records.append(assignment_record(group.id, step.epoch, now.log_ms))
+        step.records.append(target_epoch_record(group.id, step.epoch, now.log_ms))
         step.assignment_epoch = step.epoch
         return step.epoch, targets[step.member.id]
 
@@ -255,7 +255,7 @@ class StreamsTargetAssignments:
                 return
         group.is_assigning = False
         result = Result()
-        result.records.append(assignment_record(group_id, epoch, now.log_ms))
+        result.records.append(target_epoch_record(group_id, epoch, now.log_ms))
         result.on_failure = _cancel_on_failure(group)
         yield result
 

@@ -408,11 +408,11 @@ class TransactionCoordinator:
     # -- time
 
     def next_deadline(self) -> int | None:
-        """Return the coordinator time at which `due` must be called next, or None."""
+        """Return the time at which `due` must be called next (ms, monotonic clock), or None."""
         return self._timers.next_deadline()
 
     def deadline(self, transactional_id: str) -> int | None:
-        """Return the coordinator time at which an open transaction times out, or None."""
+        """Return the time at which an open transaction times out (ms, monotonic clock), or None."""
         known = self._transactions.get(transactional_id)
         is_open = known is not None and known.state is ONGOING
         return self._timers.deadline(transactional_id) if is_open else None

@@ -86,7 +86,7 @@ class TransactionMetadata:
             are exhausted; -1 for none.
         timeout_ms: Transaction timeout.
         partitions: Partitions of the transaction. Empty after completion.
-        started_ms, updated_ms: Log time; -1 before the first transaction.
+        started_ms, updated_ms: Times in ms since 1970; -1 before the first transaction.
         second_protocol: True if the newest transaction uses KIP-890 (TV2).
     """
 
@@ -108,7 +108,7 @@ class TransactionMetadata:
 
     @property
     def deadline_ms(self) -> int:
-        """Log time at which the open transaction times out."""
+        """Time at which the open transaction times out, in ms since 1970."""
         return self.started_ms + self.timeout_ms
 
     def completed(self, now_ms: int) -> TransactionMetadata:

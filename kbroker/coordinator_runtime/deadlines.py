@@ -53,7 +53,7 @@ class Deadlines(Generic[C]):
                 await self._rearm.wait()
 
     def next(self) -> int | None:
-        """Return the coordinator time of the next deadline, or None if there is none."""
+        """Return the time of the next deadline (ms, monotonic clock), or None if there is none."""
         deadlines = [shard.coordinator.next_deadline() for shard in self._shards()]
         return min((each for each in deadlines if each is not None), default=None)
 

@@ -139,7 +139,7 @@ class LeaderReplica(Protocol):
         Args:
             batch: Encoded batch.
             header: Header of the batch.
-            now_ms: Log time in ms.
+            now_ms: Current time in ms since 1970.
 
         Raises:
             KafkaError: The batch was not appended.

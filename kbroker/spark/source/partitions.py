@@ -46,6 +46,8 @@ class LeaderChange(SourceError):
 class Partitions(ABC):
     """Source of partition metadata for a query."""
 
+    # Subject of the error messages for missing partitions. For a cluster, it completes the text of
+    # Kafka's error; for files, it is their path.
     place = "This server"
 
     def __init__(self, options: SourceOptions) -> None:
@@ -105,8 +107,8 @@ class Partitions(ABC):
     def latest(self, partitions: Iterable[Partition], known: Mapping[Partition, int]) -> Offsets:
         """Return the end offset of each partition; with read_committed, the last stable offset.
 
-        A broker that returns less than a known offset may only lag behind, so the request is
-        retried.
+        A broker that returns less than a known offset may just be lagging. In that case, the request
+        is repeated until `offset_tries` requests were sent, and the last response is returned.
 
         Args:
             partitions: Partitions to query.

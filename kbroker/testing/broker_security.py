@@ -230,7 +230,7 @@ class BrokerSecurity:
         other = {"users": "a password", "tokens": "a token"}.get(where)
         hint = f", or pass {other} to test a failed authentication" if other else ""
         return ValueError(
-            f"there is no user {user!r}{suggest_similar(user, self.valid_users)}; add it to {where}{hint}"
+            _unknown_user_text(user, self.valid_users, f"add the user to {where}{hint}")
         )
 
     def token(self, user: str, claims: Mapping[str, object]) -> str:
@@ -377,10 +377,8 @@ def new_broker_security(
     valid_users = [*secured.users, *secured.token_users, *certificate_users]
     for name in secured.super_users:
         if name not in valid_users:
-            raise ValueError(
-                f"super_users: there is no user {name!r}{suggest_similar(name, valid_users)}; "
-                "add it to users, with a password"
-            )
+            action = "add the user to users, with a password"
+            raise ValueError(f"super_users: {_unknown_user_text(name, valid_users, action)}")
     if acls is not None and nodes > 1 and not valid_users:
         raise ValueError(
             "acls with several nodes: the nodes must authenticate; add users, or leave out nodes"
@@ -392,6 +390,13 @@ def new_broker_security(
         else None,
         issuer=Issuer() if secured.token_users else None,
     )
+
+
+def _unknown_user_text(name: str, known: list[str], action: str) -> str:
+    """Return the message for an unknown user, with a similar name and the action to create the user."""
+    similar = suggest_similar(name, known)
+    separator = " Otherwise, " if similar else "; "
+    return f"there is no user {name!r}{similar}{separator}{action}"
 
 
 def _check_names(option: str, names: Iterable[str]) -> list[str]:

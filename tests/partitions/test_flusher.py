@@ -1,4 +1,8 @@
-"""Execution of sync passes; tests of their callers check their guarantees."""
+"""Tests of sync passes: their threads, the logs that they take, and the files that they sync.
+
+A sync pass syncs the logs that wait for the disk, which releases the acks of their batches. Other tests
+(kill, storage) check that acknowledged records survive.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,10 @@ from ..wire import batch, connected, create_topic, produce, produce_request, unt
 async def test_pass_during_another_sync_does_not_block_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A pass runs in the event loop's thread on a fast disk.
+
+    While another component syncs the same disk, it runs in a worker thread.
+    """
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t")
         await produce(wire, topic, batch())

@@ -64,7 +64,7 @@ def _run_many(first: int, seeds: int, nodes: int | None) -> None:
 def _print_outcome(outcome: Outcome) -> None:
     print(
         f"seed {outcome.seed}: digest {outcome.digest:08x}, {outcome.events} events, "
-        f"{outcome.seconds:.1f} s, {outcome.work['elections']} elections, "
+        f"{outcome.seconds:.1f} s simulated, {outcome.work['elections']} elections, "
         f"{outcome.work['truncations']} truncations, {outcome.work['ISR changes']} ISR changes",
         flush=True,
     )

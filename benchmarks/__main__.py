@@ -32,8 +32,9 @@ from .brokers import (
 )
 from .idle import idle_connections
 from .picture import draw
+from .spark_client import spark_python
 from .table import PEERS, lines
-from .turns import Contest, Machine, Record
+from .turns import Contest, Machine, Record, is_wanted
 
 BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka, "kfake": Kfake}
 RESULTS = Path(__file__).parent / "results"
@@ -113,6 +114,8 @@ def run(
     try:
         if "kafka" in options.brokers or any("java" in name for name in options.rows):
             kafka_jars()
+        if options.durable and is_wanted("spark", options):
+            spark_python()  # the row is measured last: report a missing environment now
         facts = describe_conditions(options.repeat)
         if "kfake" in options.brokers:
             build_kfake()

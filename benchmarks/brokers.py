@@ -97,7 +97,7 @@ def kafka_jars() -> Path:
     directory = Path(os.environ.get("KBROKER_KAFKA_JARS") or ROOT / ".work/compat/kafka-4.3/lib")
     if not any(directory.glob("kafka-server-4*.jar")):
         raise BenchmarkFailed(
-            f"no Kafka 4 in {directory}; run 'make -C compat-tests kafka-4.3', or set "
+            f"no Kafka 4 in {directory}; run 'make -C compat-tests environments', or set "
             "KBROKER_KAFKA_JARS to a directory with the jars of org.apache.kafka:kafka_2.13:4.3.0 "
             "and kafka-tools"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from .brokers import ROOT, BenchmarkFailed, RowUnsupported, output
 from .python_client import PythonClient, timed
@@ -10,6 +11,18 @@ from .rows import SPARK_RECORDS, Sample
 
 RECORD_BYTES = 100
 ENVIRONMENT = ROOT / ".work/spark-4.2"
+
+
+def spark_python() -> Path:
+    """Return the Python of the environment with Spark.
+
+    Raises:
+        BenchmarkFailed: The environment does not exist.
+    """
+    python = ENVIRONMENT / "bin/python"
+    if not python.exists():
+        raise BenchmarkFailed(f"no Spark in {ENVIRONMENT}; run 'make spark-environment'")
+    return python
 
 
 class SparkClient:
@@ -29,10 +42,8 @@ class SparkClient:
         yield Sample("spark", count / seconds / 1e3, watch.cpu_seconds / gigabytes)
 
     def _read(self, topic: str, count: int) -> float:
-        python = ENVIRONMENT / "bin/python"
-        if not python.exists():
-            raise BenchmarkFailed(f"no Spark in {ENVIRONMENT}; run 'make spark-environment'")
-        command = [str(python), "-m", "benchmarks.spark_reader", self._client.broker.address, topic]
+        address = self._client.broker.address
+        command = [str(spark_python()), "-m", "benchmarks.spark_reader", address, topic]
         printed = output(
             [*command, str(count)],
             f"{self._client.broker.name}, Spark",

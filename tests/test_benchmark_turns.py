@@ -1,12 +1,15 @@
-"""Repetition of disturbed measurements."""
+"""Checks before measurements, and repetition of disturbed measurements."""
 
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as program
 from benchmarks import turns
 from benchmarks.rows import Sample
 
@@ -54,3 +57,38 @@ def test_disturbed_row_is_repeated_until_patience_is_used_up(
     machine = turns.Machine(patience)
     assert machine.undisturbed(processors.measure) == [Sample("ping p50", kept)]
     assert processors.measured == measured
+
+
+@pytest.mark.parametrize(
+    ("rows", "durable", "is_checked"),
+    [
+        ([], [True], True),
+        (["spark"], [True], True),
+        (["ping"], [True], False),
+        ([], [], False),  # no rows
+    ],
+)
+def test_missing_spark_is_reported_before_measurements(
+    rows: list[str],
+    durable: list[bool],
+    is_checked: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    measured: list[object] = []
+
+    def measure(*given: object) -> list[object]:
+        measured.append(given)
+        return []
+
+    monkeypatch.setattr("benchmarks.spark_client.ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(program, "describe_conditions", lambda repeat: {})
+    monkeypatch.setattr(program, "_measure_policies", measure)
+    monkeypatch.setattr(program, "_save_report", lambda report: None)
+    options = Namespace(brokers=[], rows=rows, durable=durable, repeat=1)
+    if is_checked:
+        with pytest.raises(SystemExit, match=f"no Spark in {tmp_path}; run 'make spark-env"):
+            program.run(options, {})
+    else:
+        program.run(options, {})
+    assert bool(measured) is not is_checked

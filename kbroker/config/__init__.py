@@ -21,7 +21,7 @@ from .group_values import (
     validate_group_configs,
 )
 from .kafka_environment import KafkaEnvironment, read_kafka_environment
-from .property import ConfigError, Effect, Property, Scope, Source, Type, Value
+from .property import ConfigError, Property, Scope, SettingEffect, Source, Type, Value
 from .sources import (
     ConfigLayer,
     parse_properties,
@@ -61,12 +61,12 @@ __all__ = [
     "ConfigError",
     "ConfigLayer",
     "ConfigNotice",
-    "Effect",
     "GroupConfig",
     "KafkaEnvironment",
     "Operation",
     "Property",
     "Scope",
+    "SettingEffect",
     "Source",
     "Synonym",
     "TopicConfig",

@@ -20,9 +20,9 @@ from .property import (
     PASSWORD,
     SHORT,
     STRING,
-    Effect,
     Kind,
     Property,
+    SettingEffect,
     Settings,
     Value,
 )
@@ -327,7 +327,7 @@ class TopicDefaults(Settings):
         "If true, a replica outside the ISR can become leader if no other replica is available, "
         "which can lose records. In kbroker only an explicit request elects such a replica "
         "(`kafka-leader-election --election-type unclean`).",
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     compression_type = Property(
         "compression.type",
@@ -568,7 +568,7 @@ class LogSettings(Settings):
         unit="ms",
         minimum=0,
         dynamic=False,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_flush_start_offset_checkpoint_interval_ms = Property(
         "log.flush.start.offset.checkpoint.interval.ms",
@@ -579,7 +579,7 @@ class LogSettings(Settings):
         unit="ms",
         minimum=0,
         dynamic=False,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_segment_delete_delay_ms = Property(
         "log.segment.delete.delay.ms",
@@ -589,7 +589,7 @@ class LogSettings(Settings):
         "at once.",
         unit="ms",
         minimum=0,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_preallocate = Property(
         "log.preallocate",
@@ -597,7 +597,7 @@ class LogSettings(Settings):
         "false",
         "If true, the disk space of a new segment is allocated in advance. In kbroker segments "
         "always grow as they are written.",
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_local_retention_bytes = Property(
         "log.local.retention.bytes",
@@ -607,7 +607,7 @@ class LogSettings(Settings):
         "support.",
         unit="bytes",
         minimum=-2,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_local_retention_ms = Property(
         "log.local.retention.ms",
@@ -617,7 +617,7 @@ class LogSettings(Settings):
         "support.",
         unit="ms",
         minimum=-2,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_remote_copy_lag_bytes = Property(
         "log.remote.copy.lag.bytes",
@@ -627,7 +627,7 @@ class LogSettings(Settings):
         "tiered storage, which kbroker does not support.",
         unit="bytes",
         minimum=-1,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_remote_copy_lag_ms = Property(
         "log.remote.copy.lag.ms",
@@ -637,7 +637,7 @@ class LogSettings(Settings):
         "storage, which kbroker does not support.",
         unit="ms",
         minimum=-1,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     log_cleaner_delete_retention_ms = Property(
         "log.cleaner.delete.retention.ms",
@@ -1024,7 +1024,7 @@ class TransactionSettings(Settings):
     )
 
 
-def _quota(name: str, doc: str, effect: Effect = Effect.APPLIED) -> Property[int]:
+def _quota(name: str, doc: str, effect: SettingEffect = SettingEffect.APPLIED) -> Property[int]:
     return Property(
         name,
         LONG,
@@ -1352,7 +1352,7 @@ class LimitSettings(Settings):
     replica_alter_log_dirs_io_max_bytes_per_second = _quota(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         "Maximum bytes per second for moving replicas between log directories.",
-        Effect.LATER,
+        SettingEffect.LATER,
     )
     login_bytes_max = Property(
         "sasl.server.max.receive.size",
@@ -1375,7 +1375,7 @@ class LimitSettings(Settings):
 
 
 def _later(name: str, kind: Kind[T], default: str | None, doc: str, dynamic: bool) -> Property[T]:
-    return Property(name, kind, default, doc, dynamic=dynamic, effect=Effect.LATER)
+    return Property(name, kind, default, doc, dynamic=dynamic, effect=SettingEffect.LATER)
 
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -1579,7 +1579,7 @@ class AuthorizationSettings(Settings):
         "Class that builds the principal of a client. Only Kafka's default class is accepted; "
         "kbroker implements its behaviour.",
         choices=(_PRINCIPAL_BUILDER,),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     sasl_enabled_mechanisms = Property(
         "sasl.enabled.mechanisms",
@@ -1643,7 +1643,7 @@ class AuthenticationSettings(Settings):
         "TLS protocol name, as in Java. Use `ssl.enabled.protocols` to select the TLS versions, "
         "as in Kafka.",
         choices=("TLS", "TLSv1.2", "TLSv1.3"),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     ssl_endpoint_identification_algorithm = Property(
         "ssl.endpoint.identification.algorithm",
@@ -1659,7 +1659,7 @@ class AuthenticationSettings(Settings):
         "Class that creates TLS engines. Only Kafka's default class is accepted, and it is not "
         "required.",
         choices=(_ENGINE_FACTORY,),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     ssl_principal_mapping_rules = Property(
         "ssl.principal.mapping.rules",
@@ -1695,7 +1695,7 @@ class AuthenticationSettings(Settings):
         STRING,
         "JKS",
         "Format of the file `ssl.keystore.location`. kbroker detects the format: PEM or PKCS#12.",
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     ssl_truststore_certificates = Property(
         "ssl.truststore.certificates",
@@ -1717,7 +1717,7 @@ class AuthenticationSettings(Settings):
         STRING,
         "JKS",
         "Format of the file `ssl.truststore.location`. kbroker detects the format: PEM or PKCS#12.",
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
 
 
@@ -1729,7 +1729,9 @@ def _ignored(
     dynamic: bool,
     minimum: int | None = None,
 ) -> Property[T]:
-    return Property(name, kind, default, doc, minimum=minimum, dynamic=dynamic, effect=Effect.NONE)
+    return Property(
+        name, kind, default, doc, minimum=minimum, dynamic=dynamic, effect=SettingEffect.NONE
+    )
 
 
 class IgnoredSettings(Settings):
@@ -1744,7 +1746,7 @@ class IgnoredSettings(Settings):
         "Roles of this process. Every kbroker node is broker and controller.",
         choices=("broker", "controller"),
         dynamic=False,
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
         kafka_default="none: must be set",
     )
     controller_quorum_voters = _ignored(

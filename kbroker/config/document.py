@@ -8,7 +8,7 @@ from itertools import chain, groupby
 from .broker_table import BrokerSettings
 from .group_table import ClientMetricsSettings, GroupSettings
 from .kafka_only import KAFKA_ONLY
-from .property import Effect, Property, Settings, Value, properties_of
+from .property import Property, SettingEffect, Settings, Value, properties_of
 from .tables import BROKER_PROPERTIES, TOPIC_PROPERTIES
 from .topic_table import TopicSettings
 
@@ -149,8 +149,8 @@ def document() -> str:
         "\n## Broker settings\n",
         *_sections(),
         _KAFKA_ONLY,
-        _kafka_only(Effect.LATER),
-        _kafka_only(Effect.NONE),
+        _kafka_only(SettingEffect.LATER),
+        _kafka_only(SettingEffect.NONE),
     ]
     return "\n".join(parts)
 
@@ -171,8 +171,8 @@ def _title(owner: type[Settings]) -> str:
 
 
 def _no_effect() -> str:
-    later = [each for each in _all_properties() if each.effect is Effect.LATER]
-    ignored = [each for each in _all_properties() if each.effect is Effect.NONE]
+    later = [each for each in _all_properties() if each.effect is SettingEffect.LATER]
+    ignored = [each for each in _all_properties() if each.effect is SettingEffect.NONE]
     return (
         f"\nAccepted, stored and shown, but without effect because the feature is not implemented "
         "yet:\n"
@@ -195,11 +195,11 @@ def _static_in_kbroker() -> list[Property[Value]]:
     return [each for each in _all_properties() if each.kafka_dynamic]
 
 
-def _kafka_only(effect: Effect) -> str:
+def _kafka_only(effect: SettingEffect) -> str:
     names = ", ".join(_code(name) for name, each in KAFKA_ONLY.items() if each.effect is effect)
     reason = (
         "Feature not implemented yet"
-        if effect is Effect.LATER
+        if effect is SettingEffect.LATER
         else "Without effect because kbroker works differently"
     )
     return f"{reason}: {names}.\n"
@@ -232,7 +232,7 @@ def _common(each: Property[Value]) -> tuple[str, ...]:
 
 
 def _meaning(each: Property[Value]) -> str:
-    marks = {Effect.LATER: " *No effect yet.*", Effect.NONE: " *No effect.*"}
+    marks = {SettingEffect.LATER: " *No effect yet.*", SettingEffect.NONE: " *No effect.*"}
     return each.doc + marks.get(each.effect, "")
 
 

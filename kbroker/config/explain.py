@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from .kafka_only import KAFKA_ONLY, find_kafka_only
-from .property import ConfigError, Effect, Property, Scope, Value
+from .property import ConfigError, Property, Scope, SettingEffect, Value
 from .sources import variable_of
 from .tables import PROPERTIES, did_you_mean
 
 _EFFECTS = {
-    Effect.APPLIED: "applied",
-    Effect.NONE: "none: kbroker works differently",
-    Effect.LATER: "none yet: the feature is not implemented",
+    SettingEffect.APPLIED: "applied",
+    SettingEffect.NONE: "none: kbroker works differently",
+    SettingEffect.LATER: "none yet: the feature is not implemented",
 }
 
 

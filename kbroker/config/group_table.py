@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from .property import BOOLEAN, CLASS, INT, LIST, STRING, Effect, Property, Settings, Value
+from .property import BOOLEAN, CLASS, INT, LIST, STRING, Property, SettingEffect, Settings, Value
 
 T = TypeVar("T", bound=Value)
 
@@ -137,7 +137,7 @@ def _list(
     doc: str,
     pattern: str,
     pattern_words: str,
-    effect: Effect = Effect.APPLIED,
+    effect: SettingEffect = SettingEffect.APPLIED,
 ) -> Property[tuple[str, ...]]:
     return Property(
         name,
@@ -193,7 +193,7 @@ class GroupDefaults(Settings):
         "List of server-side task assignors of streams groups. The first one is the default.",
         r"\s*sticky\s*",
         "sticky",
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     group_streams_rack_aware_assignment_tags = Property(
         "group.streams.rack.aware.assignment.tags",
@@ -203,7 +203,7 @@ class GroupDefaults(Settings):
         "The assignor places the replicas of a task on clients with different values.",
         distinct=True,
         dynamic=False,
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     group_streams_topology_description_plugin_class = Property(
         "group.streams.topology.description.plugin.class",
@@ -212,7 +212,7 @@ class GroupDefaults(Settings):
         "Class that stores the topology descriptions of streams groups. If unset, they are not "
         "stored.",
         dynamic=False,
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     errors_deadletterqueue_auto_create_topics_enable = Property(
         "errors.deadletterqueue.auto.create.topics.enable",
@@ -220,7 +220,7 @@ class GroupDefaults(Settings):
         "false",
         "If true, the broker creates the dead-letter queue topic of a share group if it does not "
         "exist.",
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     errors_deadletterqueue_topic_name_prefix = Property(
         "errors.deadletterqueue.topic.name.prefix",
@@ -228,7 +228,7 @@ class GroupDefaults(Settings):
         "dlq.",
         "Required prefix of the names of dead-letter queue topics. If empty, every name is "
         "permitted.",
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     group_consumer_migration_policy = Property(
         "group.consumer.migration.policy",
@@ -287,7 +287,7 @@ class GroupSettings(Settings):
         "Task assignor of the streams group. If unset, it is the first one of "
         "`group.streams.assignors`. A change applies to the next assignment.",
         synonyms=(GroupDefaults.group_streams_assignors.name,),
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     streams_rack_aware_assignment_tags = _group_property(
         GroupDefaults.group_streams_rack_aware_assignment_tags
@@ -298,7 +298,7 @@ class GroupSettings(Settings):
         "",
         "Name of the dead-letter queue topic of the share group. If empty, records that could not "
         "be delivered are dropped.",
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     errors_deadletterqueue_copy_record_enable = Property(
         "errors.deadletterqueue.copy.record.enable",
@@ -306,7 +306,7 @@ class GroupSettings(Settings):
         "false",
         "If true, the key, the value and the headers of a record are copied to the dead-letter queue "
         "topic; if false, the record in the topic has only headers about its origin.",
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     share_auto_offset_reset = Property(
         "share.auto.offset.reset",

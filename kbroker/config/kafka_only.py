@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from .property import Effect
+from .property import SettingEffect
 
 
 class KafkaOnlySetting(NamedTuple):
     """A Kafka setting that kbroker accepts by name only; `dynamic` is True if it is so in Kafka."""
 
-    effect: Effect
+    effect: SettingEffect
     dynamic: bool
 
 
@@ -229,11 +229,11 @@ _NONE_PREFIXES = ("confluent.", "password.encoder.", "rlmm.config.", "rsm.config
 
 def _all_settings() -> Iterator[tuple[str, KafkaOnlySetting]]:
     for names, effect, dynamic in (
-        (_LATER, Effect.LATER, False),
-        (_LATER_DYNAMIC, Effect.LATER, True),
-        (_NONE, Effect.NONE, False),
-        (_NONE_DYNAMIC, Effect.NONE, True),
-        (_BEFORE_4, Effect.NONE, False),
+        (_LATER, SettingEffect.LATER, False),
+        (_LATER_DYNAMIC, SettingEffect.LATER, True),
+        (_NONE, SettingEffect.NONE, False),
+        (_NONE_DYNAMIC, SettingEffect.NONE, True),
+        (_BEFORE_4, SettingEffect.NONE, False),
     ):
         for name in names.split():
             yield name, KafkaOnlySetting(effect, dynamic)
@@ -248,8 +248,8 @@ def find_kafka_only(name: str) -> KafkaOnlySetting | None:
     if name.startswith(LISTENER_PREFIX):
         rest = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
         if rest.startswith(_LISTENER_SETTINGS):
-            return KafkaOnlySetting(Effect.APPLIED, True)
-        return KafkaOnlySetting(Effect.LATER, True)
+            return KafkaOnlySetting(SettingEffect.APPLIED, True)
+        return KafkaOnlySetting(SettingEffect.LATER, True)
     if name.startswith(_NONE_PREFIXES) or ".jmx." in name:
-        return KafkaOnlySetting(Effect.NONE, False)
+        return KafkaOnlySetting(SettingEffect.NONE, False)
     return KAFKA_ONLY.get(name)

@@ -56,7 +56,7 @@ class Scope(StrEnum):
     CLIENT_METRICS = "client metrics"
 
 
-class Effect(StrEnum):
+class SettingEffect(StrEnum):
     """Effect of a setting that kbroker accepts."""
 
     APPLIED = "applied"
@@ -159,7 +159,7 @@ class Property(Generic[T_co]):
     items_max: int | None = None
     distinct: bool = False
     dynamic: bool = True
-    effect: Effect = Effect.APPLIED
+    effect: SettingEffect = SettingEffect.APPLIED
     synonyms: tuple[str, ...] = ()
     kafka_default: str | None = None
     kafka_dynamic: bool = False

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from .broker_table import BrokerSettings
 from .group_table import ClientMetricsSettings, GroupSettings
 from .kafka_only import KAFKA_ONLY, find_kafka_only
-from .property import ConfigError, Effect, Property, Scope, Settings, Value, properties_of
+from .property import ConfigError, Property, Scope, SettingEffect, Settings, Value, properties_of
 from .topic_table import TopicSettings
 
 
@@ -45,7 +45,7 @@ def find_property(scope: Scope, name: str) -> Property[Value]:
     return found
 
 
-def effect_of(name: str) -> Effect | None:
+def effect_of(name: str) -> SettingEffect | None:
     """Return the effect of a broker setting, or None if neither kbroker nor Kafka has the name."""
     found = BROKER_PROPERTIES.get(name)
     if found is not None:

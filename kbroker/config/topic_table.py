@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .broker_table import RECORD_BYTES_MAX
-from .property import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING, Effect, Property, Settings
+from .property import BOOLEAN, DOUBLE, INT, LIST, LONG, STRING, Property, SettingEffect, Settings
 
 _FOREVER = str(2**63 - 1)
 _THROTTLED = r"\*|(\d+:\d+(\s*,\s*\d+:\d+)*)?"
@@ -80,7 +80,7 @@ class TopicSettings(Settings):
         "false",
         "If true, share groups may use the topic as their dead-letter queue and write records to it "
         "that they could not deliver.",
-        effect=Effect.LATER,
+        effect=SettingEffect.LATER,
     )
     file_delete_delay_ms = Property(
         "file.delete.delay.ms",
@@ -91,7 +91,7 @@ class TopicSettings(Settings):
         unit="ms",
         minimum=0,
         synonyms=("log.segment.delete.delay.ms",),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     flush_messages = Property(
         "flush.messages",
@@ -157,7 +157,7 @@ class TopicSettings(Settings):
         unit="bytes",
         minimum=-2,
         synonyms=("log.local.retention.bytes",),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     local_retention_ms = Property(
         "local.retention.ms",
@@ -167,7 +167,7 @@ class TopicSettings(Settings):
         unit="ms",
         minimum=-2,
         synonyms=("log.local.retention.ms",),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     max_compaction_lag_ms = Property(
         "max.compaction.lag.ms",
@@ -262,7 +262,7 @@ class TopicSettings(Settings):
         "If true, the disk space of a new segment is allocated in advance. In kbroker segments "
         "always grow as they are written.",
         synonyms=("log.preallocate",),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     remote_copy_lag_bytes = Property(
         "remote.copy.lag.bytes",
@@ -273,7 +273,7 @@ class TopicSettings(Settings):
         unit="bytes",
         minimum=-1,
         synonyms=("log.remote.copy.lag.bytes",),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     remote_copy_lag_ms = Property(
         "remote.copy.lag.ms",
@@ -284,21 +284,21 @@ class TopicSettings(Settings):
         unit="ms",
         minimum=-1,
         synonyms=("log.remote.copy.lag.ms",),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     remote_log_copy_disable = Property(
         "remote.log.copy.disable",
         BOOLEAN,
         "false",
         f"If true, segments are not copied to tiered storage. {_NO_TIERS}",
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     remote_log_delete_on_disable = Property(
         "remote.log.delete.on.disable",
         BOOLEAN,
         "false",
         f"If true, remote segments are deleted when tiered storage is disabled. {_NO_TIERS}",
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     remote_storage_enable = Property(
         "remote.storage.enable",
@@ -308,7 +308,7 @@ class TopicSettings(Settings):
         "without tiered storage.",
         pattern="(?i)false",
         pattern_words="false (there is no tiered storage)",
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )
     retention_bytes = Property(
         "retention.bytes",
@@ -376,5 +376,5 @@ class TopicSettings(Settings):
         "which can lose records. In kbroker only an explicit request elects such a replica "
         "(`kafka-leader-election --election-type unclean`).",
         synonyms=("unclean.leader.election.enable",),
-        effect=Effect.NONE,
+        effect=SettingEffect.NONE,
     )

@@ -12,7 +12,7 @@ from .broker_table import RACK_AWARE_SELECTOR, BrokerSettings
 from .entry import ConfigEntry
 from .kafka_environment import with_listeners
 from .kafka_only import LISTENER_PREFIX, find_kafka_only
-from .property import ConfigError, Effect, Scope, Settings, Source, Value
+from .property import ConfigError, Scope, SettingEffect, Settings, Source, Value
 from .sources import ConfigLayer, read_environment, read_file, read_options
 from .tables import (
     BROKER_PROPERTIES,
@@ -448,9 +448,9 @@ def _notices(config: BrokerConfig) -> tuple[ConfigNotice, ...]:
     ignored, warnings = [], []
     for name in sorted({name for layer in config.layers for name in layer.values}):
         match effect_of(name):
-            case Effect.NONE:
+            case SettingEffect.NONE:
                 ignored.append(name)
-            case Effect.LATER if not config.is_default(name):
+            case SettingEffect.LATER if not config.is_default(name):
                 warnings.append(f"{name} has no effect yet ({config.origin(name)})")
             case None:
                 warnings.append(f"{unknown_name_error(name, Scope.BROKER)} ({config.origin(name)})")

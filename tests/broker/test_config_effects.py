@@ -13,7 +13,7 @@ import trio
 
 from kbroker.broker import Broker
 from kbroker.cluster import ResourceType
-from kbroker.config import BROKER_PROPERTIES, TOPIC_PROPERTIES, Effect
+from kbroker.config import BROKER_PROPERTIES, TOPIC_PROPERTIES, SettingEffect
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
@@ -565,7 +565,7 @@ def test_every_dynamic_config_has_an_effect_test() -> None:
         *TOPIC_PROPERTIES.values(),
         *(each for each in of_brokers if each.name not in topic_defaults),
     ]
-    applied = {each.name for each in every if each.effect is Effect.APPLIED}
+    applied = {each.name for each in every if each.effect is SettingEffect.APPLIED}
     assert EFFECTS.keys() <= applied
     others = "".join(texts_of_other_tests())
     assert [name for name in sorted(applied - EFFECTS.keys()) if f'"{name}"' not in others] == []

@@ -15,9 +15,9 @@ from kbroker.config import (
     PROPERTIES,
     TOPIC_PROPERTIES,
     BrokerConfig,
-    Effect,
     Property,
     Scope,
+    SettingEffect,
     TopicConfig,
     Value,
 )
@@ -161,7 +161,7 @@ def test_applied_settings_are_read_by_the_code() -> None:
     if "node.id" in read:
         read.add("broker.id")
     every = (*TOPIC_PROPERTIES.values(), *BROKER_PROPERTIES.values())
-    applied = {each.name for each in every if each.effect is Effect.APPLIED}
+    applied = {each.name for each in every if each.effect is SettingEffect.APPLIED}
     unused = {each.name for each in every} - applied
     assert sorted(applied - read) == [], "read them, or mark them LATER in the table"
     assert sorted(n for n in unused if attribute.get(n) in names) == [], "mark them APPLIED"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.config import (
     BROKER_PROPERTIES,
     TOPIC_PROPERTIES,
-    Effect,
+    SettingEffect,
 )
 from kbroker.config.document import document
 
@@ -24,5 +24,9 @@ def test_configuration_page_lists_every_setting_and_difference() -> None:
     differences = page.split("## Differences from")[1].split("## DescribeConfigs")[0]
     for each in (*BROKER_PROPERTIES.values(), *TOPIC_PROPERTIES.values()):
         assert f"| `{each.name}` |" in page, each.name
-        if each.kbroker_only or each.kafka_default is not None or each.effect is not Effect.APPLIED:
+        if (
+            each.kbroker_only
+            or each.kafka_default is not None
+            or each.effect is not SettingEffect.APPLIED
+        ):
             assert f"`{each.name}`" in differences, each.name

@@ -422,7 +422,7 @@ class Cluster(ClusterView):
             await self._transact(
                 {SCRAM_SECRET: new_secret()},
                 compares={SCRAM_SECRET: ABSENT},
-                cause="users log in",
+                cause="first start with a SASL listener",
             )
 
     async def put_delegation_token(self, token: DelegationToken, *, cause: str) -> bool:

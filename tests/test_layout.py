@@ -598,8 +598,8 @@ def test_wheel_works_in_project_with_same_directory_names(wheel: Path, tmp_path:
     names = [name for source in sources() if not (name := module_name(source)).endswith("__main__")]
     code = IMPORT_ALL.format(names=names, optional=OPTIONAL, site=str(site))
     imported = output(run_python(code, cwd=project, python=python)).split()
-    rooms = ("pyspark_kbroker", "kbroker.demo", "kbroker.spark", "kbroker.pipelines")
-    extras = {name for name in names if name.startswith(rooms)}
+    prefixes = ("pyspark_kbroker", "kbroker.demo", "kbroker.spark", "kbroker.pipelines")
+    extras = {name for name in names if name.startswith(prefixes)}
     assert set(names) - set(imported) <= extras
     assert len(imported) > 20
 

@@ -31,8 +31,9 @@ from .clients import (
 )
 from .seeded import Events
 
-# Unanswered batches per partition: a broker recognises a retry among the last five.
-IN_FLIGHT_MAX = 5
+# Maximum number of batches from the oldest unacknowledged one to the newest sent one, including
+# acknowledged ones: a broker recognises a retry only among the last five batches of a producer.
+SENT_MAX = 5
 # Maximum unacknowledged batches per partition.
 QUEUED_MAX = 8
 # Maximum seconds that a connection may be silent before the producer closes it.
@@ -47,6 +48,8 @@ class Item:
 
     values: tuple[int, ...]
     sequence: int
+    # Position among all batches of the partition.
+    number: int
     in_flight: bool = False
 
 
@@ -57,14 +60,15 @@ class Lane:
     place: TopicIdPartition
     items: deque[Item] = field(default_factory=deque)
     next_sequence: int = 0
+    next_number: int = 0
     # The node that received the batches in flight.
     node: int = -1
     # A batch failed: resend nothing until all other batches in flight have a response.
     is_draining: bool = False
 
     @property
-    def in_flight(self) -> int:
-        return sum(item.in_flight for item in self.items)
+    def has_in_flight(self) -> bool:
+        return any(item.in_flight for item in self.items)
 
 
 class Pipeline:
@@ -178,13 +182,13 @@ class PipeliningProducer:
         values = tuple(next(self._values) for _ in range(self.client.chance.randint(1, 3)))
         for value in values:
             self._history.sent[value] = lane.place
-        lane.items.append(Item(values, lane.next_sequence))
+        lane.items.append(Item(values, lane.next_sequence, lane.next_number))
         lane.next_sequence += len(values)
+        lane.next_number += 1
 
     async def _send_some(self, lane: Lane) -> None:
         leader = self.client.leaders[lane.place].node
-        in_flight = lane.in_flight
-        if in_flight and (lane.is_draining or leader != lane.node):
+        if lane.has_in_flight and (lane.is_draining or leader != lane.node):
             return
         lane.is_draining = False
         if leader < 0:
@@ -192,9 +196,8 @@ class PipeliningProducer:
         lane.node = leader
         try:
             for item in [each for each in lane.items if not each.in_flight]:
-                if in_flight == IN_FLIGHT_MAX or lane.is_draining:
+                if lane.is_draining or item.number - lane.items[0].number >= SENT_MAX:
                     return
-                in_flight += 1
                 pipeline = await self._pipeline(leader)
                 self._history.attempts += 1
                 await pipeline.send(self._request(lane, item), lane, item)

@@ -24,6 +24,7 @@ from .records import (
     FoundRecord,
     MalformedError,
     Record,
+    RecordSizeError,
     errors_as,
     iter_headers,
     long_varint,
@@ -32,6 +33,9 @@ from .records import (
 
 # Records whose heads are parsed per step (about 0.3 ms).
 RECORDS_PER_STEP = 512
+
+# Largest length that a record can state, as a signed varint of 32 bits.
+LENGTH_MAX = 2**31 - 1
 
 # Maximum bytes of the head of a record: length, attributes, timestamp delta, offset delta.
 _HEAD_BYTES_MAX = 31
@@ -104,7 +108,11 @@ class RecordTimes(NamedTuple):
 
 
 def record_times(
-    batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
+    batch: Buffer,
+    header: BatchHeader,
+    *,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+    max_record_bytes: int = LENGTH_MAX,
 ) -> Iterator[RecordTimes]:
     """Read offsets and timestamps of a batch without keys, values and headers.
 
@@ -112,16 +120,18 @@ def record_times(
         batch: The whole batch.
         header: Its header.
         max_decompressed: Maximum decompressed size of the records in bytes.
+        max_record_bytes: Maximum size of one record of a compressed batch in bytes.
 
     Yields:
         One item per step with at most `RECORDS_PER_STEP` records.
 
     Raises:
         KafkaError: CORRUPT_MESSAGE if the records are malformed, MESSAGE_TOO_LARGE above
-            `max_decompressed`.
+            `max_decompressed`, INVALID_RECORD at a record above `max_record_bytes`. Earlier records
+            were yielded before.
     """
     with errors_as(ErrorCode.CORRUPT_MESSAGE):
-        window = _Window(batch, header, max_decompressed)
+        window = _Window(batch, header, max_decompressed, max_record_bytes)
         left = header.record_count
         while left > 0:
             heads = window.heads(left, header)
@@ -141,6 +151,7 @@ def first_record_since(
     *,
     start_offset: int = 0,
     max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+    max_record_bytes: int = LENGTH_MAX,
 ) -> Iterator[FoundRecord | None]:
     """Find the first record of a batch with a timestamp of at least `timestamp`.
 
@@ -150,6 +161,8 @@ def first_record_since(
         timestamp: Minimum timestamp in ms.
         start_offset: Ignore records before this offset.
         max_decompressed: Maximum decompressed size of the records in bytes.
+        max_record_bytes: Maximum size of one record of a compressed batch in bytes. Records after the
+            result are not checked.
 
     Yields:
         None after each step; the record, if there is one, as the last item.
@@ -157,7 +170,9 @@ def first_record_since(
     Raises:
         KafkaError: As in `record_times`.
     """
-    for offsets, timestamps in record_times(batch, header, max_decompressed=max_decompressed):
+    for offsets, timestamps in record_times(
+        batch, header, max_decompressed=max_decompressed, max_record_bytes=max_record_bytes
+    ):
         if offsets and offsets[-1] >= start_offset and max(timestamps) >= timestamp:
             for offset, time in zip(offsets, timestamps, strict=True):
                 if time >= timestamp and offset >= start_offset:
@@ -167,7 +182,11 @@ def first_record_since(
 
 
 def latest_record_of(
-    batch: Buffer, header: BatchHeader, *, max_decompressed: int = MAX_DECOMPRESSED_BYTES
+    batch: Buffer,
+    header: BatchHeader,
+    *,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+    max_record_bytes: int = LENGTH_MAX,
 ) -> Iterator[FoundRecord | None]:
     """Find the first record with the maximum timestamp of a batch.
 
@@ -175,6 +194,8 @@ def latest_record_of(
         batch: The whole batch.
         header: Its header.
         max_decompressed: Maximum decompressed size of the records in bytes.
+        max_record_bytes: Maximum size of one record of a compressed batch in bytes. Records after the
+            result are not checked.
 
     Yields:
         None after each step; the record, if there is one, as the last item.
@@ -183,10 +204,14 @@ def latest_record_of(
         KafkaError: As in `record_times`.
     """
     latest: FoundRecord | None = None
-    for offsets, timestamps in record_times(batch, header, max_decompressed=max_decompressed):
+    for offsets, timestamps in record_times(
+        batch, header, max_decompressed=max_decompressed, max_record_bytes=max_record_bytes
+    ):
         if offsets and (latest is None or max(timestamps) > latest.timestamp):
             time = max(timestamps)
             latest = FoundRecord(offsets[timestamps.index(time)], time, header.leader_epoch)
+            if time >= header.max_timestamp:
+                break
         yield None
     yield latest
 
@@ -341,8 +366,15 @@ class _Heads(NamedTuple):
 class _Window:
     """The decompressed records of a batch that are currently in memory."""
 
-    def __init__(self, batch: Buffer, header: BatchHeader, max_decompressed: int) -> None:
+    def __init__(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        max_decompressed: int,
+        max_record_bytes: int = LENGTH_MAX,
+    ) -> None:
         payload = memoryview(batch)[HEADER_SIZE : header.size]
+        self._max_record_bytes = max_record_bytes if header.codec else LENGTH_MAX
         self._chunks = decompressed_chunks(header.codec, payload, max_decompressed)
         self._data = b"" if header.codec else bytes(payload)
         # Position of the next record; after the end of `_data` while bytes are skipped.
@@ -355,7 +387,8 @@ class _Window:
         limit = len(data) if self._has_ended else len(data) - _HEAD_BYTES_MAX + 1
         if self._has_ended and position >= limit:
             raise MalformedError("the records are truncated")
-        return _parse_heads(data, position, limit, min(most, RECORDS_PER_STEP), header)
+        most = min(most, RECORDS_PER_STEP)
+        return _parse_heads(data, position, limit, most, header, self._max_record_bytes)
 
     def move(self, position: int) -> None:
         """Continue at a position, which may be after the data in memory."""
@@ -399,8 +432,13 @@ class _Window:
             raise MalformedError("the last record is truncated")
 
 
-def _parse_heads(data: bytes, start: int, limit: int, most: int, header: BatchHeader) -> _Heads:
-    """Parse heads from `start` up to position `limit`; one-byte varints are read inline."""
+def _parse_heads(
+    data: bytes, start: int, limit: int, most: int, header: BatchHeader, max_record_bytes: int
+) -> _Heads:
+    """Parse heads from `start` up to position `limit`, or up to a record that is too large.
+
+    One-byte varints are read inline. Raises RecordSizeError if the first record is too large.
+    """
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     last_delta = header.last_offset_delta
     offsets: list[int] = []
@@ -416,6 +454,10 @@ def _parse_heads(data: bytes, start: int, limit: int, most: int, header: BatchHe
                 raw, at = long_varint(data, at, raw)
             if raw & 1:
                 raise MalformedError(f"a record of length {(raw >> 1) ^ -1}")
+            if raw >> 1 > max_record_bytes:
+                if ends:
+                    break
+                raise RecordSizeError(raw >> 1, max_record_bytes)
             position = at + (raw >> 1)
             raw = data[at + 1]  # after one byte of attributes
             at += 2

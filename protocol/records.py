@@ -425,6 +425,20 @@ class MalformedError(ValueError):
     """Malformed records of a batch."""
 
 
+class RecordSizeError(ValueError):
+    """A record of a compressed batch that exceeds the topic's limit for one record.
+
+    Args:
+        size: Size of the record in bytes.
+        limit: Value of `max.decompressed.message.bytes`.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"a record of {size} bytes, more than max.decompressed.message.bytes={limit}"
+        )
+
+
 class RecordLimitError(ValueError):
     """Too many records or headers in a batch."""
 
@@ -440,6 +454,8 @@ def errors_as(code: ErrorCode) -> Iterator[None]:
 
 def kafka_error_of(error: ValueError, code: ErrorCode) -> KafkaError:
     """Return the KafkaError for a parser or codec error; `code` is used except for limits."""
+    if isinstance(error, RecordSizeError):
+        return KafkaError(ErrorCode.INVALID_RECORD, str(error))
     if isinstance(error, OutputLimitError):
         return DecompressedTooLargeError(f"the batch {error}")
     if isinstance(error, RecordLimitError):

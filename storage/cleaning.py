@@ -149,6 +149,7 @@ def plan(
         rules=config.segment_rules._replace(gaps_allowed=True),
         key_map_bytes=key_map_bytes,
         decompressed_max=decompressed_max,
+        max_record_bytes=config.produce_rules.max_record_bytes,
     )
 
 

@@ -106,6 +106,7 @@ class CompactionTask:
         rules: Rules for the new segments.
         key_map_bytes: Memory limit of the key map in bytes.
         decompressed_max: Maximum decompressed size of a batch in bytes.
+        max_record_bytes: Maximum size of one record of a compressed batch in bytes.
     """
 
     directory: str
@@ -119,6 +120,7 @@ class CompactionTask:
     rules: SegmentRules
     key_map_bytes: int
     decompressed_max: int
+    max_record_bytes: int
 
     @property
     def size(self) -> int:
@@ -448,7 +450,25 @@ class Compaction:
             yield from opened.check()
         except KafkaError:
             return None
+        yield from self._check_record_sizes(header, opened)
         return opened
+
+    def _check_record_sizes(self, header: BatchHeader, opened: _DecompressedBatch) -> Steps[None]:
+        """Raise StorageError if a record exceeds the topic's limit; Kafka does not compact either.
+
+        The log stays dirty, so a run with a larger limit compacts the batch.
+        """
+        limit = self._task.max_record_bytes
+        if header.codec == Codec.NONE or len(opened.data) <= limit:
+            return
+        for chunk in opened.chunks:
+            largest = max(record.end - record.body for record in chunk)
+            if largest > limit:
+                raise StorageError(
+                    f"the batch at offset {header.base_offset} has a record of {largest} bytes; "
+                    f"increase max.decompressed.message.bytes ({limit}) of the topic"
+                )
+            yield None
 
     def _decompress(self, header: BatchHeader, batch: memoryview) -> bytes | None:
         try:

@@ -183,8 +183,9 @@ class TopicSettings(Settings):
         INT,
         str(RECORD_BYTES_MAX),
         "Maximum size of one record of a compressed batch after decompression. The broker rejects "
-        "a batch with a larger record with INVALID_RECORD. `decompressed.batch.max.bytes` limits "
-        "the whole batch.",
+        "a batch with a larger record with INVALID_RECORD. If a larger record is already stored, "
+        "look-ups by timestamp that reach it fail, and its partition is not compacted. "
+        "`decompressed.batch.max.bytes` limits the whole batch.",
         unit="bytes",
         minimum=1,
         maximum=RECORD_BYTES_MAX,

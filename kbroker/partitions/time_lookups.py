@@ -50,7 +50,8 @@ class TimeLookup(NamedTuple):
 
         Raises:
             StorageError: See `Log.read`.
-            KafkaError: CORRUPT_MESSAGE if a batch cannot be read.
+            KafkaError: CORRUPT_MESSAGE if a batch cannot be read, INVALID_RECORD for a record above
+                `max.decompressed.message.bytes`.
         """
         offset = log.log_start_offset
         while offset < limit:
@@ -65,6 +66,7 @@ class TimeLookup(NamedTuple):
                 timestamp_ms,
                 start_offset=log.log_start_offset,
                 max_decompressed=log.config.produce_rules.max_decompressed,
+                max_record_bytes=log.config.produce_rules.max_record_bytes,
             )
             found = yield from self.batch_reads.in_pieces(begin, self.client, self.charge)
             self.check()
@@ -85,7 +87,8 @@ class TimeLookup(NamedTuple):
 
         Raises:
             StorageError: See `Log.read`.
-            KafkaError: CORRUPT_MESSAGE if a batch cannot be read.
+            KafkaError: CORRUPT_MESSAGE if a batch cannot be read, INVALID_RECORD for a record above
+                `max.decompressed.message.bytes`.
         """
         latest: FoundRecord | None = None
         tried: set[int] = set()
@@ -101,6 +104,7 @@ class TimeLookup(NamedTuple):
                 batch.data,
                 batch.header,
                 max_decompressed=log.config.produce_rules.max_decompressed,
+                max_record_bytes=log.config.produce_rules.max_record_bytes,
             )
             found = yield from self.batch_reads.in_pieces(begin, self.client, self.charge)
             self.check()

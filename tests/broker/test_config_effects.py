@@ -305,6 +305,8 @@ async def large_records_are_rejected_when_compressed(trial: Trial) -> None:
     for value, code in (("1100", ErrorCode.NONE), ("900", ErrorCode.INVALID_RECORD)):
         await trial.set("max.decompressed.message.bytes", value)
         assert await trial.produce(large) == code
+        row = await list_offset(trial.wire, T, 1, 7)
+        assert row.error_code == code
 
 
 @effect_of("compression.gzip.level")

@@ -44,6 +44,7 @@ def make_task(directory: Path) -> CompactionTask:
         rules=SegmentRules(1000, 1000, True),
         key_map_bytes=1000,
         decompressed_max=1000,
+        max_record_bytes=1000,
     )
 
 

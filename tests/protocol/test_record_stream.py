@@ -24,6 +24,8 @@ from kbroker.protocol.record_stream import (
     stream_records,
 )
 from kbroker.protocol.records import (
+    HEADER_SIZE,
+    FoundRecord,
     Record,
     encode_batch,
     read_header,
@@ -140,6 +142,39 @@ def test_records_above_the_size_limit_are_rejected(codec: Codec) -> None:
         with pytest.raises(KafkaError) as raised:
             list(read(batch, read_header(batch), max_decompressed=50_000))
         assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [10, 5000])
+def test_lookup_by_time_fails_at_a_record_above_the_limit(codec: Codec, size: int) -> None:
+    """Earlier records are found. The limit applies to compressed batches only, as in Kafka."""
+    records = [Record(None, bytes(number), time) for number, time in ((1, 1), (size, 2), (1, 3))]
+    batch = encode_batch(records, codec=codec)
+    header = read_header(batch)
+    body = len(encode_batch(records[1:2])) - HEADER_SIZE - len(write_varint(size + 6))
+
+    def find(limit: int, timestamp: int | None) -> FoundRecord | None:
+        if timestamp is None:
+            *_, found = latest_record_of(batch, header, max_record_bytes=limit)
+            return found
+        *_, found = first_record_since(batch, header, timestamp, max_record_bytes=limit)
+        return found
+
+    for limit, timestamps in ((body, [1, 2, 3]), (body - 1, [1] if codec else [1, 2, 3])):
+        for timestamp in timestamps:
+            assert find(limit, timestamp) == (timestamp - 1, timestamp, -1)
+    for wanted in (2, 3, None) if codec else ():
+        with pytest.raises(KafkaError, match=r"more than max\.decompressed\.message") as raised:
+            find(body - 1, wanted)
+        assert raised.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_latest_record_before_a_record_above_the_limit_is_found() -> None:
+    records = [Record(None, b"", 2), Record(None, bytes(100), 1)]
+    batch = encode_batch(records, codec=Codec.ZSTD)
+    *_, found = latest_record_of(batch, read_header(batch), max_record_bytes=50)
+    assert found == (0, 2, -1)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])

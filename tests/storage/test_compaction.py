@@ -15,6 +15,7 @@ import pytest
 from kbroker.protocol.records import (
     BatchHeader,
     Marker,
+    ProduceRules,
     Record,
     encode_batch,
     end_transaction_marker,
@@ -274,6 +275,22 @@ class TestWhatStays:
         assert put_in_place(files, log, task, run.result)
         assert [record.value for record in records(log)] == [b"2" * 1000, b"3", b"4"]
         assert big.record_count == 2
+
+    @pytest.mark.parametrize("codec", [0, 3])
+    def test_record_above_the_size_limit_fails_the_run_until_the_limit_is_raised(
+        self, files: Files, manager: LogManager, codec: int
+    ) -> None:
+        """The limit applies to compressed batches only; the log keeps all its records."""
+        small = replace(KEYED, produce_rules=ProduceRules(max_record_bytes=900))
+        log = open_log(manager, config=small)
+        put(log, (b"a", b"1"), (b"a", b"2" * 1000), (b"b", b"3"), codec=codec)
+        if codec:
+            with pytest.raises(StorageError, match=r"1\d\d\d bytes; increase max\.decompressed\."):
+                compact(files, manager, log)
+            assert [record.value for record in records(log)] == [b"1", b"2" * 1000, b"3"]
+            log.config = KEYED
+        compact(files, manager, log)
+        assert [record.value for record in records(log)] == [b"2" * 1000, b"3"]
 
     def test_batch_above_the_list_limit_is_compacted(
         self, files: Files, manager: LogManager, monkeypatch: pytest.MonkeyPatch

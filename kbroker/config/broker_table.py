@@ -1446,13 +1446,32 @@ class TokenSettings(Settings):
         minimum=1,
     )
     sasl_oauthbearer_expected_issuer = _token(
-        "expected.issuer", STRING, None, "Expected issuer of tokens (claim `iss`)."
+        "expected.issuer",
+        STRING,
+        None,
+        "Expected issuer of tokens (claim `iss`). Required for OAUTHBEARER, unless "
+        "`sasl.oauthbearer.allow.unverified.issuer` is true.",
     )
     sasl_oauthbearer_expected_audience = _token(
         "expected.audience",
         LIST,
         "",
-        "Expected audiences of tokens: the claim `aud` must contain one of them.",
+        "Expected audiences of tokens: the claim `aud` must contain one of them. Required for "
+        "OAUTHBEARER, unless `sasl.oauthbearer.allow.unverified.audience` is true.",
+    )
+    sasl_oauthbearer_allow_unverified_issuer = _token(
+        "allow.unverified.issuer",
+        BOOLEAN,
+        "false",
+        "If true and `sasl.oauthbearer.expected.issuer` is unset, tokens of every issuer are "
+        "accepted if a key of the key set signed them.",
+    )
+    sasl_oauthbearer_allow_unverified_audience = _token(
+        "allow.unverified.audience",
+        BOOLEAN,
+        "false",
+        "If true and `sasl.oauthbearer.expected.audience` is empty, tokens for every audience are "
+        "accepted, including tokens that were issued for other services.",
     )
     sasl_oauthbearer_clock_skew_seconds = _token(
         "clock.skew.seconds",

@@ -36,8 +36,6 @@ sasl.login.read.timeout.ms
 sasl.login.retry.backoff.max.ms
 sasl.login.retry.backoff.ms
 sasl.mechanism.controller.protocol
-sasl.oauthbearer.allow.unverified.audience
-sasl.oauthbearer.allow.unverified.issuer
 sasl.oauthbearer.assertion.algorithm
 sasl.oauthbearer.assertion.claim.aud
 sasl.oauthbearer.assertion.claim.exp.seconds
@@ -182,6 +180,7 @@ reserved.broker.max.id
 # Prefix of the settings of a single listener: `listener.name.NAME.SETTING` (KIP-103).
 LISTENER_PREFIX = "listener.name."
 _TOKEN_SETTINGS = (
+    "sasl.oauthbearer.allow.unverified.",
     "sasl.oauthbearer.clock.",
     "sasl.oauthbearer.expected.",
     "sasl.oauthbearer.jwks.",

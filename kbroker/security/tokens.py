@@ -8,6 +8,7 @@ token contains or references (``jwk``, ``jku``, ``x5u``) are ignored.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from base64 import urlsafe_b64decode
@@ -32,6 +33,8 @@ except ModuleNotFoundError:
         "OAUTHBEARER needs more than the base install: pip install 'kbroker[oauth]'"
     ) from None
 
+logger = logging.getLogger(__name__)
+
 OAUTHBEARER: Final = "OAUTHBEARER"
 # Maximum size of a token in bytes; validation takes less than a millisecond.
 TOKEN_BYTES_MAX = 32 * 1024
@@ -42,6 +45,8 @@ RSA_BITS_MIN = 2048
 JWKS_URL = "sasl.oauthbearer.jwks.endpoint.url"
 ISSUER = "sasl.oauthbearer.expected.issuer"
 AUDIENCE = "sasl.oauthbearer.expected.audience"
+ALLOW_UNVERIFIED_ISSUER = "sasl.oauthbearer.allow.unverified.issuer"
+ALLOW_UNVERIFIED_AUDIENCE = "sasl.oauthbearer.allow.unverified.audience"
 _SETTINGS = (
     JWKS_URL,
     "sasl.oauthbearer.jwks.endpoint.refresh.ms",
@@ -49,6 +54,8 @@ _SETTINGS = (
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
     AUDIENCE,
     ISSUER,
+    ALLOW_UNVERIFIED_AUDIENCE,
+    ALLOW_UNVERIFIED_ISSUER,
     "sasl.oauthbearer.clock.skew.seconds",
     "sasl.oauthbearer.scope.claim.name",
     "sasl.oauthbearer.sub.claim.name",
@@ -162,8 +169,8 @@ class Tokens:
         look_up: Waits a short time for a newer key set after an unknown key.
 
     Raises:
-        BadSettings: A setting is invalid, or the issuer or the audience is missing: without them,
-            tokens issued for other services would be accepted.
+        BadSettings: A setting is invalid, or the issuer or the audience is missing although no
+            setting permits that: tokens issued for other services would be accepted.
     """
 
     def __init__(
@@ -179,13 +186,12 @@ class Tokens:
         self.refresh_seconds = _seconds(setting, "refresh.ms")
         self.retry_seconds = _seconds(setting, "retry.backoff.ms")
         self.retry_seconds_max = _seconds(setting, "retry.backoff.max.ms")
-        for name, value in (
-            (JWKS_URL, self.url),
-            (ISSUER, self._issuer),
-            (AUDIENCE, self._audiences),
-        ):
-            if not value:
-                raise BadSettings(f"OAUTHBEARER without {name} would accept any token; set it")
+        if not self.url:
+            raise BadSettings(f"OAUTHBEARER without {JWKS_URL} would accept any token; set it")
+        if not self._issuer:
+            _check_permission(setting, ISSUER, ALLOW_UNVERIFIED_ISSUER)
+        if not self._audiences:
+            _check_permission(setting, AUDIENCE, ALLOW_UNVERIFIED_AUDIENCE)
         _check_validator(setting("sasl.oauthbearer.jwt.validator.class", OAUTHBEARER))
         self.file = file_of(JWKS_URL, self.url)
         self.trusted: ssl.SSLContext | None = None
@@ -215,14 +221,10 @@ class Tokens:
         if len(token) > TOKEN_BYTES_MAX:
             raise BadToken(f"the token is larger than {TOKEN_BYTES_MAX} bytes")
         claims = self._verified_claims(token)
-        if claims.get("iss") != self._issuer:
+        if self._issuer and claims.get("iss") != self._issuer:
             raise BadToken("the token is from another issuer (iss)")
-        audiences = claims.get("aud")
-        token_audiences = [audiences] if isinstance(audiences, str) else audiences
-        if not isinstance(token_audiences, list) or not any(
-            isinstance(each, str) and each in self._audiences for each in token_audiences
-        ):
-            raise BadToken("the token is for another audience (aud)")
+        if self._audiences:
+            self._check_audience(claims.get("aud"))
         lifetime_seconds = self._lifetime_seconds(claims)
         _check_scope(claims.get(self._scope_claim))
         name = claims.get(self._name_claim)
@@ -231,6 +233,14 @@ class Tokens:
         if len(name) > NAME_LENGTH_MAX:
             raise BadToken(f"the name in the token is longer than {NAME_LENGTH_MAX} characters")
         return Verified(name, lifetime_seconds)
+
+    def _check_audience(self, claim: object) -> None:
+        """Raise BadToken unless the claim contains an expected audience."""
+        audiences = [claim] if isinstance(claim, str) else claim
+        if not isinstance(audiences, list) or not any(
+            isinstance(each, str) and each in self._audiences for each in audiences
+        ):
+            raise BadToken("the token is for another audience (aud)")
 
     def _verified_claims(self, token: str) -> dict[str, object]:
         """Verify the signature and return the claims."""
@@ -324,6 +334,28 @@ def _check_scope(scope: object) -> None:
         isinstance(scopes, list) and all(isinstance(each, str) for each in scopes)
     ):
         raise BadToken("the scope of the token is neither a string nor a list of strings")
+
+
+def _check_permission(setting: Lookup, name: str, allowing: str) -> None:
+    """Warn that a claim of tokens is not verified.
+
+    Args:
+        setting: Returns the settings of the listener.
+        name: The unset setting with the expected value of the claim.
+        allowing: The setting that permits it to be unset.
+
+    Raises:
+        BadSettings: The setting `allowing` is false.
+    """
+    if setting(allowing, OAUTHBEARER) != "true":
+        raise BadSettings(
+            f"OAUTHBEARER without {name} would accept any token; set it, or set {allowing}=true"
+        )
+    logger.warning(
+        "OAUTHBEARER may accept tokens that were issued for other services: %s is unset and %s is true",
+        name,
+        allowing,
+    )
 
 
 def _check_validator(name: str) -> None:

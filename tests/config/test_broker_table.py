@@ -39,7 +39,7 @@ def own_and_kafka(scope: str) -> Iterator[tuple[Property[Value], KafkaSetting]]:
 
 
 @pytest.mark.parametrize(
-    ("scope", "number"), [("topic", 37), ("broker", 158), ("group", 21), ("client_metrics", 3)]
+    ("scope", "number"), [("topic", 37), ("broker", 160), ("group", 21), ("client_metrics", 3)]
 )
 def test_settings_match_kafka_unless_marked_different(scope: str, number: int) -> None:
     compared = 0

@@ -129,6 +129,47 @@ def test_invalid_claims_are_rejected(tokens: Tokens, claims: Any, message: str) 
         tokens.check(sign_with_es256(claims))
 
 
+@pytest.mark.parametrize(
+    ("claim", "expected", "foreign"),
+    [
+        ("issuer", "expected.issuer", {"iss": "https://other.test"}),
+        ("issuer", "expected.issuer", {"iss": None}),
+        ("audience", "expected.audience", {"aud": "other"}),
+        ("audience", "expected.audience", {"aud": None}),
+    ],
+)
+def test_unverified_claim_is_accepted_only_without_expected_value(
+    file: Path,
+    claim: str,
+    expected: str,
+    foreign: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    token = sign_with_es256(claims_for(**foreign))
+    allowed = settings_for(file) | {
+        f"{PREFIX}.expected.audience": AUDIENCE,
+        f"{PREFIX}.allow.unverified.{claim}": "true",
+    }
+    with pytest.raises(BadToken, match=f"another {claim}"):
+        Tokens(lookup(allowed), MODULE, lambda: NOW).check(token)
+    assert not caplog.records
+    without = allowed | {f"{PREFIX}.{expected}": ""}
+    assert Tokens(lookup(without), MODULE, lambda: NOW).check(token).name == "alice"
+    assert f"{PREFIX}.{expected} is unset" in caplog.text
+    refused = without | {f"{PREFIX}.allow.unverified.{claim}": "false"}
+    with pytest.raises(BadSettings, match=rf"or set {PREFIX}\.allow\.unverified\.{claim}=true"):
+        Tokens(lookup(refused), MODULE, lambda: NOW)
+
+
+def test_unverified_claim_can_be_permitted_for_a_single_listener(file: Path) -> None:
+    settings = settings_for(file) | {
+        f"{PREFIX}.expected.issuer": "",
+        f"listener.name.x.oauthbearer.{PREFIX}.allow.unverified.issuer": "true",
+    }
+    tokens = Tokens(lookup(settings), MODULE, lambda: NOW)
+    assert tokens.check(sign_with_es256(claims_for(iss="https://other.test"))).name == "alice"
+
+
 def encoded(text: str) -> str:
     return urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

@@ -118,6 +118,8 @@ _WITHOUT_EFFECT = {
     "sasl.login.refresh.window.jitter",
     "sasl.login.retry.backoff.max.ms",
     "sasl.login.retry.backoff.ms",
+    "sasl.oauthbearer.allow.unverified.audience",
+    "sasl.oauthbearer.allow.unverified.issuer",
     "sasl.oauthbearer.assertion.template.file",
     "sasl.oauthbearer.clock.skew.seconds",
     "sasl.oauthbearer.expected.audience",

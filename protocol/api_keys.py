@@ -1,4 +1,4 @@
-"""The API keys of a Kafka 4.3 broker listener."""
+"""The API keys of a Kafka 4.4 broker listener."""
 
 from __future__ import annotations
 
@@ -88,6 +88,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    UNREGISTER_CONTROLLER = 94
 
     @property
     def api_name(self) -> str:

@@ -427,7 +427,10 @@ def _write_txn_markers(at: RequestContext, rng: random.Random, version: int) -> 
 def _txn_offset_commit(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.TXN_OFFSET_COMMIT
     row = of(key, "Partition", partition_index=0, committed_offset=3, committed_metadata="m")
-    topics = [of(key, "Topic", name=name, partitions=[row]) for name in at.topics(rng)]
+    topics = [
+        of(key, "Topic", name=name, topic_id=at.id_of(name), partitions=[row])
+        for name in at.topics(rng)
+    ]
     return request(
         key,
         transactional_id=rng.choice(NAMES),
@@ -435,7 +438,7 @@ def _txn_offset_commit(at: RequestContext, rng: random.Random, version: int) -> 
         producer_id=10**6,
         producer_epoch=0,
         member_id="nobody" if version >= 3 else "",
-        generation_id=1 if version >= 3 else -1,
+        generation_id_or_member_epoch=1 if version >= 3 else -1,
         topics=topics,
     )
 

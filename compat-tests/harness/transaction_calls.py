@@ -222,7 +222,7 @@ class Producer:
             who = self._producer_fields(world, epoch, shift, identity)
             if member is not None:
                 who["member_id"] = world.member_id
-                who["generation_id"] = world.generation + member
+                who["generation_id_or_member_epoch"] = world.generation + member
             return request(key, group_id=group, topics=topics, **{**who, **more})
 
         return self.call(what, key, build, version)
@@ -631,8 +631,8 @@ def _offset_commits(version: int, mark: str = "") -> Iterator[Call]:
 
 
 MEMBERS: dict[str, dict[str, Any]] = {
-    "a generation": {"generation_id": 3, "member_id": "somebody"},
-    "generation 0": {"generation_id": 0},
+    "a generation": {"generation_id_or_member_epoch": 3, "member_id": "somebody"},
+    "generation 0": {"generation_id_or_member_epoch": 0},
     "a member": {"member_id": "somebody"},
     "an instance": {"group_instance_id": "i"},
 }
@@ -659,7 +659,7 @@ def _member_offsets(version: int) -> Iterator[Call]:
     )
 
     def share(world: World, version: int) -> Any:
-        who = {"member_id": world.member_id, "generation_id": world.generation}
+        who = {"member_id": world.member_id, "generation_id_or_member_epoch": world.generation}
         mine = of(sync, "Assignment", member_id=world.member_id, assignment=b"")
         return request(sync, group_id=group, assignments=[mine], **who)
 

@@ -99,12 +99,13 @@ def to_offset_commit(request: TxnOffsetCommitRequest) -> OffsetCommitRequest:
     """Convert a TxnOffsetCommit request to an OffsetCommit request."""
     return OffsetCommitRequest(
         group_id=request.group_id,
-        generation_id_or_member_epoch=request.generation_id,
+        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
         topics=[
             OffsetCommitRequest.Topic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     OffsetCommitRequest.Partition(
                         partition_index=partition.partition_index,
@@ -128,6 +129,7 @@ def to_txn_offset_commit_response(
         topics=[
             TxnOffsetCommitResponse.Topic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponse.Partition(
                         partition_index=row.partition_index, error_code=row.error_code or code

@@ -3,16 +3,20 @@
 from ..schema import Int16, Int32, Int64, message, struct, wire
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest:
     """Request for the API keys and versions of the broker; the first request of most clients."""
 
     client_software_name: str = wire(since=3)
     """KIP-511."""
     client_software_version: str = wire(since=3)
+    cluster_id: str | None = wire(since=5)
+    """Cluster that the client expects to reach, or null (KIP-1242)."""
+    node_id: Int32 = wire(since=5, default=-1)
+    """Node that the client expects to reach; -1 without `cluster_id`."""
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsResponse:
     """The keys, versions and features of a broker.
 

@@ -231,14 +231,14 @@ class ListGroupsResponse:
     groups: list[Group] = wire()
 
 
-@message(key=42, versions="0-2", flexible="2+")
+@message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsRequest:
     """Request to delete groups without members."""
 
     groups_names: list[str] = wire()
 
 
-@message(key=42, versions="0-2", flexible="2+")
+@message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsResponse:
     """Outcome per group."""
 
@@ -246,6 +246,7 @@ class DeleteGroupsResponse:
     class Group:
         group_id: str = ""
         error_code: Int16 = 0
+        error_message: str | None = wire(since=3)
 
     throttle_time_ms: Int32 = 0
     results: list[Group] = wire()

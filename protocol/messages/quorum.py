@@ -109,3 +109,19 @@ class RemoveRaftVoterResponse:
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: str | None = None
+
+
+@message(key=94, versions="0", flexible="0+")
+class UnregisterControllerRequest:
+    """Request to remove the registration of a controller that is down (KIP-1312)."""
+
+    controller_id: Int32 = 0
+
+
+@message(key=94, versions="0", flexible="0+")
+class UnregisterControllerResponse:
+    """Outcome of an `UnregisterControllerRequest`."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None

@@ -1,6 +1,6 @@
 """Producer IDs and transactions."""
 
-from ..schema import Int8, Int16, Int32, Int64, message, struct, wire
+from ..schema import Int8, Int16, Int32, Int64, Uuid, message, struct, wire
 
 
 @message(key=22, versions="0-6", flexible="2+")
@@ -172,7 +172,7 @@ class WriteTxnMarkersResponse:
     markers: list[Marker] = wire()
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitRequest:
     """Request to commit offsets of a group as part of a transaction."""
 
@@ -185,20 +185,21 @@ class TxnOffsetCommitRequest:
 
     @struct
     class Topic:
-        name: str = ""
+        name: str = wire(until=5)
+        topic_id: Uuid = wire(since=6)
         partitions: list["TxnOffsetCommitRequest.Partition"] = wire()
 
     transactional_id: str = ""
     group_id: str = ""
     producer_id: Int64 = 0
     producer_epoch: Int16 = 0
-    generation_id: Int32 = wire(since=3, default=-1)
+    generation_id_or_member_epoch: Int32 = wire(since=3, default=-1)
     member_id: str = wire(since=3)
     group_instance_id: str | None = wire(since=3)
     topics: list[Topic] = wire()
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitResponse:
     """Per-partition outcome of a `TxnOffsetCommitRequest`."""
 
@@ -209,7 +210,8 @@ class TxnOffsetCommitResponse:
 
     @struct
     class Topic:
-        name: str = ""
+        name: str = wire(until=5)
+        topic_id: Uuid = wire(since=6)
         partitions: list["TxnOffsetCommitResponse.Partition"] = wire()
 
     throttle_time_ms: Int32 = 0

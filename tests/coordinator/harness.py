@@ -712,13 +712,14 @@ class Harness:
             group_id=group,
             producer_id=producer_id,
             producer_epoch=3,
-            generation_id=generation,
+            generation_id_or_member_epoch=generation,
             member_id=member_id,
             group_instance_id=instance,
         )
         topics: dict[str, TxnOffsetCommitRequest.Topic] = {}
         for (name, partition), offset in offsets.items():
             topic = topics.setdefault(name, TxnOffsetCommitRequest.Topic(name=name))
+            topic.topic_id = self.topics.id_of(name) or UUID(int=0xDEAD)
             topic.partitions.append(
                 TxnOffsetCommitRequest.Partition(
                     partition_index=partition,

@@ -315,6 +315,7 @@ def _offset_commit(world: World, rng: random.Random) -> Any:
 
 def _txn_offset_commit(world: World, rng: random.Random) -> Any:
     cls = TxnOffsetCommitRequest
+    topic = world.topic(rng)
     rows = [cls.Partition(partition_index=index, committed_offset=index) for index in range(2)]
     simple = rng.random() < 0.5
     return cls(
@@ -322,9 +323,9 @@ def _txn_offset_commit(world: World, rng: random.Random) -> Any:
         group_id=rng.choice(GROUPS) if simple else "stable",
         producer_id=world.transactional_producer_id,
         producer_epoch=rng.randrange(2),
-        generation_id=-1 if simple else world.generation,
+        generation_id_or_member_epoch=-1 if simple else world.generation,
         member_id="" if simple else world.member_id,
-        topics=[cls.Topic(name=world.topic(rng).name, partitions=rows)],
+        topics=[cls.Topic(name=topic.name, topic_id=topic.id, partitions=rows)],
     )
 
 

@@ -35,8 +35,8 @@ from ..wire import connected
 )
 async def test_subscription_applies_only_to_matching_clients(match: str, fits: bool) -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
-        software = {"client_software_name": "kafka-x", "client_software_version": "1.2.3"}
-        await wire.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest(**software))
+        hello = ApiVersionsRequest(client_software_name="kafka-x", client_software_version="1.2.3")
+        await wire.ask(ApiKey.API_VERSIONS, 3, hello)
         assert await subscribe(wire, "s", metrics="m", match=match) == 0
         assert (await get_subscription(wire)).requested_metrics == (["m"] if fits else [])
 

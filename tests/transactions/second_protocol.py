@@ -128,7 +128,7 @@ class SecondProtocolProducer:
             group_id=group,
             producer_id=producer_id,
             producer_epoch=epoch,
-            generation_id=generation,
+            generation_id_or_member_epoch=generation,
             member_id=member_id,
             topics=[
                 TxnOffsetCommitRequest.Topic(name=name, partitions=each)

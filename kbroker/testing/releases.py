@@ -23,7 +23,7 @@ RELEASES = (
     *("0.10", "0.11", "1.0", "1.1"),
     *(f"2.{minor}" for minor in range(9)),
     *(f"3.{minor}" for minor in range(10)),
-    *(f"4.{minor}" for minor in range(4)),
+    *(f"4.{minor}" for minor in range(5)),
 )
 
 # Newest version of each API, by release.
@@ -42,7 +42,7 @@ SyncGroup 0.10:0 0.11:1 2.0:2 2.3:3 2.4:4 2.5:5
 DescribeGroups 0.10:0 0.11:1 2.0:2 2.3:3 2.4:5 4.0:6
 ListGroups 0.10:0 0.11:1 2.0:2 2.4:3 2.6:4 3.8:5
 SaslHandshake 0.10:0 1.0:1
-ApiVersions 0.10:0 0.11:1 2.0:2 2.4:3 3.9:4
+ApiVersions 0.10:0 0.11:1 2.0:2 2.4:3 3.9:4 4.4:5
 CreateTopics 0.10:1 0.11:2 2.0:3 2.4:5 2.7:6 2.8:7
 DeleteTopics 0.10:0 0.11:1 2.0:2 2.1:3 2.4:4 2.7:5 2.8:6
 DeleteRecords 0.11:0 2.0:1 2.6:2
@@ -52,7 +52,7 @@ AddPartitionsToTxn 0.11:0 2.0:1 2.7:2 2.8:3 3.6:4 3.8:5
 AddOffsetsToTxn 0.11:0 2.0:1 2.7:2 2.8:3 3.8:4
 EndTxn 0.11:0 2.0:1 2.7:2 2.8:3 3.8:4 4.0:5
 WriteTxnMarkers 0.11:0 2.8:1 4.2:2
-TxnOffsetCommit 0.11:0 2.0:1 2.1:2 2.5:3 3.8:4 4.0:5
+TxnOffsetCommit 0.11:0 2.0:1 2.1:2 2.5:3 3.8:4 4.0:5 4.4:6
 DescribeAcls 0.11:0 2.0:1 2.5:2 3.3:3
 CreateAcls 0.11:0 2.0:1 2.5:2 3.3:3
 DeleteAcls 0.11:0 2.0:1 2.5:2 3.3:3
@@ -66,7 +66,7 @@ CreateDelegationToken 1.1:0 2.0:1 2.4:2 3.3:- 3.6:3
 RenewDelegationToken 1.1:0 2.0:1 2.5:2 3.3:- 3.6:2
 ExpireDelegationToken 1.1:0 2.0:1 2.5:2 3.3:- 3.6:2
 DescribeDelegationToken 1.1:0 2.0:1 2.5:2 3.3:- 3.6:3
-DeleteGroups 1.1:0 2.0:1 2.4:2
+DeleteGroups 1.1:0 2.0:1 2.4:2 4.4:3
 ElectLeaders 2.2:0 2.4:2
 IncrementalAlterConfigs 2.3:0 2.4:1
 AlterPartitionReassignments 2.4:0 4.1:1
@@ -103,6 +103,7 @@ StreamsGroupDescribe 4.2:0
 DescribeShareGroupOffsets 4.1:0 4.2:1
 AlterShareGroupOffsets 4.1:0
 DeleteShareGroupOffsets 4.1:0
+UnregisterController 4.4:0
 """
 
 # Oldest versions since 4.0 (KIP-896); in earlier releases the oldest version of each API is 0.

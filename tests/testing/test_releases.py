@@ -52,7 +52,10 @@ async def announced_versions(wire: Wire) -> dict[int, tuple[int, int]]:
         ("3.4", {"Fetch": 13, "DescribeQuorum": 1, "DescribeUserScramCredentials": None}),
         ("3.9.1", {"Produce": 11, "Fetch": 17, "Metadata": 12, "DescribeTopicPartitions": 0}),
         ("4.0", {"Produce": 12, "Fetch": 17, "Metadata": 13}),
-        ("4.3", {"Produce": 13, "Fetch": 18, "DescribeLogDirs": 5}),
+        ("4.3", {"Produce": 13, "DescribeLogDirs": 5, "ApiVersions": 4, "TxnOffsetCommit": 5}),
+        ("4.3", {"DeleteGroups": 2, "UnregisterController": None}),
+        ("4.4", {"ApiVersions": 5, "TxnOffsetCommit": 6, "DeleteGroups": 3}),
+        ("4.4", {"UnregisterController": 0}),
     ],
 )
 def test_release_limits_match_known_versions(release: str, newest: dict[str, int | None]) -> None:
@@ -89,7 +92,7 @@ def test_newest_release_allows_all_served_versions() -> None:
 @pytest.mark.parametrize(
     ("versions", "message"),
     [
-        ("5.0", r"unknown Kafka release 5.0 \(valid: 0.10 to 4.3"),
+        ("5.0", r"unknown Kafka release 5.0 \(valid: 0.10 to 4.4"),
         ({"Fech": 3}, "did you mean Fetch"),
     ],
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from kbroker.cluster.features import SUPPORTED
+from kbroker.cluster.registrations import NO_NODE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode
@@ -14,6 +16,9 @@ from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersio
 
 from .context import Api, Context
 from .registry import handles
+
+if TYPE_CHECKING:
+    from kbroker.node.node import Node
 
 # First version whose clients accept a feature with minimum level 0 (KAFKA-17011).
 ZERO_LEVELS_SINCE = 4
@@ -23,7 +28,7 @@ TELEMETRY_APIS = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELE
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
-@handles(ApiKey.API_VERSIONS, versions="0-4", read_only=True)
+@handles(ApiKey.API_VERSIONS, versions="0-5", read_only=True)
 def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse | Encoded:
     """List the served APIs, and record the client's software name and version (KIP-511).
 
@@ -31,16 +36,19 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
 
     Versions: 3+ requests must name the software with letters, digits, '-' and '.', otherwise the
     error is INVALID_REQUEST. 3+ responses have features (KIP-584); 4 adds features with minimum
-    level 0.
+    level 0. 5 can name the cluster and node that the client expects; another node responds with
+    REBOOTSTRAP_REQUIRED (KIP-1242).
     """
     if ctx.version >= 3:
         names = (request.client_software_name, request.client_software_version)
-        if not all(_SOFTWARE.fullmatch(name) for name in names):
+        if not all(_SOFTWARE.fullmatch(name) for name in names) or _names_half_a_node(request):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         ctx.peer.software = "/".join(names)
-    if ctx.peer.login is not None:
-        ctx.peer.login.knows_versions = True
-    node = ctx.node
+    login, node = ctx.peer.login, ctx.node
+    if login is not None:
+        login.knows_versions = True
+    if (login is None or login.has_session) and _expects_other_node(node, request):
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     cache_key = (
         node.cluster.revision,
         node.cluster.features,
@@ -48,6 +56,21 @@ def api_versions(ctx: Context, request: ApiVersionsRequest) -> ApiVersionsRespon
         node.client_metrics.has_subscriptions,
     )
     return node.responses.api_versions.get(ctx.version, cache_key, partial(_response, ctx))
+
+
+def _names_half_a_node(request: ApiVersionsRequest) -> bool:
+    """Return True if the request has a cluster ID without a node ID, or the reverse."""
+    return (request.cluster_id is None) != (request.node_id == NO_NODE)
+
+
+def _expects_other_node(node: Node, request: ApiVersionsRequest) -> bool:
+    """Return True if the client expects another cluster or node at this address.
+
+    As in Kafka, requests before authentication are not checked.
+    """
+    if request.cluster_id is None:
+        return False
+    return (request.cluster_id, request.node_id) != (node.cluster.id, node.id)
 
 
 def _response(ctx: Context) -> ApiVersionsResponse:

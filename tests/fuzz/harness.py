@@ -367,9 +367,9 @@ def check_answer(frame: bytes, answer: bytes) -> str:
     key, version, expected = struct.unpack_from(">hhi", frame)
     if correlation(answer) != expected:
         return f"correlation ID {correlation(answer)} in the response to {expected}"
-    if key == ApiKey.API_VERSIONS and version not in range(5):
-        version = 0  # KIP-511
     cls = messages.response_class(key)
+    if key == ApiKey.API_VERSIONS and version not in cls.VERSIONS:
+        version = 0  # KIP-511
     try:
         _, response = decode_response(cls, answer, version)
     except ValueError as error:

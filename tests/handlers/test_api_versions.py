@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from random import Random
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import encode_request
 from kbroker.protocol.messages.api_versions import ApiVersionsResponse
 
+from ..brokers import started
 from ..wire import ConnectionClosed, Wire, connected, create_topic, request
 
 SERVED = {
@@ -38,7 +39,7 @@ SERVED = {
     ApiKey.DESCRIBE_GROUPS: (0, 6),
     ApiKey.LIST_GROUPS: (0, 5),
     ApiKey.SASL_HANDSHAKE: (0, 1),
-    ApiKey.API_VERSIONS: (0, 4),
+    ApiKey.API_VERSIONS: (0, 5),
     ApiKey.CREATE_TOPICS: (0, 7),
     ApiKey.DELETE_TOPICS: (0, 6),
     ApiKey.DELETE_RECORDS: (0, 2),
@@ -106,7 +107,7 @@ SERVED = {
 ADVERTISED = {key: each for key, each in SERVED.items() if key not in TELEMETRY_APIS}
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 async def test_api_versions_lists_all_served_versions(wire: Wire, version: int) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a-b.c9", client_software_version="1")
     response = await wire.ask(ApiKey.API_VERSIONS, version, hello)
@@ -122,7 +123,7 @@ async def test_api_versions_response_has_header_version_0(wire: Wire) -> None:
     assert struct.unpack_from(">ihB", frame) == (1, 0, len(ADVERTISED) + 1)
 
 
-@pytest.mark.parametrize("version", [5, 6, 127, 32767, -1, -32768])
+@pytest.mark.parametrize("version", [6, 127, 32767, -1, -32768])
 @pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff\xff", b"garbage instead of body"])
 async def test_unknown_api_versions_version_gets_response_in_version_0(
     wire: Wire, version: int, body: bytes
@@ -135,7 +136,7 @@ async def test_unknown_api_versions_version_gets_response_in_version_0(
     assert end == len(frame)
     row = response.api_keys[0]
     assert (response.error_code, len(response.api_keys)) == (ErrorCode.UNSUPPORTED_VERSION, 1)
-    assert (row.api_key, row.min_version, row.max_version) == (ApiKey.API_VERSIONS, 0, 4)
+    assert (row.api_key, row.min_version, row.max_version) == (ApiKey.API_VERSIONS, 0, 5)
     assert await wire.works()
 
 
@@ -176,7 +177,7 @@ async def test_unserved_api_or_version_closes_connection(
         ("a/b", "1", 42),
     ],
 )
-@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("version", [3, 4, 5])
 async def test_client_software_name_and_version_are_validated(
     wire: Wire, version: int, name: str, software: str, code: int
 ) -> None:
@@ -240,7 +241,7 @@ async def test_cached_response_shows_each_change_at_once(
                     await cluster.finalize_features(levels, revision=revision, cause="test")
                 case 2:
                     await create_topic(wire, f"t{number}")
-            version = random.randrange(5)
+            version = random.randrange(6)
             response = await wire.ask(ApiKey.API_VERSIONS, version, HELLO)
             ctx = SimpleNamespace(version=version, node=broker.node, apis=apis)
             fresh = encode_bytes(api_versions._response(cast(Context, ctx)), version)
@@ -258,3 +259,45 @@ async def test_connections_share_one_cached_response(
     for _ in range(3):
         async with connected(broker.endpoint) as wire:
             assert await wire.ask(ApiKey.API_VERSIONS, 4, HELLO) == first
+
+
+def expecting(cluster_id: str | None, node_id: int) -> Any:
+    """Return a request of a client that expects a cluster and a node."""
+    return request(
+        ApiKey.API_VERSIONS,
+        client_software_name="a",
+        client_software_version="1",
+        cluster_id=cluster_id,
+        node_id=node_id,
+    )
+
+
+async def test_client_of_another_cluster_or_node_must_rebootstrap() -> None:
+    """KIP-1242: the response has no APIs, and the connection stays usable."""
+    async with started(nodes=2) as broker:
+        own = broker.node.cluster.id
+        for node in broker.nodes:
+            other = 3 - node.node.id
+            for cluster_id, node_id in (("other", node.node.id), (own, other), (own, -2)):
+                async with connected(node.endpoint) as wire:
+                    ask = expecting(cluster_id, node_id)
+                    response = await wire.ask(ApiKey.API_VERSIONS, 5, ask)
+                    assert response == ApiVersionsResponse(
+                        error_code=ErrorCode.REBOOTSTRAP_REQUIRED
+                    )
+                    # Older versions do not have the fields.
+                    assert (await wire.ask(ApiKey.API_VERSIONS, 4, ask)).api_keys
+            async with connected(node.endpoint) as wire:
+                ask = expecting(own, node.node.id)
+                response = await wire.ask(ApiKey.API_VERSIONS, 5, ask)
+                assert (response.error_code, bool(response.api_keys)) == (0, True)
+
+
+@pytest.mark.parametrize(("cluster_id", "node_id"), [(None, 1), ("", -1), ("other", -1)])
+async def test_cluster_id_without_node_id_is_rejected(
+    wire: Wire, cluster_id: str | None, node_id: int
+) -> None:
+    """A node ID without a cluster ID is rejected as well."""
+    response = await wire.ask(ApiKey.API_VERSIONS, 5, expecting(cluster_id, node_id))
+    assert response == ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    assert await wire.works()

@@ -248,6 +248,17 @@ async def test_unsupported_version_during_authentication_closes_connection() -> 
         assert await wire.wait_closed() == b""
 
 
+async def test_expected_node_is_checked_after_authentication() -> None:
+    """Before authentication the client learns nothing about the cluster (KIP-1242)."""
+    ask = versions()
+    ask.cluster_id, ask.node_id = "other", 1
+    async with guarded() as broker, connected(broker.endpoint) as wire:
+        assert not (await wire.ask(ApiKey.API_VERSIONS, 5, ask)).error_code
+        await log_in(wire)
+        response = await wire.ask(ApiKey.API_VERSIONS, 5, ask)
+        assert response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
+
+
 async def test_api_versions_can_be_retried_after_unsupported_version() -> None:
     """Newer clients do this (KIP-511)."""
     async with guarded() as broker, connected(broker.endpoint) as wire:

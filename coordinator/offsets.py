@@ -25,7 +25,7 @@ from .classic.group import CONSUMER_PROTOCOL_TYPE, ClassicGroup
 from .classic.group_state import COMMIT_ERROR, EMPTY, PREPARING, STABLE
 from .classic.rebalance import Rebalances, add_deletion_event
 from .common.memory import group_bytes, offset_bytes
-from .common.offset_checks import CommitCheck, uniform_check
+from .common.offset_checks import FIRST_TXN_VERSION_OF_IDS, CommitCheck, uniform_check
 from .common.pending import TopicPartition
 from .common.record import CoordinatorRecord
 from .common.records import offset_record, offset_tombstone
@@ -115,30 +115,35 @@ class OffsetMetadataManager:
         return result
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, now: Now, refusal: ErrorCode = ErrorCode.NONE
+        self,
+        request: TxnOffsetCommitRequest,
+        now: Now,
+        version: int,
+        refusal: ErrorCode = ErrorCode.NONE,
     ) -> Result[TxnOffsetCommitResponse]:
-        """Handle TxnOffsetCommit (versions 0-5). Offsets are pending until the transaction ends.
+        """Handle TxnOffsetCommit (versions 0-6). Offsets are pending until the transaction ends.
 
         Args:
             request: The request.
             now: Current time.
+            version: Version of the request.
             refusal: Error with which the transaction coordinator rejects the commit, or NONE.
         """
         commit = to_offset_commit(request)
-        response, to_commit = self._parse_commit(commit, by_id=False)
+        response, to_commit = self._parse_commit(commit, by_id=version >= FIRST_TXN_VERSION_OF_IDS)
         result: Result[TxnOffsetCommitResponse] = Result()
         if to_commit:
             group = self._state.groups.get(request.group_id)
             if refusal:
                 check = uniform_check(refusal)
             elif isinstance(group, ConsumerGroup):
-                check = transactional_committer_check(group, commit)
+                check = transactional_committer_check(group, commit, version)
             elif isinstance(group, StreamsGroup):
-                check = streams_transactional_check(group, commit)
+                check = streams_transactional_check(group, commit, version)
             elif isinstance(group, ShareGroup):
                 check = uniform_check(ErrorCode.GROUP_ID_NOT_FOUND)
             else:
-                check = uniform_check(self._check_transactional_committer(group, commit))
+                check = uniform_check(self._check_transactional_committer(group, commit, version))
             result.records = self._records(commit, to_commit, check, now, request.producer_id)
         result.response = to_txn_offset_commit_response(response)
         if result.records:
@@ -202,7 +207,7 @@ class OffsetMetadataManager:
 
     @staticmethod
     def _check_transactional_committer(
-        group: ClassicGroup | None, request: OffsetCommitRequest
+        group: ClassicGroup | None, request: OffsetCommitRequest, version: int
     ) -> ErrorCode:
         """Return the error for a transactional commit by the sender.
 
@@ -212,7 +217,11 @@ class OffsetMetadataManager:
         """
         generation = request.generation_id_or_member_epoch
         if group is None:
-            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+            if generation < 0:
+                return ErrorCode.NONE  # the commit creates a simple group
+            if version >= FIRST_TXN_VERSION_OF_IDS:
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            return ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and (group.state is EMPTY or not _has_member(request)):
             return ErrorCode.NONE
         code = group.check_member(request.member_id, request.group_instance_id)

@@ -26,6 +26,9 @@ class CommitCheck(NamedTuple):
 
 # First OffsetCommit version that accepts member epochs (KIP-848).
 FIRST_VERSION_WITH_MEMBER_EPOCHS = 9
+# First TxnOffsetCommit version that identifies topics by ID, and that knows GROUP_ID_NOT_FOUND and
+# STALE_MEMBER_EPOCH (KIP-1319).
+FIRST_TXN_VERSION_OF_IDS = 6
 
 
 def uniform_check(code: ErrorCode) -> CommitCheck:

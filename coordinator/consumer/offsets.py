@@ -12,7 +12,12 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, uniform_check
+from ..common.offset_checks import (
+    FIRST_TXN_VERSION_OF_IDS,
+    FIRST_VERSION_WITH_MEMBER_EPOCHS,
+    CommitCheck,
+    uniform_check,
+)
 from .group import ConsumerGroup, ConsumerGroupMember
 
 
@@ -31,7 +36,7 @@ def committer_check(
 
 
 def transactional_committer_check(
-    group: ConsumerGroup, request: OffsetCommitRequest
+    group: ConsumerGroup, request: OffsetCommitRequest, version: int
 ) -> CommitCheck:
     """Return the check for a transactional commit by the sender.
 
@@ -40,13 +45,14 @@ def transactional_committer_check(
     """
     epoch = request.generation_id_or_member_epoch
     names_member = bool(request.member_id) or request.group_instance_id is not None
-    if epoch < 0 and (not group.members or not names_member):
+    if epoch < 0 and (not group.members or (epoch == -1 and not names_member)):
         return uniform_check(ErrorCode.NONE)
     member = group.members.get(request.member_id)
     if member is None:
         return uniform_check(ErrorCode.UNKNOWN_MEMBER_ID)
-    # TxnOffsetCommit has no better error code for a stale member epoch.
-    return _epoch_check(member, epoch, ErrorCode.ILLEGAL_GENERATION)
+    if version < FIRST_TXN_VERSION_OF_IDS:
+        return _epoch_check(member, epoch, ErrorCode.ILLEGAL_GENERATION)
+    return _epoch_check(member, epoch, _stale_epoch_error(member))
 
 
 def fetcher_error(group: ConsumerGroup, request: OffsetFetchRequest.Group) -> ErrorCode:

@@ -11,7 +11,12 @@ from uuid import UUID
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
 
-from ..common.offset_checks import FIRST_VERSION_WITH_MEMBER_EPOCHS, CommitCheck, uniform_check
+from ..common.offset_checks import (
+    FIRST_TXN_VERSION_OF_IDS,
+    FIRST_VERSION_WITH_MEMBER_EPOCHS,
+    CommitCheck,
+    uniform_check,
+)
 from .group import StreamsGroup, StreamsGroupMember
 
 
@@ -30,7 +35,9 @@ def streams_committer_check(
     return _epoch_check(group, member, epoch, ErrorCode.STALE_MEMBER_EPOCH)
 
 
-def streams_transactional_check(group: StreamsGroup, request: OffsetCommitRequest) -> CommitCheck:
+def streams_transactional_check(
+    group: StreamsGroup, request: OffsetCommitRequest, version: int
+) -> CommitCheck:
     """Return the check for a transactional commit by the sender.
 
     Requests without a member ID are accepted: the transaction already fences its producers.
@@ -42,8 +49,9 @@ def streams_transactional_check(group: StreamsGroup, request: OffsetCommitReques
     member = group.members.get(request.member_id)
     if member is None:
         return uniform_check(ErrorCode.UNKNOWN_MEMBER_ID)
-    # TxnOffsetCommit has no better error code for a stale member epoch.
-    return _epoch_check(group, member, epoch, ErrorCode.ILLEGAL_GENERATION)
+    if version < FIRST_TXN_VERSION_OF_IDS:
+        return _epoch_check(group, member, epoch, ErrorCode.ILLEGAL_GENERATION)
+    return _epoch_check(group, member, epoch, ErrorCode.STALE_MEMBER_EPOCH)
 
 
 def streams_fetcher_error(group: StreamsGroup, request: OffsetFetchRequest.Group) -> ErrorCode:

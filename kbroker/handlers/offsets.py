@@ -146,14 +146,15 @@ async def _fits_a_batch(ctx: Context, group_id: str, topics: Iterable[Any]) -> b
     return size <= rules.max_message_bytes
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT, versions="0-5")
+@handles(ApiKey.TXN_OFFSET_COMMIT, versions="0-6")
 def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TransactionalAnswer | Later[TransactionalAnswer]:
     """Store offsets that are committed with the producer's transaction.
 
     Versions: 3 names the group member, which fences zombie members (KIP-447). 5 adds the offsets
-    partition to the transaction; older clients send AddOffsetsToTxn first (KIP-890).
+    partition to the transaction; older clients send AddOffsetsToTxn first (KIP-890). 6 names topics
+    by ID (KIP-1319).
 
     Differs from Kafka: topic IDs are stored with the offsets. Long requests are split as in
     OffsetCommit.
@@ -215,7 +216,7 @@ def _admit_and_commit(
 def _any_partition_exists(ctx: Context, request: TxnOffsetCommitRequest) -> bool:
     """Return True if one of the partitions exists; otherwise the transaction is irrelevant."""
     return any(
-        ctx.node.cluster.partition(topic.name, row.partition_index) is not None
+        ctx.node.cluster.partition(name_of(ctx, topic), row.partition_index) is not None
         for topic in request.topics
         for row in topic.partitions
     )
@@ -253,7 +254,9 @@ def _commit_in_transaction(
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return txn_commit_error_response(request, error.code)
-    result = shard.coordinator.offsets.commit_in_transaction(request, groups.now(), code)
+    result = shard.coordinator.offsets.commit_in_transaction(
+        request, groups.now(), ctx.version, code
+    )
     return groups.run(shard, result)
 
 

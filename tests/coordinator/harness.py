@@ -85,7 +85,7 @@ HEARTBEAT_VERSIONS = range(5)
 LEAVE_VERSIONS = range(6)
 COMMIT_VERSIONS = range(11)
 FETCH_VERSIONS = range(11)
-TRANSACTIONAL_VERSIONS = range(6)
+TRANSACTIONAL_VERSIONS = range(7)
 
 
 def done(work: Generator[None, None, M]) -> M:
@@ -731,7 +731,7 @@ class Harness:
         request.topics = list(topics.values())
         request = travel(request, version)
         call: Call[TxnOffsetCommitResponse] = Call(version)
-        result = self.coordinator.offsets.commit_in_transaction(request, self.now, refusal)
+        result = self.coordinator.offsets.commit_in_transaction(request, self.now, version, refusal)
         self.settle(result, call)
         return [row.error_code for topic in call.response.topics for row in topic.partitions]
 

@@ -28,10 +28,12 @@ from kbroker.runtime.clock import SystemClock
 from kbroker.storage.log import Log
 
 from ..brokers import Start, started
-from ..wire import Wire, connected, create_topic, request, until
+from ..wire import Wire, connected, create_topic, delete_topic, metadata, request, until
 
 PRODUCER, EPOCH = 7, 3
 OFFSETS = "__consumer_offsets"
+# First version of TxnOffsetCommit that names topics by ID.
+VERSION_OF_IDS = 6
 
 
 class FakeTransactions:
@@ -85,8 +87,13 @@ def txn_commit_request(
     )
 
 
-async def txn_commit(wire: Wire, offset: int, *, version: int = 5, **fields: Any) -> int:
-    ask = txn_commit_request(offset, **fields)
+async def txn_commit(
+    wire: Wire, offset: int, *, version: int = 5, topic: str = "t", **fields: Any
+) -> int:
+    ask = txn_commit_request(offset, topic=topic, **fields)
+    if version >= VERSION_OF_IDS:
+        (found,) = (await metadata(wire, [topic], 12)).topics
+        ask.topics[0].topic_id = found.topic_id
     response = await wire.ask(ApiKey.TXN_OFFSET_COMMIT, version, ask)
     return int(response.topics[0].partitions[0].error_code)
 
@@ -123,7 +130,7 @@ def log_of(broker: Broker) -> Log:
     return broker.node.partitions.named_replica(OFFSETS, index).log
 
 
-@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("version", range(7))
 @pytest.mark.parametrize("commit", [True, False])
 async def test_offsets_are_pending_until_transaction_ends_in_every_version(
     start: Start, transactions: FakeTransactions, version: int, commit: bool
@@ -199,7 +206,7 @@ async def test_marker_for_unloaded_coordinator_is_applied(
         assert await fetch(wire, stable=True) == (42, 0)
 
 
-@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize("version", range(7))
 async def test_error_codes_depend_on_version(
     start: Start, transactions: FakeTransactions, version: int
 ) -> None:
@@ -227,12 +234,33 @@ async def test_invalid_offset_commit_does_not_join_transaction(
     transactions.code = ErrorCode.PRODUCER_FENCED
     async with start() as broker, connected(broker.endpoint) as wire:
         await prepare(broker, wire, transactions)
-        for version in range(6):
+        for version in range(7):
             code = await txn_commit(wire, 1, version=version, group="")
             assert code == ErrorCode.INVALID_GROUP_ID
             code = await txn_commit(wire, 1, version=version, topic="missing")
-            assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert code == (
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if version >= VERSION_OF_IDS
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
         assert (transactions.joined, transactions.verified) == ([], [])
+
+
+async def test_commit_with_id_of_deleted_topic_is_rejected(
+    start: Start, transactions: FakeTransactions
+) -> None:
+    """The response names the topic by the ID of the request, although the name exists again."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        old = await create_topic(wire, "again")
+        await delete_topic(wire, "again")
+        await create_topic(wire, "again")
+        ask = txn_commit_request(1)
+        ask.topics[0].topic_id = old.id
+        response = await wire.ask(ApiKey.TXN_OFFSET_COMMIT, VERSION_OF_IDS, ask)
+        (topic,) = response.topics
+        (row,) = topic.partitions
+        assert (topic.topic_id, row.error_code) == (old.id, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 async def test_commit_before_find_coordinator_is_rejected(wire: Wire) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from kbroker.coordinator import GroupSettings
+from kbroker.coordinator.common.offset_checks import FIRST_TXN_VERSION_OF_IDS
 from kbroker.coordinator.common.pending import TopicPartition
 from kbroker.coordinator.common.records import offset_record, offset_tombstone
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
@@ -185,7 +186,9 @@ def test_transactional_commit_to_missing_group_is_accepted_without_generation(ve
     h = Harness()
     if version >= 3:
         refused = h.commit_in_transaction({ORDERS: 1}, version=version, generation=0)
-        assert refused == [ErrorCode.ILLEGAL_GENERATION]
+        knows_group_errors = version >= FIRST_TXN_VERSION_OF_IDS
+        code = ErrorCode.GROUP_ID_NOT_FOUND if knows_group_errors else ErrorCode.ILLEGAL_GENERATION
+        assert refused == [code]
         assert h.log == []
         # Without a generation the member ID is not checked, because the group has no members.
         assert h.commit_in_transaction({ORDERS: 1}, version=version, member_id="m") == [0]
@@ -283,15 +286,18 @@ def test_transactional_commit_does_not_extend_session() -> None:
 def test_transactional_commit_rejects_invalid_rows(version: int) -> None:
     h = Harness(GroupSettings(offset_metadata_length_max=3))
     offsets = {ORDERS: 1, ("orders", 9): 2, ("none", 0): 3}
-    assert h.commit_in_transaction(offsets, version=version) == [0, 3, 3]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if version >= FIRST_TXN_VERSION_OF_IDS:
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    assert h.commit_in_transaction(offsets, version=version) == [0, 3, unknown]
     too_large = h.commit_in_transaction(offsets, version=version, metadata="long")
-    assert too_large == [ErrorCode.OFFSET_METADATA_TOO_LARGE, 3, 3]
+    assert too_large == [ErrorCode.OFFSET_METADATA_TOO_LARGE, 3, unknown]
     assert h.commit_in_transaction({ORDERS: 4}, version=version, metadata=None) == [0]
     h.end(commit=True)
     assert h.fetch(None) == {ORDERS: (4, -1, "", 0)}
     if version >= 3:  # if nothing can be stored, the group is not checked
         only = h.commit_in_transaction({("none", 0): 1}, version=version, generation=9)
-        assert only == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert only == [unknown]
 
 
 def test_transaction_error_rejects_commit() -> None:

@@ -53,11 +53,19 @@ def test_transactional_commits_are_fenced_by_epoch() -> None:
     h = harness()
     h.beat("a", 0)
     commit = {("orders", 0): 5}
-    stale = [ErrorCode.ILLEGAL_GENERATION]
-    assert h.commit_in_transaction(commit, member_id="a", generation=2) == [0]
-    assert h.commit_in_transaction(commit, member_id="a", generation=1) == stale
-    assert h.commit_in_transaction(commit, member_id="a", generation=3) == stale
-    assert h.commit_in_transaction(commit) == [0], "the transaction fences its producer"
+    for version, stale in ((5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.STALE_MEMBER_EPOCH)):
+
+        def send(generation: int, member_id: str = "a", version: int = version) -> int:
+            (code,) = h.commit_in_transaction(
+                commit, member_id=member_id, generation=generation, version=version
+            )
+            return code
+
+        assert send(2) == 0
+        assert [send(epoch) for epoch in (1, 3, -1)] == [stale] * 3
+        assert send(2, "x") == ErrorCode.UNKNOWN_MEMBER_ID
+        assert send(-1, "") == 0, "the transaction fences its producer"
+        assert send(-2, "") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:

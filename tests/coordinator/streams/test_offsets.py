@@ -32,10 +32,13 @@ def test_commits_are_fenced_by_member_epoch(h: Harness) -> None:
 def test_transactional_commits_are_fenced_by_epoch(h: Harness) -> None:
     h.streams_beat("a", 0)
     partition = {("orders", 0): 5}
-    stale = [ErrorCode.ILLEGAL_GENERATION]
     assert h.commit_in_transaction(partition, member_id="a", generation=2) == [0]
-    assert h.commit_in_transaction(partition, member_id="a", generation=3) == stale
-    assert h.commit_in_transaction(partition, member_id="a", generation=1) == stale
+    for version, stale in ((5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.STALE_MEMBER_EPOCH)):
+        for epoch in (1, 3):
+            codes = h.commit_in_transaction(
+                partition, member_id="a", generation=epoch, version=version
+            )
+            assert codes == [stale]
     assert h.commit_in_transaction(partition, member_id="x", generation=2) == [
         ErrorCode.UNKNOWN_MEMBER_ID
     ]

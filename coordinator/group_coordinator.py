@@ -386,7 +386,7 @@ class GroupCoordinator:
         return describe_share_group(self._state, self._topics, group_id)
 
     def delete_group(self, group_id: str, now: Now) -> Iterator[Result[DeleteGroupsResponse.Group]]:
-        """Handle one group of DeleteGroups (versions 0-2) in pieces. Each response is its row.
+        """Handle one group of DeleteGroups (versions 0-3) in pieces. Each response is its row.
 
         Process each piece before taking the next one, and stop after a piece that could not be
         stored. No other operation may use the group between two pieces.

@@ -217,17 +217,17 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
 
     outcome = run(target, lambda cluster: delete_groups(cluster, names))
     has_failed = False
-    for name, code in outcome.items():
-        if not code:
+    for name, error in outcome.items():
+        if error is None:
             say(f"{name}: deleted")
-        elif not (if_exists and code == ErrorCode.GROUP_ID_NOT_FOUND):
+        elif not (if_exists and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
             has_failed = True
-            say(f"kbroker: {name}: {_error_text(code)}", err=True)
+            say(f"kbroker: {name}: {_error_text(error.code, error.message)}", err=True)
     if has_failed:
         raise SystemExit(1)
 
 
-def _error_text(code: ErrorCode) -> str:
+def _error_text(code: ErrorCode, message: str | None = None) -> str:
     from kbroker.protocol.errors import ErrorCode
 
     if code == ErrorCode.NON_EMPTY_GROUP:
@@ -236,7 +236,7 @@ def _error_text(code: ErrorCode) -> str:
         return "the group does not exist; `kbroker group list` lists all groups"
     if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
         return "the group is subscribed to this topic; stop its members first"
-    return code.name
+    return message or code.name
 
 
 @group.command("offset-delete")

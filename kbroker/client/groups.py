@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.group_metadata import read_assignment
 from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -259,15 +259,19 @@ async def _no_such_group(cluster: ClusterClient, name: str) -> str:
     )
 
 
-async def delete_groups(cluster: ClusterClient, names: Iterable[str]) -> dict[str, ErrorCode]:
-    """Delete groups without members; return the error code of each."""
-    outcome = {}
+async def delete_groups(
+    cluster: ClusterClient, names: Iterable[str]
+) -> dict[str, KafkaError | None]:
+    """Delete groups without members; return the error of each, or None if it was deleted."""
+    outcome: dict[str, KafkaError | None] = {}
     for name in names:
         request = DeleteGroupsRequest(groups_names=[name])
         answer = await ask_coordinator(
             cluster, name, request, lambda answer: answer.results[0].error_code
         )
-        outcome[name] = error_code(answer.results[0].error_code)
+        (row,) = answer.results
+        code = error_code(row.error_code)
+        outcome[name] = KafkaError(code, row.error_message) if code else None
     return outcome
 
 

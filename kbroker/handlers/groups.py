@@ -268,9 +268,12 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
     return DescribeGroupsResponse(groups=await collect_rows(ctx.time_slice, parts))
 
 
-@handles(ApiKey.DELETE_GROUPS, versions="0-2")
+@handles(ApiKey.DELETE_GROUPS, versions="0-3")
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups without members, their offsets, and the share state of share groups.
+
+    Versions: 3 has an error message, which is always null: Kafka sets it for errors of the
+    topology description plugin only (KIP-1331).
 
     Differs from Kafka: more than 100 offsets are deleted in several batches, the last of which
     deletes the group. Until then, other requests for the group get COORDINATOR_LOAD_IN_PROGRESS.

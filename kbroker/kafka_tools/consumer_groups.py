@@ -382,14 +382,15 @@ async def _delete(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.groups import delete_groups
 
     outcome = await delete_groups(cluster, await _groups(cluster, options))
-    failed = {name: code for name, code in outcome.items() if code}
+    failed = {name: error for name, error in outcome.items() if error is not None}
     done = "', '".join(name for name in outcome if name not in failed)
     if not failed:
         say(f"Deletion of requested consumer groups ('{done}') was successful.")
         return
     say("", "Error: Deletion of some consumer groups failed:")
-    for name, code in failed.items():
-        say(f"* Group '{name}' could not be deleted due to: {java_exception_text(code, None)}")
+    for name, error in failed.items():
+        reason = java_exception_text(error.code, error.message)
+        say(f"* Group '{name}' could not be deleted due to: {reason}")
     if done:
         say("", f"These consumer groups were deleted successfully: '{done}'")
 

@@ -203,8 +203,11 @@ class ExternalKit(Kit):
         new = {each.name for each in await list_groups(self._cluster)} - self._groups_before
         mine = {each.group.name for each in await self._readers(new, self._topics)}
         outcome = await delete_groups(self._cluster, mine | self._groups_in_use)
-        in_use = ErrorCode.NON_EMPTY_GROUP
-        self._groups_in_use = {name for name, code in outcome.items() if code == in_use}
+        self._groups_in_use = {
+            name
+            for name, error in outcome.items()
+            if error is not None and error.code == ErrorCode.NON_EMPTY_GROUP
+        }
         await self.delete_created()
 
     # -- idleness

@@ -95,9 +95,9 @@ class Groups:
 
     async def _delete(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]
-        (code,) = (await delete_groups(viewer.cluster, [name])).values()
-        if code:
-            raise KafkaError(code, f"cannot delete group {name}")
+        (error,) = (await delete_groups(viewer.cluster, [name])).values()
+        if error is not None:
+            raise KafkaError(error.code, error.message or f"cannot delete group {name}")
         return json_response({"deleted": name})
 
 

@@ -667,6 +667,11 @@ def _remove_raft_voter(at: RequestContext, rng: random.Random, version: int) -> 
     return request(ApiKey.REMOVE_RAFT_VOTER, voter_id=77, voter_directory_id=NOWHERE)
 
 
+@builds(ApiKey.UNREGISTER_CONTROLLER)
+def _unregister_controller(at: RequestContext, rng: random.Random, version: int) -> Any:
+    return request(ApiKey.UNREGISTER_CONTROLLER, controller_id=77)
+
+
 @builds(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
 def _describe_topic_partitions(at: RequestContext, rng: random.Random, version: int) -> Any:
     key = ApiKey.DESCRIBE_TOPIC_PARTITIONS

@@ -467,6 +467,12 @@ def quorum() -> Iterator[Call]:
         yield change(f"remove voter: {what}", remove, cluster_id=cluster_id, **voter)
     yield change("unregister: unknown", ApiKey.UNREGISTER_BROKER, broker_id=99)
     yield change("unregister: negative", ApiKey.UNREGISTER_BROKER, broker_id=-1)
+    for controller_id in (1, 99, -1):
+        yield change(
+            f"unregister controller {controller_id}",
+            ApiKey.UNREGISTER_CONTROLLER,
+            controller_id=controller_id,
+        )
 
 
 def features() -> Iterator[Call]:

@@ -329,7 +329,7 @@ DIFFERENCES = (
         "ApiVersions",
         "supported_features.min_version",
         "kbroker's is higher",
-        "kbroker has one metadata format, so one `metadata.version`: that of Kafka 4.3.",
+        "kbroker's metadata format is that of Kafka 4.3 and later, so `metadata.version` starts at 30.",
         ours_higher,
     ),
     Rule("ApiVersions", "finalized_features_epoch", "both above 0", QUORUM, both_positive),

@@ -23,12 +23,12 @@ TRANSACTION_VERSION = "transaction.version"
 
 # Levels that this version of kbroker supports; at level 0 a feature is disabled.
 #
-# The metadata format has one version so far, so `metadata.version` has one level: that of Kafka 4.3,
-# whose API versions are served. Transactional producers follow KIP-890 at `transaction.version` 2.
+# The metadata format has one version so far, so the levels of `metadata.version` differ only in their
+# APIs: 30 is Kafka 4.3, 33 is Kafka 4.4 and permits UnregisterController. Transactional producers follow KIP-890 at `transaction.version` 2.
 # Consumer groups (KIP-848) need `group.version` 1, share groups (KIP-932) `share.version` 1 and
 # streams groups (KIP-1071) `streams.version` 1. Older nodes ignore the records of these groups.
 SUPPORTED: Mapping[str, range] = {
-    METADATA_VERSION: range(30, 31),
+    METADATA_VERSION: range(30, 34),
     GROUP_VERSION: range(2),
     SHARE_VERSION: range(2),
     STREAMS_VERSION: range(2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.cluster.features import METADATA_VERSION
 from kbroker.cluster.registrations import NO_NODE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -12,6 +13,8 @@ from kbroker.protocol.messages.quorum import (
     DescribeQuorumResponse,
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
+    UnregisterControllerRequest,
+    UnregisterControllerResponse,
 )
 from kbroker.security.acls import AclOperation
 
@@ -20,6 +23,8 @@ from .registry import handles
 
 METADATA_TOPIC = "__cluster_metadata"
 UNKNOWN = -1
+# First level of `metadata.version` with UnregisterController: Kafka 4.4.
+UNREGISTRATION_SINCE = 33
 NOT_DYNAMIC = "voters cannot be added or removed: the quorum is static (kraft.version 0)"
 
 
@@ -142,3 +147,30 @@ def _voter_change_error(ctx: Context, cluster_id: str | None) -> tuple[ErrorCode
         message = f"this is cluster {ctx.node.cluster.id}, not {cluster_id}"
         return ErrorCode.INCONSISTENT_CLUSTER_ID, message
     return ErrorCode.UNSUPPORTED_VERSION, NOT_DYNAMIC
+
+
+@handles(ApiKey.UNREGISTER_CONTROLLER, versions="0")
+def unregister_controller(
+    ctx: Context, request: UnregisterControllerRequest
+) -> UnregisterControllerResponse:
+    """Reject the request: only the active controller is registered, and it cannot be removed."""
+    code, message = _unregistration_error(ctx, request.controller_id)
+    return UnregisterControllerResponse(error_code=code, error_message=message)
+
+
+def _unregistration_error(ctx: Context, controller_id: int) -> tuple[ErrorCode, str | None]:
+    try:
+        ctx.require_cluster(AclOperation.ALTER)
+    except KafkaError as error:
+        return error.code, error.message
+    cluster = ctx.node.cluster
+    if controller_id == cluster.controller_id != NO_NODE:
+        message = (
+            f"controller {controller_id} is active; an active controller cannot be unregistered"
+        )
+        return ErrorCode.INVALID_REQUEST, message
+    level = cluster.features.get(METADATA_VERSION, 0)
+    if level < UNREGISTRATION_SINCE:
+        message = f"{METADATA_VERSION} is {level}; controllers can be unregistered from {UNREGISTRATION_SINCE} on"
+        return ErrorCode.UNSUPPORTED_VERSION, message
+    return ErrorCode.CONTROLLER_ID_NOT_REGISTERED, f"controller {controller_id} is not registered"

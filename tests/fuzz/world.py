@@ -847,6 +847,10 @@ def _remove_raft_voter(world: World, rng: random.Random) -> Any:
     return request(ApiKey.REMOVE_RAFT_VOTER, voter_id=1, voter_directory_id=uuid.uuid4())
 
 
+def _unregister_controller(world: World, rng: random.Random) -> Any:
+    return request(ApiKey.UNREGISTER_CONTROLLER, controller_id=rng.randrange(-1, 3))
+
+
 def _describe_log_dirs(world: World, rng: random.Random) -> Any:
     cls = DescribeLogDirsRequest
     rows = [cls.Topic(topic=topic.name, partitions=[0, 1, 9]) for topic in world.topics]
@@ -1121,6 +1125,7 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.UNREGISTER_BROKER: _unregister_broker,
     ApiKey.ADD_RAFT_VOTER: _add_raft_voter,
     ApiKey.REMOVE_RAFT_VOTER: _remove_raft_voter,
+    ApiKey.UNREGISTER_CONTROLLER: _unregister_controller,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: _initialize_share_state,
     ApiKey.READ_SHARE_GROUP_STATE: _read_share_state,
     ApiKey.WRITE_SHARE_GROUP_STATE: _write_share_state,

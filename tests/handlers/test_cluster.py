@@ -21,7 +21,7 @@ from kbroker.protocol.messages.cluster import (
 from kbroker.storage.errors import StorageError
 
 from ..brokers import started
-from ..wire import Wire, create_topic, metadata, request
+from ..wire import Wire, connected, create_topic, metadata, request
 
 NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -136,11 +136,11 @@ async def test_reassignment_is_validated_on_single_node(
 async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
     for version, supported in (
-        (3, {"metadata.version": (30, 30)}),
+        (3, {"metadata.version": (30, 33)}),
         (
             4,
             {
-                "metadata.version": (30, 30),
+                "metadata.version": (30, 33),
                 "group.version": (0, 1),
                 "streams.version": (0, 1),
                 "share.version": (0, 1),
@@ -152,7 +152,7 @@ async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> 
         rows = response.finalized_features
         levels = {row.name: (row.min_version_level, row.max_version_level) for row in rows}
         assert levels == {
-            "metadata.version": (30, 30),
+            "metadata.version": (33, 33),
             "group.version": (1, 1),
             "streams.version": (1, 1),
             "share.version": (1, 1),
@@ -169,7 +169,7 @@ async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> 
 async def test_feature_level_can_be_lowered_disabled_and_raised(broker: Broker, wire: Wire) -> None:
     hello = request(ApiKey.API_VERSIONS, client_software_name="a", client_software_version="1")
     levels = {
-        "metadata.version": 30,
+        "metadata.version": 33,
         "group.version": 1,
         "streams.version": 1,
         "share.version": 1,
@@ -191,9 +191,9 @@ async def test_feature_level_can_be_lowered_disabled_and_raised(broker: Broker, 
 
 
 UPDATES = {
-    "same level": (("metadata.version", 30, 1), 0),
-    "same level downgraded": (("metadata.version", 30, 2), 0),
-    "above": (("metadata.version", 31, 1), ErrorCode.INVALID_UPDATE_VERSION),
+    "same level": (("metadata.version", 33, 1), 0),
+    "same level downgraded": (("metadata.version", 33, 2), 0),
+    "above": (("metadata.version", 34, 1), ErrorCode.INVALID_UPDATE_VERSION),
     "below": (("metadata.version", 29, 2), ErrorCode.INVALID_UPDATE_VERSION),
     "nothing": (("metadata.version", 0, 2), ErrorCode.INVALID_UPDATE_VERSION),
     "lower": (("transaction.version", 1, 2), 0),
@@ -225,12 +225,29 @@ async def test_feature_update_is_validated(wire: Wire, version: int, case: str) 
 @pytest.mark.parametrize("kind", [0, 4, -1])
 async def test_unknown_feature_upgrade_type_is_rejected(wire: Wire, kind: int) -> None:
     row = UpdateFeaturesRequest.Feature(
-        feature="metadata.version", max_version_level=30, upgrade_type=kind
+        feature="metadata.version", max_version_level=33, upgrade_type=kind
     )
     ask = UpdateFeaturesRequest(feature_updates=[row])
     response = await wire.ask(ApiKey.UPDATE_FEATURES, 1, ask)
     assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert (await wire.ask(ApiKey.UPDATE_FEATURES, 0, ask)).error_code == 0
+
+
+async def test_metadata_version_of_earlier_release_can_be_upgraded(tmp_path: Path) -> None:
+    """Levels of a cluster stay until an operator upgrades them: 30 is Kafka 4.3."""
+    async with started(tmp_path) as broker:
+        cluster = broker.node.cluster
+        levels = {**cluster.features, "metadata.version": 30}
+        revision = cluster.features_revision
+        assert await cluster.finalize_features(levels, revision=revision, cause="test")
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        assert broker.node.cluster.features["metadata.version"] == 30
+        row = UpdateFeaturesRequest.Feature(
+            feature="metadata.version", max_version_level=33, upgrade_type=1
+        )
+        ask = UpdateFeaturesRequest(feature_updates=[row])
+        assert (await wire.ask(ApiKey.UPDATE_FEATURES, 2, ask)).error_code == 0
+        assert broker.node.cluster.features["metadata.version"] == 33
 
 
 async def test_broker_does_not_start_if_feature_level_is_unsupported(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.cluster.registrations import NO_NODE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.quorum import DescribeQuorumRequest
@@ -127,3 +128,38 @@ async def test_changing_voters_is_rejected(
         response = await wire.ask(key, version, request(key, cluster_id=named, voter_id=2))
         assert response.error_code == code
         assert response.error_message
+
+
+async def unregister(wire: Wire, controller_id: int) -> int:
+    """Send UnregisterController, and return its error code."""
+    ask = request(ApiKey.UNREGISTER_CONTROLLER, controller_id=controller_id)
+    response = await wire.ask(ApiKey.UNREGISTER_CONTROLLER, 0, ask)
+    assert response.error_message
+    return int(response.error_code)
+
+
+async def test_active_controller_cannot_be_unregistered() -> None:
+    """The active controller is the only registered controller."""
+    async with started(nodes=3) as broker, connected(broker.nodes[1].endpoint) as wire:
+        active = broker.node.cluster.controller_id
+        codes = {controller_id: await unregister(wire, controller_id) for controller_id in range(4)}
+        expected = dict.fromkeys(range(4), ErrorCode.CONTROLLER_ID_NOT_REGISTERED)
+        assert codes == {**expected, active: ErrorCode.INVALID_REQUEST}
+
+
+async def test_controller_is_not_unregistered_while_no_controller_exists(
+    broker: Broker, wire: Wire
+) -> None:
+    broker.node.cluster.registrations.controller_id = NO_NODE
+    assert await unregister(wire, NO_NODE) == ErrorCode.CONTROLLER_ID_NOT_REGISTERED
+
+
+async def test_unregistration_of_controller_requires_metadata_version(
+    broker: Broker, wire: Wire
+) -> None:
+    cluster = broker.node.cluster
+    levels = {**cluster.features, "metadata.version": 32}
+    revision = cluster.features_revision
+    assert await cluster.finalize_features(levels, revision=revision, cause="test")
+    assert await unregister(wire, 9) == ErrorCode.UNSUPPORTED_VERSION
+    assert await unregister(wire, cluster.controller_id) == ErrorCode.INVALID_REQUEST

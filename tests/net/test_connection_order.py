@@ -868,6 +868,7 @@ WITHOUT_QUERY = {
     ApiKey.UNREGISTER_BROKER: "concerns a node that no query shows",
     ApiKey.ADD_RAFT_VOTER: "is always rejected",
     ApiKey.REMOVE_RAFT_VOTER: "is always rejected",
+    ApiKey.UNREGISTER_CONTROLLER: "is always rejected",
     ApiKey.CREATE_ACLS: "is rejected without an authorizer: tests/security/test_access.py",
     ApiKey.DELETE_ACLS: "is rejected without an authorizer: tests/security/test_access.py",
     ApiKey.CREATE_DELEGATION_TOKEN: "requires authentication: tests/handlers/test_delegation_tokens.py",

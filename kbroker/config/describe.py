@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from .entry import ConfigEntry, Synonym
 from .group_values import ClientMetricsConfig, GroupConfig
-from .kafka_only import LISTENER_PREFIX, find_kafka_only
+from .kafka_only import KAFKA_ONLY, LISTENER_PREFIX, KafkaOnlySetting, find_kafka_only
 from .property import Property, Source, Value
 from .tables import BROKER_PROPERTIES, GROUP_PROPERTIES, PROPERTIES, TOPIC_PROPERTIES
 from .values import BrokerConfig, ResourceConfig, TopicConfig
@@ -78,6 +78,8 @@ def describe_log_level(logger: str, level: str) -> ConfigEntry:
 def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
     """Return all settings of a node sorted by name, followed by settings of single listeners."""
     known = [_broker_entry(each, broker) for each in BROKER_PROPERTIES.values()]
+    known += _kafka_only_entries(broker, _BROKER_SOURCES)
+    known.sort(key=lambda entry: entry.name)
     known += _listener_entries(broker, _BROKER_SOURCES)
     return known + _unknown_entries(broker, _BROKER_SOURCES)
 
@@ -95,6 +97,8 @@ def describe_every_broker(broker: BrokerConfig) -> list[ConfigEntry]:
         for each in BROKER_PROPERTIES.values()
         if (text := broker.given(each.name, source)) is not None
     ]
+    known += [each for each in _kafka_only_entries(broker, (source,)) if each.synonyms]
+    known.sort(key=lambda entry: entry.name)
     known += _listener_entries(broker, (source,))
     return known + _unknown_entries(broker, (source,))
 
@@ -110,6 +114,41 @@ def _own_entry(each: Property[Value], config: ResourceConfig, source: Source) ->
     if each.name in config.overrides:
         synonyms.insert(0, Synonym(each.name, each.format(value), source))
     return _entry(each, value, synonyms, read_only=False)
+
+
+def _kafka_only_entries(broker: BrokerConfig, sources: Sequence[Source]) -> list[ConfigEntry]:
+    """Return the settings of Kafka 4.4 that kbroker accepts by name only, sorted by name."""
+    known = {name: each for name, each in KAFKA_ONLY.items() if each.type is not None}
+    return [_kafka_only_entry(name, each, broker, sources) for name, each in known.items()]
+
+
+def _kafka_only_entry(
+    name: str, each: KafkaOnlySetting, broker: BrokerConfig, sources: Sequence[Source]
+) -> ConfigEntry:
+    """Return one entry with the values of `sources` as synonyms."""
+    synonyms = [
+        Synonym(name, None if each.sensitive else text, source)
+        for source in sources
+        if (text := _kafka_only_text(name, each, broker, source)) is not None
+    ]
+    source = synonyms[0].source if synonyms else Source.DEFAULT
+    return ConfigEntry(
+        name=name,
+        value=synonyms[0].value if synonyms else None,
+        read_only=not each.dynamic,
+        is_default=source is Source.DEFAULT,
+        source=source,
+        sensitive=each.sensitive,
+        synonyms=synonyms,
+        type=UNKNOWN_TYPE if each.type is None else int(each.type),
+        doc="A Kafka setting that kbroker accepts by name only.",
+    )
+
+
+def _kafka_only_text(
+    name: str, each: KafkaOnlySetting, broker: BrokerConfig, source: Source
+) -> str | None:
+    return each.default if source is Source.DEFAULT else broker.given(name, source)
 
 
 def _listener_entries(broker: BrokerConfig, sources: tuple[Source, ...]) -> list[ConfigEntry]:
@@ -165,15 +204,17 @@ def _base_name(name: str) -> str:
 
 
 def _unknown_entries(broker: BrokerConfig, sources: Iterable[Source]) -> list[ConfigEntry]:
-    """Return the settings that are not in the table, sorted by name.
+    """Return the settings that Kafka 4.4 and kbroker lack, sorted by name.
 
-    As in Kafka their values are hidden, because they may be secrets. Static settings that only
-    Kafka has are omitted.
+    As in Kafka their values are hidden, because they may be secrets. Static settings of earlier
+    Kafka versions are omitted.
     """
     given: dict[str, dict[Source, None]] = {}
     for layer in broker.layers:
         for name in layer.values:
-            is_known = name in BROKER_PROPERTIES or name.startswith(LISTENER_PREFIX)
+            other = KAFKA_ONLY.get(name)
+            is_listed = name in BROKER_PROPERTIES or (other is not None and other.type is not None)
+            is_known = is_listed or name.startswith(LISTENER_PREFIX)
             if layer.source in sources and not is_known:
                 given.setdefault(name, {})[layer.source] = None
     return [

@@ -93,7 +93,7 @@ read-only and sensitive flags. For a topic they are equal to Kafka's, with these
 * Entries are sorted by name.
 * The documentation strings are kbroker's own.
 
-For a broker, responses contain the settings below, which are not all of Kafka's.
+For a broker, responses contain all settings of Kafka and those of kbroker below.
 
 Like in Kafka, a value from a less precise name counts as a default without synonyms. While only
 `log.retention.hours` is set, `retention.ms` has the correct value and the source "default".

@@ -15,6 +15,7 @@ from kbroker.config import (
     Type,
     Value,
     describe_broker,
+    describe_every_broker,
     describe_topic,
 )
 
@@ -85,7 +86,8 @@ def test_describe_topic_lists_kafkas_settings_and_types() -> None:
 def test_describe_broker_hides_passwords_and_lists_synonyms() -> None:
     options = ["log.roll.ms=5", "ssl.key.password=S3cret", "node.id=3", "log.retention.hours=2"]
     entries = describe_broker(BrokerConfig.load(options=options))
-    assert [each.name for each in entries] == list(BROKER_PROPERTIES)
+    names = [each.name for each in entries]
+    assert names == sorted({*BROKER_PROPERTIES, *kafka_settings("broker")})
     static, default = Source.STATIC_BROKER, Source.DEFAULT
     password = entry(entries, "ssl.key.password")
     assert (password.value, password.sensitive, password.source) == (None, True, static)
@@ -101,6 +103,33 @@ def test_describe_broker_hides_passwords_and_lists_synonyms() -> None:
     assert entry(entries, "broker.id").value == "3"
     assert entry(entries, "num.partitions").read_only
     assert not entry(entries, "message.max.bytes").read_only
+
+
+def test_describe_broker_shows_settings_without_meaning_like_kafka() -> None:
+    """Kafka's other settings have its types and defaults, and show what was configured."""
+    options = ["sasl.oauthbearer.assertion.private.key.passphrase=S3cret", "request.timeout.ms=7"]
+    static, default = Source.STATIC_BROKER, Source.DEFAULT
+    entries = describe_broker(BrokerConfig.load(options=options))
+    shown = {each.name: each for each in entries if each.name not in BROKER_PROPERTIES}
+    kafka = kafka_settings("broker")
+    for name, each in shown.items():
+        expected = (kafka[name].type, kafka[name].change == "read-only")
+        assert (Type(each.type).name, each.read_only) == expected, name
+        if each.source is default:
+            assert each.value == (None if kafka[name].default == "-" else kafka[name].default)
+    timeout = shown["request.timeout.ms"]
+    assert timeout.synonyms == [(timeout.name, "7", static), (timeout.name, "30000", default)]
+    secret = shown["sasl.oauthbearer.assertion.private.key.passphrase"]
+    assert (secret.value, secret.sensitive, secret.source) == (None, True, static)
+    assert "S3cret" not in repr(entries)
+
+
+def test_describe_every_broker_shows_only_changed_settings_without_meaning() -> None:
+    source = Source.DYNAMIC_DEFAULT_BROKER
+    values = {"log.cleaner.threads": "2"}
+    broker = BrokerConfig().overlay(values, origin="test", source=source)
+    (found,) = describe_every_broker(broker)
+    assert (found.name, found.value, found.source) == ("log.cleaner.threads", "2", source)
 
 
 def test_describe_topic_with_cache_equals_uncached_result(

@@ -213,43 +213,44 @@ async def test_listener_settings_are_described_like_in_kafka(version: int) -> No
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-async def test_unknown_settings_of_each_source_are_listed_without_value(version: int) -> None:
-    """The sources equal those of Apache Kafka 4.3: 2 broker, 3 all brokers, 4 static."""
-    unknown_everywhere, dynamic = (
-        "log.cleaner.threads",
-        "log.cleaner.io.buffer.size",
-    )  # only Kafka has these
-    config = BrokerConfig.load(
-        options={
-            "my.password": "hunter2",
-            unknown_everywhere: "1",
-            "log.dir.failure.timeout.ms": "9",
-        }
-    )
+async def test_settings_of_each_source_are_listed(version: int) -> None:
+    """The sources equal those of Apache Kafka: 2 broker, 3 all brokers, 4 static, 5 default.
+
+    Unknown settings have no value, because they may be secrets.
+    """
+    everywhere, dynamic = "log.cleaner.threads", "log.cleaner.io.buffer.size"
+    static, own = "log.dir.failure.timeout.ms", "my.password"
+    config = BrokerConfig.load(options={own: "hunter2", everywhere: "1", static: "9"})
     async with (
         open_broker(config, data_dir=None, listeners=[LOOPBACK]) as broker,
         connected(broker.endpoint) as wire,
     ):
         for name, values in (
-            (EVERY_NODE, {unknown_everywhere: "2"}),
-            ("1", {unknown_everywhere: "3", dynamic: "4"}),
+            (EVERY_NODE, {everywhere: "2"}),
+            ("1", {everywhere: "3", dynamic: "4"}),
         ):
             resource = ConfigResource(ResourceType.BROKER, name)
             await broker.node.cluster.alter_configs(resource, values, cause="test")
         row = await describe(wire, version, BROKER, "1", include_synonyms=True)
-        unknown = {"my.password", unknown_everywhere, dynamic, "log.dir.failure.timeout.ms"}
-        found = {each.name: each for each in row.configs if each.name in unknown}
-        assert {name: [s.source for s in each.synonyms] for name, each in found.items()} == {
-            unknown_everywhere: [2, 3, 4],
-            dynamic: [2],
-            "my.password": [4],
+        names = {own, everywhere, dynamic, static}
+        found = {each.name: each for each in row.configs if each.name in names}
+        assert {
+            name: [(s.source, s.value) for s in each.synonyms] for name, each in found.items()
+        } == {
+            everywhere: [(2, "3"), (3, "2"), (4, "1"), (5, "1")],
+            dynamic: [(2, "4"), (5, "524288")],
+            static: [(4, "9"), (5, "30000")],
+            own: [(4, None)],
         }
         for each in found.values():
-            assert each.config_source == each.synonyms[0].source
-            assert (each.read_only, each.is_sensitive, each.config_type) == (True, True, 0)
-            assert {each.value, *(s.value for s in each.synonyms)} == {None}
+            assert (each.config_source, each.value) == (
+                each.synonyms[0].source,
+                each.synonyms[0].value,
+            )
+        assert [each.name for each in found.values() if each.is_sensitive] == [own]
+        assert [each.name for each in found.values() if each.read_only] == [static, own]
         cluster = await describe(wire, version, BROKER, EVERY_NODE, include_synonyms=True)
-        assert [each.name for each in cluster.configs] == [unknown_everywhere]
+        assert [each.name for each in cluster.configs] == [everywhere]
 
 
 async def test_topic_shows_changed_broker_default_at_once(wire: Wire, broker: Broker) -> None:

@@ -336,17 +336,17 @@ async def test_broker_list_setting_supports_append(wire: Wire) -> None:
     assert row.error_code == ErrorCode.INVALID_CONFIG
 
 
-async def test_settings_only_kafka_uses_are_stored_and_hidden(
+async def test_settings_only_kafka_uses_are_stored_and_listed(
     wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The values may be secrets. A warning names settings that will have an effect in future."""
+    """Values of unknown type are hidden. A warning names settings that will have an effect."""
     names = ("listener.name.a.ssl.provider", "remote.log.reader.threads")
     changes: list[Changes] = [(name, SET, "9") for name in names]
     assert (await change(wire, *changes, kind=BROKER, name="1")).error_code == 0
     rows = await describe(wire, BROKER, "1")
-    for name in names:
+    for name, value in zip(names, (None, "9"), strict=True):
         row = rows[name]
-        assert (row.value, row.is_sensitive, row.config_source) == (None, True, 2)
+        assert (row.value, row.is_sensitive, row.config_source) == (value, value is None, 2)
     assert f"{names[0]} has no effect yet" in caplog.text
 
 

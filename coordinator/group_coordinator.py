@@ -34,6 +34,8 @@ from kbroker.protocol.messages.share_groups import (
 from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    StreamsGroupTopologyDescriptionUpdateResponse,
 )
 from kbroker.protocol.transaction_log import NO_PRODUCER_ID
 
@@ -76,6 +78,7 @@ from .share.initialization import ShareStateInitializations
 from .share.offsets import ShareOffsets
 from .state import AnyGroup, ShardState
 from .streams.describing import describe_streams_group
+from .streams.descriptions import update_description
 from .streams.group import StreamsGroup
 from .streams.groups import STREAMS_KINDS, StreamsGroups, StreamsHeartbeat
 from .tombstones import tombstones_of
@@ -138,10 +141,11 @@ class GroupCoordinator:
             self._state, timers, self._settings_of, self._topics, conversion, new_uuid
         )
         streams_default = StreamsGroupSettings()
+        self._streams_settings_of = streams_settings or (lambda group_id: streams_default)
         self._streams = StreamsGroups(
             self._state,
             timers,
-            streams_settings or (lambda group_id: streams_default),
+            self._streams_settings_of,
             self._topics,
         )
         share_default = ShareGroupSettings()
@@ -242,16 +246,26 @@ class GroupCoordinator:
         return self._undo_if_over_limit(result, client.host, now)
 
     def streams_heartbeat(
-        self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now
+        self, request: StreamsGroupHeartbeatRequest, client: ClientInfo, now: Now, version: int
     ) -> StreamsHeartbeat:
-        """Handle StreamsGroupHeartbeat (version 0).
+        """Handle StreamsGroupHeartbeat (versions 0-1).
 
         After the result is stored, the caller creates the internal topics that it names, if the
         client has permission to do so.
         """
-        heartbeat = self._streams.heartbeat(request, client, now)
+        heartbeat = self._streams.heartbeat(request, client, now, version)
         result = self._undo_if_over_limit(heartbeat.result, client.host, now)
         return heartbeat if result is heartbeat.result else StreamsHeartbeat(result, {})
+
+    def update_topology_description(
+        self,
+        request: StreamsGroupTopologyDescriptionUpdateRequest,
+        client: ClientInfo,
+        now: Now,
+    ) -> Result[StreamsGroupTopologyDescriptionUpdateResponse]:
+        """Handle StreamsGroupTopologyDescriptionUpdate (version 0)."""
+        result = update_description(self._state, request)
+        return self._undo_if_over_limit(result, client.host, now)
 
     def share_heartbeat(
         self, request: ShareGroupHeartbeatRequest, client: ClientInfo, now: Now
@@ -377,9 +391,14 @@ class GroupCoordinator:
         assignor = self._settings_of(group_id).assignors[0]
         return describe_consumer_group(self._state, self._topics, group_id, assignor)
 
-    def describe_streams_group(self, group_id: str) -> StreamsGroupDescribeResponse.Group:
-        """Handle StreamsGroupDescribe (version 0) for one group; see `describe_group`."""
-        return describe_streams_group(self._state, group_id)
+    def describe_streams_group(
+        self, group_id: str, *, with_description: bool = False
+    ) -> StreamsGroupDescribeResponse.Group:
+        """Handle StreamsGroupDescribe (versions 0-1) for one group; see `describe_group`."""
+        assignor = self._streams_settings_of(group_id).assignor
+        return describe_streams_group(
+            self._state, group_id, assignor, with_description=with_description
+        )
 
     def describe_share_group(self, group_id: str) -> ShareGroupDescribeResponse.Group:
         """Handle ShareGroupDescribe (version 1) for one group; see `describe_group`."""

@@ -9,8 +9,9 @@ As in `consumer_group_metadata`, the int16 prefix of a key is the record type:
     22  the current assignment of one member
     23  the topology of the application
 
-A null value (tombstone) removes the entry. Values are written as by Kafka 4.3: version 0 with the
-tagged fields of later releases, which older releases ignore.
+A null value (tombstone) removes the entry. Values are written as by Kafka 4.4: version 0 with the
+tagged fields of later releases, which older releases ignore. kbroker adds one tagged field to the
+topology, the description (KIP-1331), for which Kafka has no record.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .schema import struct as nested
 from .versioned import RecordKinds
 
 VALUE_VERSION = 0
+# Tag of the topology description: far above the tags of Kafka, which skips unknown tags.
+DESCRIPTION_TAG = 10_000
 
 
 @message(versions="17-17")
@@ -50,6 +53,10 @@ class StreamsGroupMetadataValue:
     last_assignment_configs: list[StreamsGroupMetadataValue.AssignmentConfig] | None = wire(
         tag=1, default=None
     )
+    stored_description_topology_epoch: Int32 = wire(tag=2, default=-1)
+    """Epoch of the description that a plugin of Kafka stores, -1 if none, -2 if uncertain."""
+    failed_description_topology_epoch: Int32 = wire(tag=3, default=-1)
+    """Epoch of the topology whose description was permanently rejected, or -1."""
 
 
 @message(versions="19-19")
@@ -211,6 +218,8 @@ class StreamsGroupTopologyValue:
 
     epoch: Int32
     subtopologies: list[Subtopology]
+    description: bytes | None = wire(tag=DESCRIPTION_TAG, default=None)
+    """A `TopologyDescription` with its version in front, or None if no member has sent it."""
 
 
 Key: TypeAlias = (

@@ -718,6 +718,14 @@ def _streams_group_heartbeat(at: RequestContext, rng: random.Random, version: in
     )
 
 
+@builds(ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE)
+def _streams_group_topology_description_update(
+    at: RequestContext, rng: random.Random, version: int
+) -> Any:
+    key = ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+    return request(key, group_id=rng.choice(NAMES), member_id="nobody")
+
+
 @builds(ApiKey.STREAMS_GROUP_DESCRIBE)
 def _streams_group_describe(at: RequestContext, rng: random.Random, version: int) -> Any:
     return request(

@@ -414,6 +414,7 @@ NOT_ADMIN = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: "test_consumer_groups.py",
     ApiKey.STREAMS_GROUP_HEARTBEAT: "test_streams_groups.py",
     ApiKey.STREAMS_GROUP_DESCRIBE: "test_streams_groups.py",
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: "test_streams_groups.py",
     ApiKey.SHARE_GROUP_HEARTBEAT: "test_share_groups.py",
     ApiKey.SHARE_GROUP_DESCRIBE: "test_share_groups.py",
     ApiKey.SHARE_FETCH: "test_share_fetch.py",

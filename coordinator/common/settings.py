@@ -99,6 +99,9 @@ class StreamsGroupSettings:
         size_max: Maximum number of members of a group (`group.streams.max.size`).
         standby_replicas: Number of standby tasks per stateful task
             (`streams.num.standby.replicas`).
+        assignor: Task assignor of the group (`streams.assignor.name`).
+        rack_aware_tags: Keys of the client tags that each member should have
+            (`streams.rack.aware.assignment.tags`).
     """
 
     session_timeout_ms: int = 45_000
@@ -107,6 +110,8 @@ class StreamsGroupSettings:
     initial_rebalance_delay_ms: int = 3_000
     size_max: int = 2**31 - 1
     standby_replicas: int = 0
+    assignor: str = "sticky"
+    rack_aware_tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeResponse
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeResponse,
+    TopologyDescription,
+)
 from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 
 from ..state import ShardState
+from .descriptions import decode_description
 from .group import NO_TARGET, StreamsGroup, StreamsGroupMember, Tasks, TasksTuple, keys_of
 from .topics import ConfiguredInternalTopic, ConfiguredSubtopology
 
@@ -16,8 +20,21 @@ Response = StreamsGroupDescribeResponse
 Value = StreamsGroupTopologyValue
 
 
-def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
-    """Return a group's state, epochs, topology and members, without authorized operations."""
+# Statuses of a topology description in a response.
+NOT_REQUESTED, NOT_STORED, AVAILABLE = 0, 1, 3
+
+
+def describe_streams_group(
+    state: ShardState, group_id: str, assignor: str, *, with_description: bool
+) -> Response.Group:
+    """Return a group's state, epochs, topology and members, without authorized operations.
+
+    Args:
+        state: State of the shard.
+        group_id: The group.
+        assignor: Task assignor of the next assignment.
+        with_description: True to add the topology description (KIP-1331).
+    """
     group = state.find_group(group_id, StreamsGroup)
     if group is None:
         is_other = state.groups.get(group_id) is not None
@@ -27,6 +44,9 @@ def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id[:255]} {problem}.",
         )
+    status, description = NOT_REQUESTED, None
+    if with_description:
+        status, description = _description(group)
     return Response.Group(
         group_id=group_id,
         group_state=group.state.value,
@@ -37,7 +57,18 @@ def describe_streams_group(state: ShardState, group_id: str) -> Response.Group:
             _member(member, group.targets.get(member.id, NO_TARGET))
             for member in group.members.values()
         ],
+        topology_description=description,
+        topology_description_status=status,
+        assignor_name=assignor,
     )
+
+
+def _description(group: StreamsGroup) -> tuple[int, TopologyDescription | None]:
+    """Return the status and the topology description of a group."""
+    topology = group.topology
+    if topology is None or topology.description is None:
+        return NOT_STORED, None
+    return AVAILABLE, decode_description(topology.description)
 
 
 def _topology(group: StreamsGroup) -> Response.Topology | None:

@@ -33,6 +33,8 @@ NO_ACTIVE_TASKS: ActiveTasks = MappingProxyType({})
 LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH, JOIN_GROUP_MEMBER_EPOCH = -1, -2, 0
 # Epoch of a group without records, and of its target.
 FIRST_EPOCH = 1
+# Intervals between two requests for a topology description, which double from the first one.
+DESCRIPTION_BACKOFF_MS, DESCRIPTION_BACKOFF_MAX_MS = 30_000, 3_600_000
 NO_TOPOLOGY_EPOCH = -1
 NO_PROCESSES: frozenset[str] = frozenset()
 
@@ -151,6 +153,40 @@ class StreamsGroupMember:
         return None
 
 
+class DescriptionEpochs(NamedTuple):
+    """Epochs of topologies by the state of their descriptions (KIP-1331).
+
+    Attributes:
+        stored: Epoch of the description that a plugin of Kafka stores. kbroker keeps it for Kafka.
+        failed: Epoch of the topology whose description was permanently rejected.
+    """
+
+    stored: int = NO_TOPOLOGY_EPOCH
+    failed: int = NO_TOPOLOGY_EPOCH
+
+
+class StreamsGroupTopologyDescriptionBackoff:
+    """Times of the requests for the description of a group's topology (KIP-1331)."""
+
+    __slots__ = ("_interval_ms", "_next_ms", "_topology_epoch")
+
+    def __init__(self) -> None:
+        self._topology_epoch = NO_TOPOLOGY_EPOCH
+        self._interval_ms = self._next_ms = 0
+
+    def arm_if_not_active(self, topology_epoch: int, coordinator_ms: int) -> bool:
+        """Return True if a member shall be asked now, and wait longer before the next time."""
+        if topology_epoch != self._topology_epoch:
+            self._topology_epoch, self._interval_ms = topology_epoch, 0
+        elif coordinator_ms < self._next_ms:
+            return False
+        self._interval_ms = min(
+            2 * self._interval_ms or DESCRIPTION_BACKOFF_MS, DESCRIPTION_BACKOFF_MAX_MS
+        )
+        self._next_ms = coordinator_ms + self._interval_ms
+        return True
+
+
 class StreamsGroup:
     """A streams group, as stored in its records.
 
@@ -166,6 +202,8 @@ class StreamsGroup:
         "assignment_epoch",
         "configured",
         "confirmed",
+        "description_backoff",
+        "description_epochs",
         "endpoint_epoch",
         "endpoint_rows",
         "epoch",
@@ -192,6 +230,7 @@ class StreamsGroup:
         self.validated_epoch = 0
         # Group configs that were used for the last assignment.
         self.assignment_configs: Mapping[str, str] = {}
+        self.description_epochs = DescriptionEpochs()
         self.assignment_epoch = FIRST_EPOCH
         # Time of the target assignment in ms since 1970, or 0 if there is none or its time is unknown.
         self.assigned_at_ms = 0
@@ -218,6 +257,8 @@ class StreamsGroup:
         self.is_assigning = False
         # Member that requested a shutdown of the application.
         self.shutdown_member_id: str | None = None
+        # Times of the requests for the topology description.
+        self.description_backoff = StreamsGroupTopologyDescriptionBackoff()
         # Incremented when the tasks of a member with an endpoint change.
         self.endpoint_epoch = 0
         # Cached response rows by member ID.

@@ -31,6 +31,7 @@ from ..common.target_assignments import is_within_interval
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
+from .descriptions import requires_description
 from .endpoints import partitions_by_endpoint
 from .group import (
     JOIN_GROUP_MEMBER_EPOCH,
@@ -38,6 +39,7 @@ from .group import (
     StreamsGroup,
     StreamsGroupMember,
     StreamsGroupState,
+    StreamsGroupTopologyDescriptionBackoff,
     StreamsMemberState,
     Tasks,
     TasksTuple,
@@ -49,7 +51,9 @@ from .reconciliation import reconcile
 from .records import current_record, epoch_record, member_record, member_tombstones
 from .target_assignments import (
     INITIAL_DELAY,
+    MISSING_CLIENT_TAGS,
     SHUTDOWN_APPLICATION,
+    STALE_TOPOLOGY,
     StreamsStep,
     StreamsTargetAssignments,
 )
@@ -67,6 +71,9 @@ NAME_LENGTH_MAX = 1_000
 TASKS_OWNED_MAX = 20_000
 # Maximum number of client tags of one member.
 TAGS_MAX = 100
+# Values in heartbeat responses, with Kafka's defaults: how often members report the offsets of
+# their tasks, and the lag in records of a task that counts as caught up.
+TASK_OFFSET_INTERVAL_MS, ACCEPTABLE_RECOVERY_LAG = 60_000, 10_000
 
 Request: TypeAlias = StreamsGroupHeartbeatRequest
 Response: TypeAlias = StreamsGroupHeartbeatResponse
@@ -114,13 +121,15 @@ class StreamsGroups:
 
     # -- heartbeats
 
-    def heartbeat(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
+    def heartbeat(
+        self, request: Request, client: ClientInfo, now: Now, version: int
+    ) -> StreamsHeartbeat:
         """Handle a StreamsGroupHeartbeat: a member joins, stays or leaves."""
         try:
             _check_request(request)
             if request.member_epoch < JOIN_GROUP_MEMBER_EPOCH:
                 return StreamsHeartbeat(self._leave(request, now), {})
-            return self._join_or_update(request, client, now)
+            return self._join_or_update(request, client, now, version)
         except KafkaError as error:
             return StreamsHeartbeat(_error_result(error.code, error.message), {})
         except UnknownMemberState:
@@ -130,7 +139,9 @@ class StreamsGroups:
             )
             return StreamsHeartbeat(_error_result(ErrorCode.FENCED_MEMBER_EPOCH, message), {})
 
-    def _join_or_update(self, request: Request, client: ClientInfo, now: Now) -> StreamsHeartbeat:
+    def _join_or_update(
+        self, request: Request, client: ClientInfo, now: Now, version: int
+    ) -> StreamsHeartbeat:
         settings = self._settings(request.group_id)
         result: Result[Response] = Result()
         joins = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
@@ -140,7 +151,7 @@ class StreamsGroups:
         step.member = _updated_member(step.before, request, client)
         if step.member != step.before or step.is_new_member:
             step.records.append(member_record(group.id, step.member))
-            step.needs_new_epoch = True
+            step.needs_new_epoch = step.is_new_member or _needs_assignment(step.before, step.member)
         self._target_assignments.store_topology(step, request.topology)
         configured = self._target_assignments.configure(step)
         _check_tasks(configured, request)
@@ -159,6 +170,8 @@ class StreamsGroups:
             group.tasks_sent_ms[step.member.id] = now.coordinator_ms
             group.confirmed.discard(step.member.id)
         result.response = self._response(step, request, settings, sends_tasks=sends_tasks)
+        if version >= 1:
+            self._add_first_version_fields(step, result.response, settings, now)
         self.sessions.keep_alive(group, step.member, now, settings)
         self._wait_for_revocation(group.id, step.member, step.before, now)
         result.work = step.work
@@ -176,6 +189,7 @@ class StreamsGroups:
                 group.last_heartbeat_ms,
                 group.tasks_sent_ms,
             )
+            known.description_backoff = group.description_backoff
         yield None
 
     def _group(
@@ -226,18 +240,19 @@ class StreamsGroups:
             member_id=member.id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            task_offset_interval_ms=TASK_OFFSET_INTERVAL_MS,
+            acceptable_recovery_lag=ACCEPTABLE_RECOVERY_LAG,
         )
         if sends_tasks:
             response.active_tasks = _rows(keys_of(member.assigned.active))
             response.standby_tasks = _rows(member.assigned.standby)
             response.warmup_tasks = _rows(member.assigned.warmup)
-        if (
-            request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
-            or member.assigned != step.before.assigned
-        ):
+        has_other_endpoint = member.endpoint != step.before.endpoint
+        has_other_tasks = member.assigned != step.before.assigned
+        if has_other_endpoint or has_other_tasks:
             group.endpoint_rows.pop(member.id, None)
-            if member.endpoint is not None:
-                group.endpoint_epoch += 1
+        if has_other_endpoint or (has_other_tasks and member.endpoint is not None):
+            group.endpoint_epoch += 1
         if group.endpoint_epoch != request.endpoint_information_epoch:
             response.partitions_by_user_endpoint = partitions_by_endpoint(
                 group, member, configured, self._topics
@@ -255,6 +270,25 @@ class StreamsGroups:
         response.status = step.statuses
         return response
 
+    def _add_first_version_fields(
+        self, step: StreamsStep, response: Response, settings: StreamsGroupSettings, now: Now
+    ) -> None:
+        """Add the parts of a response that clients understand since version 1."""
+        tags = {key for key, _ in step.member.tags}
+        missing = [each for each in settings.rack_aware_tags if each not in tags]
+        if missing:
+            step.add_status(
+                MISSING_CLIENT_TAGS,
+                f"Missing required client tags for rack-aware standby assignment: "
+                f"{', '.join(missing)}. Configure them via 'client.tag.<tagKey>' in your Streams "
+                "config.",
+            )
+        is_stale = any(each.status_code == STALE_TOPOLOGY for each in step.statuses)
+        if not is_stale and step.topology is not None:
+            response.topology_description_required = requires_description(
+                step.group, step.topology, now
+            )
+
     def _undo(
         self, step: StreamsStep, settings: StreamsGroupSettings
     ) -> Callable[[ErrorCode, Now], Result[Response]]:
@@ -263,6 +297,7 @@ class StreamsGroups:
         def undo(code: ErrorCode, now: Now) -> Result[Response]:
             group = step.group
             group.configure(None)
+            group.description_backoff = StreamsGroupTopologyDescriptionBackoff()
             self._timers.cancel((REVOCATION, group.id, step.member.id))
             known = group.members.get(step.member.id)
             if known is not None:
@@ -303,7 +338,7 @@ class StreamsGroups:
         result.records += member_tombstones(group.id, member.id)
         result.records.append(
             epoch_record(
-                group.id,
+                group,
                 group.epoch + 1,
                 group.metadata_hash,
                 group.validated_epoch,
@@ -405,12 +440,6 @@ def _check_request(request: Request) -> None:
 def _check_supported(request: Request) -> None:
     if request.instance_id is not None:
         _invalid("Static membership is not yet supported.")
-    if request.task_offsets is not None:
-        _invalid("TaskOffsets are not supported yet.")
-    if request.task_end_offsets is not None:
-        _invalid("TaskEndOffsets are not supported yet.")
-    if request.warmup_tasks:
-        _invalid("WarmupTasks are not supported yet.")
     subtopologies = () if request.topology is None else request.topology.subtopologies
     if any(each.source_topic_regex for each in subtopologies):
         _invalid("Regular expressions for source topics are not supported yet.")
@@ -444,7 +473,7 @@ def _check_lengths(request: Request) -> None:
         )
     if len(tags) > TAGS_MAX or len({tag.key for tag in tags}) < len(tags):
         _invalid(f"A member may have at most {TAGS_MAX} client tags with distinct keys.")
-    for rows in (request.active_tasks, request.standby_tasks):
+    for rows in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
         if sum(1 + len(row.partitions) for row in rows or ()) > TASKS_OWNED_MAX:
             _invalid(f"A member may own at most {TASKS_OWNED_MAX} tasks; start more members.")
         if len({row.subtopology_id for row in rows or ()}) < len(rows or ()):
@@ -459,7 +488,9 @@ def _check_tasks(configured: ConfiguredTopology, request: Request) -> None:
     """
     if configured.subtopologies is None or not configured.is_ready:
         return
-    for row in chain(request.active_tasks or (), request.standby_tasks or ()):
+    for row in chain(
+        request.active_tasks or (), request.standby_tasks or (), request.warmup_tasks or ()
+    ):
         subtopology = configured.subtopologies.get(row.subtopology_id)
         if subtopology is None:
             _invalid(f"Subtopology {row.subtopology_id} does not exist in the topology.")
@@ -530,6 +561,8 @@ def _updated_member(
     topology, endpoint, tags = request.topology, request.user_endpoint, request.client_tags
     timeout_ms = request.rebalance_timeout_ms
     process_id = request.process_id
+    keeps_endpoint = endpoint is None and request.member_epoch != JOIN_GROUP_MEMBER_EPOCH
+    known_endpoint = member.endpoint if keeps_endpoint else None
     return replace(
         member,
         rack_id=member.rack_id if request.rack_id is None else request.rack_id,
@@ -538,10 +571,20 @@ def _updated_member(
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         topology_epoch=member.topology_epoch if topology is None else topology.epoch,
         process_id=member.process_id if process_id is None else process_id,
-        endpoint=member.endpoint if endpoint is None else (endpoint.host, endpoint.port),
+        endpoint=known_endpoint if endpoint is None else (endpoint.host, endpoint.port),
         tags=member.tags
         if tags is None
         else tuple(sorted((each.key, each.value) for each in tags)),
+    )
+
+
+def _needs_assignment(before: StreamsGroupMember, member: StreamsGroupMember) -> bool:
+    """Return True if a change of a member's metadata requires a new assignment."""
+    return (before.topology_epoch, before.rack_id, before.tags, before.process_id) != (
+        member.topology_epoch,
+        member.rack_id,
+        member.tags,
+        member.process_id,
     )
 
 

@@ -24,19 +24,50 @@ from .topology import StreamsTopology
 
 
 def epoch_record(
-    group_id: str, epoch: int, metadata_hash: int, validated_epoch: int, configs: Mapping[str, str]
+    group: StreamsGroup,
+    epoch: int,
+    metadata_hash: int,
+    validated_epoch: int,
+    configs: Mapping[str, str],
 ) -> CoordinatorRecord:
-    """Return the record of a group epoch."""
+    """Return the record of a group with a new epoch."""
+    return _group_record(
+        group, epoch, metadata_hash, validated_epoch, configs, group.description_epochs.failed
+    )
+
+
+def group_record(group: StreamsGroup, *, failed_description_epoch: int) -> CoordinatorRecord:
+    """Return the record of a group that has rejected the description of a topology."""
+    return _group_record(
+        group,
+        group.epoch,
+        group.metadata_hash,
+        group.validated_epoch,
+        group.assignment_configs,
+        failed_description_epoch,
+    )
+
+
+def _group_record(
+    group: StreamsGroup,
+    epoch: int,
+    metadata_hash: int,
+    validated_epoch: int,
+    configs: Mapping[str, str],
+    failed_description_epoch: int,
+) -> CoordinatorRecord:
     value = StreamsGroupMetadataValue(
         epoch=epoch,
         metadata_hash=metadata_hash,
         validated_topology_epoch=validated_epoch,
+        stored_description_topology_epoch=group.description_epochs.stored,
+        failed_description_topology_epoch=failed_description_epoch,
         last_assignment_configs=[
             StreamsGroupMetadataValue.AssignmentConfig(key=key, value=configs[key])
             for key in sorted(configs)
         ],
     )
-    return CoordinatorRecord(StreamsGroupMetadataKey(group_id=group_id), value)
+    return CoordinatorRecord(StreamsGroupMetadataKey(group_id=group.id), value)
 
 
 def topology_record(group_id: str, topology: StreamsTopology) -> CoordinatorRecord:

@@ -32,6 +32,7 @@ from .group import (
     NO_ACTIVE_TASKS,
     NOTHING,
     ActiveTasks,
+    DescriptionEpochs,
     StreamsGroup,
     StreamsGroupMember,
     StreamsMemberState,
@@ -66,6 +67,9 @@ def _put_epoch(group: StreamsGroup, key: object, value: StreamsGroupMetadataValu
     group.epoch = value.epoch
     group.metadata_hash = value.metadata_hash
     group.validated_epoch = value.validated_topology_epoch
+    group.description_epochs = DescriptionEpochs(
+        value.stored_description_topology_epoch, value.failed_description_topology_epoch
+    )
     group.assignment_configs = {
         each.key: each.value for each in value.last_assignment_configs or ()
     }
@@ -168,8 +172,10 @@ def _tasks(rows: _Rows) -> Tasks:
 
 
 def _put_topology(group: StreamsGroup, key: object, value: StreamsGroupTopologyValue) -> None:
-    group.topology = StreamsTopology(value)
-    group.configure(None)
+    topology = StreamsTopology(value)
+    if topology != group.topology:  # otherwise only the description has changed
+        group.configure(None)
+    group.topology = topology
 
 
 def _delete_topology(group: StreamsGroup, key: object) -> None:

@@ -45,8 +45,9 @@ from .topology import StreamsTopology, topology_of
 
 INITIAL_DELAY = "streams initial delay"
 # Status codes; the others are in `topics`.
-STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED = 0, 4, 5
+STALE_TOPOLOGY, SHUTDOWN_APPLICATION, ASSIGNMENT_DELAYED, MISSING_CLIENT_TAGS = 0, 4, 5, 6
 STANDBY_REPLICAS = "num.standby.replicas"
+RACK_AWARE_TAGS = "rack.aware.assignment.tags"
 
 RequestTopology = StreamsGroupHeartbeatRequest.Topology
 Status = StreamsGroupHeartbeatResponse.Status
@@ -184,13 +185,15 @@ class StreamsTargetAssignments:
         assert configured is not None
         validated = configured.epoch if configured.is_ready else NO_TOPOLOGY_EPOCH
         configs = {STANDBY_REPLICAS: str(settings.standby_replicas)}
+        if settings.rack_aware_tags:
+            configs[RACK_AWARE_TAGS] = ",".join(settings.rack_aware_tags)
         if (
             step.needs_new_epoch
             or validated != group.validated_epoch
             or configs != group.assignment_configs
         ):
             step.epoch += 1
-            step.records.append(epoch_record(group.id, step.epoch, step.hash, validated, configs))
+            step.records.append(epoch_record(group, step.epoch, step.hash, validated, configs))
         group.topics_version = self._topics.version
 
     # -- the target

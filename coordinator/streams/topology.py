@@ -48,8 +48,23 @@ class StreamsTopology:
             topic.name for each in value.subtopologies for topic in each.state_changelog_topics
         }
 
+    @property
+    def description(self) -> bytes | None:
+        """The encoded description of the topology, or None if no member has sent it."""
+        return self.value.description
+
+    def with_description(self, description: bytes) -> StreamsTopology:
+        """Return the topology with another description."""
+        return StreamsTopology(
+            Value(
+                epoch=self.epoch,
+                subtopologies=self.value.subtopologies,
+                description=description,
+            )
+        )
+
     def __eq__(self, other: object) -> bool:
-        """Compare epochs and subtopologies; the order of the subtopologies is irrelevant."""
+        """Compare epochs and subtopologies, but not their order and not the descriptions."""
         if not isinstance(other, StreamsTopology):
             return NotImplemented
         return self.epoch == other.epoch and self.subtopologies == other.subtopologies

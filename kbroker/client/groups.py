@@ -222,7 +222,8 @@ async def _describe_streams_group(
         )
         for each in row.members
     ]
-    return Group(name, node_id, row.group_state, "Streams", "sticky", members)
+    assignor = row.assignor_name or "sticky"  # unknown before Kafka 4.4
+    return Group(name, node_id, row.group_state, "Streams", assignor, members)
 
 
 def _modern_member(

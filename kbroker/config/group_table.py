@@ -193,26 +193,24 @@ class GroupDefaults(Settings):
         "List of server-side task assignors of streams groups. The first one is the default.",
         r"\s*sticky\s*",
         "sticky",
-        effect=SettingEffect.LATER,
     )
     group_streams_rack_aware_assignment_tags = Property(
         "group.streams.rack.aware.assignment.tags",
         LIST,
         "",
-        "Keys of the client tags by which the standby replicas of streams tasks are distributed. "
-        "The assignor places the replicas of a task on clients with different values.",
+        "Keys of the client tags that each member of a streams group should have. The sticky "
+        "assignor does not use the tags.",
         distinct=True,
         dynamic=False,
-        effect=SettingEffect.LATER,
     )
     group_streams_topology_description_plugin_class = Property(
         "group.streams.topology.description.plugin.class",
         CLASS,
         None,
-        "Class that stores the topology descriptions of streams groups. If unset, they are not "
-        "stored.",
+        "Class that stores the topology descriptions of streams groups in Kafka. kbroker stores them "
+        "in `__consumer_offsets`.",
         dynamic=False,
-        effect=SettingEffect.LATER,
+        effect=SettingEffect.NONE,
     )
     errors_deadletterqueue_auto_create_topics_enable = Property(
         "errors.deadletterqueue.auto.create.topics.enable",
@@ -287,7 +285,6 @@ class GroupSettings(Settings):
         "Task assignor of the streams group. If unset, it is the first one of "
         "`group.streams.assignors`. A change applies to the next assignment.",
         synonyms=(GroupDefaults.group_streams_assignors.name,),
-        effect=SettingEffect.LATER,
     )
     streams_rack_aware_assignment_tags = _group_property(
         GroupDefaults.group_streams_rack_aware_assignment_tags

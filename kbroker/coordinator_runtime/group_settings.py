@@ -5,10 +5,10 @@ Each function takes the broker configs and the configs of the group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.config import BrokerConfig
+from kbroker.config import BrokerConfig, GroupConfig
 from kbroker.coordinator import (
     ConsumerGroupSettings,
     MigrationPolicy,
@@ -42,12 +42,20 @@ def streams(config: BrokerConfig, own: Mapping[str, str]) -> StreamsGroupSetting
         return int(own.get(name, config.integer(f"group.{name}")))
 
     most_standbys = config.group_streams_max_standby_replicas
+    group = GroupConfig.stored(own, config)
     return StreamsGroupSettings(
         **_timings("streams", config, own)._asdict(),
         initial_rebalance_delay_ms=number("streams.initial.rebalance.delay.ms"),
         size_max=config.group_streams_max_size,
         standby_replicas=min(number("streams.num.standby.replicas"), most_standbys),
+        assignor=_assignor(group.streams_assignor_name, config.group_streams_assignors),
+        rack_aware_tags=group.streams_rack_aware_assignment_tags,
     )
+
+
+def _assignor(name: str, known: Sequence[str]) -> str:
+    """Return the assignor that a group names, or the default one if the broker lacks it."""
+    return name if name in known else known[0]
 
 
 def share(config: BrokerConfig, own: Mapping[str, str]) -> ShareGroupSettings:

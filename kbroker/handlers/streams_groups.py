@@ -1,8 +1,9 @@
-"""StreamsGroupHeartbeat and StreamsGroupDescribe (KIP-1071)."""
+"""StreamsGroupHeartbeat, StreamsGroupDescribe (KIP-1071) and topology descriptions (KIP-1331)."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
+from functools import partial
 
 from kbroker.cluster.features import STREAMS_VERSION
 from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
@@ -18,6 +19,8 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    StreamsGroupTopologyDescriptionUpdateResponse,
 )
 from kbroker.runtime.time_slices import Later
 from kbroker.security.acls import CLUSTER, AclOperation, Resource
@@ -26,13 +29,14 @@ from .context import TOPIC, Context
 from .modern_groups import describe_all, may_know_all, require_feature, require_known_topics
 from .registry import handles
 
+DescriptionAnswer = StreamsGroupTopologyDescriptionUpdateResponse | ShardPending | None
 HeartbeatAnswer = StreamsGroupHeartbeatResponse | ShardPending | None
 Waiting = Later[HeartbeatAnswer]
 # Maximum number of internal topics whose creation error is in the response.
 NAMES_SHOWN = 3
 
 
-@handles(ApiKey.STREAMS_GROUP_HEARTBEAT, versions="0")
+@handles(ApiKey.STREAMS_GROUP_HEARTBEAT, versions="0-1")
 def streams_group_heartbeat(
     ctx: Context, request: StreamsGroupHeartbeatRequest
 ) -> HeartbeatAnswer | Waiting:
@@ -97,7 +101,9 @@ def _heartbeat(ctx: Context, request: StreamsGroupHeartbeatRequest) -> Heartbeat
         shard = groups.shard(request.group_id)
     except KafkaError as error:
         return _error_response(error)
-    result, missing = shard.coordinator.streams_heartbeat(request, ctx.client_info(), groups.now())
+    result, missing = shard.coordinator.streams_heartbeat(
+        request, ctx.client_info(), groups.now(), ctx.version
+    )
     outcome = groups.run(shard, result)
     return _create_topics_and_respond(ctx, outcome, missing) if missing else outcome
 
@@ -172,7 +178,7 @@ def _error_response(error: KafkaError) -> StreamsGroupHeartbeatResponse:
     )
 
 
-@handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0", read_only=True)
+@handles(ApiKey.STREAMS_GROUP_DESCRIBE, versions="0-1", read_only=True)
 async def streams_group_describe(
     ctx: Context, request: StreamsGroupDescribeRequest
 ) -> StreamsGroupDescribeResponse:
@@ -192,7 +198,10 @@ async def streams_group_describe(
         request,
         StreamsGroupDescribeResponse.Group,
         check=check,
-        describe=GroupCoordinator.describe_streams_group,
+        describe=partial(
+            GroupCoordinator.describe_streams_group,
+            with_description=request.include_topology_description,
+        ),
         visible=_visible_row,
     )
     return StreamsGroupDescribeResponse(groups=rows)
@@ -216,3 +225,25 @@ async def _visible_row(
         error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         error_message="The described group uses topics that the client is not authorized to describe.",
     )
+
+
+@handles(ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, versions="0")
+def streams_group_topology_description_update(
+    ctx: Context, request: StreamsGroupTopologyDescriptionUpdateRequest
+) -> DescriptionAnswer | Later[DescriptionAnswer]:
+    """Store the description of a group's topology, which a heartbeat response has requested.
+
+    Differs from Kafka: no plugin is needed. A description of more than 256 KiB, or of more than
+    10,000 nodes, topics, stores and successors, is rejected permanently.
+    """
+    groups = ctx.node.groups
+    try:
+        require_feature(ctx, STREAMS_VERSION)
+        ctx.require_group(AclOperation.READ, request.group_id)
+        shard = groups.shard(request.group_id)
+    except KafkaError as error:
+        return StreamsGroupTopologyDescriptionUpdateResponse(
+            error_code=error.code, error_message=error.message
+        )
+    result = shard.coordinator.update_topology_description(request, ctx.client_info(), groups.now())
+    return groups.run(shard, result)

@@ -98,11 +98,12 @@ ReadShareGroupState 4.1:0
 WriteShareGroupState 4.1:0 4.2:1
 DeleteShareGroupState 4.1:0
 ReadShareGroupStateSummary 4.1:0 4.2:1
-StreamsGroupHeartbeat 4.2:0
-StreamsGroupDescribe 4.2:0
+StreamsGroupHeartbeat 4.2:0 4.4:1
+StreamsGroupDescribe 4.2:0 4.4:1
 DescribeShareGroupOffsets 4.1:0 4.2:1
 AlterShareGroupOffsets 4.1:0
 DeleteShareGroupOffsets 4.1:0
+StreamsGroupTopologyDescriptionUpdate 4.4:0
 UnregisterController 4.4:0
 """
 

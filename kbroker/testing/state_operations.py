@@ -58,6 +58,7 @@ GROUP_COORDINATOR_APIS = frozenset(
         ApiKey.DELETE_SHARE_GROUP_OFFSETS,
         ApiKey.STREAMS_GROUP_HEARTBEAT,
         ApiKey.STREAMS_GROUP_DESCRIBE,
+        ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
     }
 )
 # APIs whose requests go to transaction coordinators.

@@ -3,7 +3,43 @@
 from ..schema import Int8, Int16, Int32, Int64, Uint16, message, struct, wire
 
 
-@message(key=88, versions="0", flexible="0+")
+@struct
+class TopologyDescriptionNode:
+    """A node of the processing graph: 1 source, 2 processor, 3 sink."""
+
+    name: str = ""
+    node_type: Int8 = 0
+    source_topics: list[str] = wire()
+    sink_topic: str | None = None
+    stores: list[str] = wire()
+    successors: list[str] = wire()
+
+
+@struct
+class TopologyDescriptionSubtopology:
+    """The nodes of a subtopology."""
+
+    subtopology_id: str = ""
+    nodes: list[TopologyDescriptionNode] = wire()
+
+
+@struct
+class TopologyDescriptionGlobalStore:
+    """A global state store: its source and the processor that fills it."""
+
+    source: TopologyDescriptionNode = wire()
+    processor: TopologyDescriptionNode = wire()
+
+
+@message(versions="0", flexible="0+")
+class TopologyDescription:
+    """The processing graph of a streams application (KIP-1331)."""
+
+    subtopologies: list[TopologyDescriptionSubtopology] = wire()
+    global_stores: list[TopologyDescriptionGlobalStore] = wire()
+
+
+@message(key=88, versions="0-1", flexible="0+")
 class StreamsGroupHeartbeatRequest:
     """Heartbeat of a streams group member, to join, stay, report tasks or leave (KIP-1071)."""
 
@@ -87,7 +123,7 @@ class StreamsGroupHeartbeatRequest:
     shutdown_application: bool = False
 
 
-@message(key=88, versions="0", flexible="0+")
+@message(key=88, versions="0-1", flexible="0+")
 class StreamsGroupHeartbeatResponse:
     """The member's epoch and, if they changed, its tasks."""
 
@@ -131,25 +167,28 @@ class StreamsGroupHeartbeatResponse:
     member_id: str = ""
     member_epoch: Int32 = 0
     heartbeat_interval_ms: Int32 = 0
-    acceptable_recovery_lag: Int32 = 0
+    acceptable_recovery_lag_legacy: Int32 = wire(until=0)
     task_offset_interval_ms: Int32 = 0
+    acceptable_recovery_lag: Int64 = wire(since=1, default=-1)
     status: list[Status] | None = None
     active_tasks: list[TaskIds] | None = None
     standby_tasks: list[TaskIds] | None = None
     warmup_tasks: list[TaskIds] | None = None
+    topology_description_required: bool = wire(since=1)
     endpoint_information_epoch: Int32 = 0
     partitions_by_user_endpoint: list[EndpointPartitions] | None = None
 
 
-@message(key=89, versions="0", flexible="0+")
+@message(key=89, versions="0-1", flexible="0+")
 class StreamsGroupDescribeRequest:
     """Request for the state, topology and members of streams groups (KIP-1071)."""
 
     group_ids: list[str] = wire()
     include_authorized_operations: bool = False
+    include_topology_description: bool = wire(since=1)
 
 
-@message(key=89, versions="0", flexible="0+")
+@message(key=89, versions="0-1", flexible="0+")
 class StreamsGroupDescribeResponse:
     """State, topology and members of streams groups."""
 
@@ -239,6 +278,29 @@ class StreamsGroupDescribeResponse:
         topology: "StreamsGroupDescribeResponse.Topology | None" = None
         members: list["StreamsGroupDescribeResponse.Member"] = wire()
         authorized_operations: Int32 = -(2**31)
+        topology_description: TopologyDescription | None = wire(since=1, default=None)
+        # 0 not requested, 1 not stored, 2 error, 3 available.
+        topology_description_status: Int8 = wire(since=1)
+        assignor_name: str | None = wire(since=1, default=None)
 
     throttle_time_ms: Int32 = 0
     groups: list[Group] = wire()
+
+
+@message(key=93, versions="0", flexible="0+")
+class StreamsGroupTopologyDescriptionUpdateRequest:
+    """A member's description of the topology of its group (KIP-1331)."""
+
+    group_id: str = ""
+    member_id: str = ""
+    topology_epoch: Int32 = 0
+    topology_description: TopologyDescription = wire()
+
+
+@message(key=93, versions="0", flexible="0+")
+class StreamsGroupTopologyDescriptionUpdateResponse:
+    """The error of a description that was not stored."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None

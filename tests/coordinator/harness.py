@@ -67,6 +67,9 @@ from kbroker.protocol.messages.streams_groups import (
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    StreamsGroupTopologyDescriptionUpdateResponse,
+    TopologyDescription,
 )
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -462,6 +465,7 @@ class Harness:
         group: str = "g",
         owned: Mapping[str, Collection[int]] | EllipsisType | None = ...,
         standby: Mapping[str, Collection[int]] | None = None,
+        version: int = 1,
         **fields: Any,
     ) -> StreamsGroupHeartbeatResponse:
         """Send a StreamsGroupHeartbeat; a join (epoch 0) has defaults for required fields.
@@ -485,16 +489,40 @@ class Harness:
             fields["standby_tasks"] = _task_rows(standby or {})
             fields["warmup_tasks"] = []
         request = cls(group_id=group, member_id=member_id, member_epoch=epoch, **fields)
-        call: Call[StreamsGroupHeartbeatResponse] = Call(0)
+        call: Call[StreamsGroupHeartbeatResponse] = Call(version)
         info = ClientInfo("c", "/10.0.0.1")
-        found = self.coordinator.streams_heartbeat(travel(request, 0), info, self.now)
+        found = self.coordinator.streams_heartbeat(
+            travel(request, version), info, self.now, version
+        )
         self.missing = {each.name: each.partitions for each in found.missing.values()}
         self.settle(found.result, call)
         return call.response
 
     def describe_streams(self, group: str = "g") -> StreamsGroupDescribeResponse.Group:
-        row = self.coordinator.describe_streams_group(group)
-        return travel(StreamsGroupDescribeResponse(groups=[row]), 0).groups[0]
+        row = self.coordinator.describe_streams_group(group, with_description=True)
+        return travel(StreamsGroupDescribeResponse(groups=[row]), 1).groups[0]
+
+    def describe_topology(
+        self,
+        description: TopologyDescription,
+        *,
+        member_id: str = "a",
+        epoch: int = 0,
+        group: str = "g",
+    ) -> StreamsGroupTopologyDescriptionUpdateResponse:
+        """Send a StreamsGroupTopologyDescriptionUpdate."""
+        request = StreamsGroupTopologyDescriptionUpdateRequest(
+            group_id=group,
+            member_id=member_id,
+            topology_epoch=epoch,
+            topology_description=description,
+        )
+        call: Call[StreamsGroupTopologyDescriptionUpdateResponse] = Call(0)
+        info = ClientInfo("c", "/10.0.0.1")
+        self.settle(
+            self.coordinator.update_topology_description(travel(request, 0), info, self.now), call
+        )
+        return call.response
 
     def make_missing(self) -> None:
         """Create the missing internal topics."""

@@ -59,7 +59,12 @@ from kbroker.protocol.messages.security import (
     DescribeUserScramCredentialsRequest,
 )
 from kbroker.protocol.messages.share_state import WriteShareGroupStateRequest
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupHeartbeatRequest,
+    TopologyDescription,
+    TopologyDescriptionNode,
+    TopologyDescriptionSubtopology,
+)
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -460,11 +465,29 @@ def _streams_heartbeat(world: World, rng: random.Random) -> Any:
     )
 
 
+def _streams_describe_topology(world: World, rng: random.Random) -> Any:
+    nodes = [
+        TopologyDescriptionNode(name="source", node_type=1, source_topics=["plain"]),
+        TopologyDescriptionNode(name="sink", node_type=rng.choice((0, 3)), sink_topic="out"),
+    ]
+    description = TopologyDescription(
+        subtopologies=[TopologyDescriptionSubtopology(subtopology_id="0", nodes=nodes)]
+    )
+    return request(
+        ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+        group_id=rng.choice((STREAMS_GROUP, STREAMS_GROUP, CONSUMER_GROUP)),
+        member_id=rng.choice((STREAMS_MEMBER, "other")),
+        topology_epoch=rng.choice((0, 0, 1)),
+        topology_description=description,
+    )
+
+
 def _streams_describe(world: World, rng: random.Random) -> Any:
     return request(
         ApiKey.STREAMS_GROUP_DESCRIBE,
         group_ids=[STREAMS_GROUP, CONSUMER_GROUP, *GROUPS],
         include_authorized_operations=True,
+        include_topology_description=rng.random() < 0.5,
     )
 
 
@@ -1075,6 +1098,7 @@ VALID: dict[ApiKey, Callable[[World, random.Random], Any]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_describe,
     ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_heartbeat,
     ApiKey.STREAMS_GROUP_DESCRIBE: _streams_describe,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: _streams_describe_topology,
     ApiKey.SHARE_GROUP_HEARTBEAT: _share_heartbeat,
     ApiKey.SHARE_GROUP_DESCRIBE: _share_describe,
     ApiKey.SHARE_FETCH: _share_fetch,

@@ -89,6 +89,7 @@ SERVED = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: (0, 0),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (0, 0),
     ApiKey.PUSH_TELEMETRY: (0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
@@ -101,8 +102,8 @@ SERVED = {
     ApiKey.WRITE_SHARE_GROUP_STATE: (0, 1),
     ApiKey.DELETE_SHARE_GROUP_STATE: (0, 0),
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: (0, 1),
-    ApiKey.STREAMS_GROUP_HEARTBEAT: (0, 0),
-    ApiKey.STREAMS_GROUP_DESCRIBE: (0, 0),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: (0, 1),
+    ApiKey.STREAMS_GROUP_DESCRIBE: (0, 1),
 }
 # Versions that are advertised while no metrics subscription exists.
 ADVERTISED = {key: each for key, each in SERVED.items() if key not in TELEMETRY_APIS}

@@ -13,7 +13,12 @@ from kbroker.cluster import ResourceType
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import UpdateFeaturesRequest
-from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupHeartbeatRequest,
+    TopologyDescription,
+    TopologyDescriptionNode,
+    TopologyDescriptionSubtopology,
+)
 from kbroker.protocol.messages.topics import CreatePartitionsRequest
 from kbroker.testing.clock import MovableClock
 
@@ -144,6 +149,27 @@ async def test_streams_group_survives_restart(tmp_path: Path) -> None:
         assert (response.member_epoch, tasks(response)) == (2, {"0": [0, 1]})
         assert (await streams_beat(wire, "a", 2, **active_tasks(0, 1))).member_epoch == 3
         assert tasks(await streams_beat(wire, "b", 3)) == {"0": [2, 3]}
+
+
+async def test_topology_description_survives_restart(tmp_path: Path) -> None:
+    key = ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+    node = TopologyDescriptionNode(name="source", node_type=1, source_topics=["t"])
+    part = TopologyDescriptionSubtopology(subtopology_id="0", nodes=[node])
+    sent = TopologyDescription(subtopologies=[part])
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t", 4)
+        await remove_delays(wire)
+        await streams_beat(wire, "a", 0)
+        ask = request(key, group_id="g", member_id="a", topology_description=sent)
+        assert not (await wire.ask(key, 0, ask)).error_code
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        describe = ApiKey.STREAMS_GROUP_DESCRIBE
+        ask = request(describe, group_ids=["g"], include_topology_description=True)
+        (row,) = (await wire.ask(describe, 1, ask)).groups
+        assert (row.topology_description, row.assignor_name) == (sent, "sticky")
+        ask = request(describe, group_ids=["g"])
+        (row,) = (await wire.ask(describe, 1, ask)).groups
+        assert (row.topology_description, row.topology_description_status) == (None, 0)
 
 
 async def test_changed_streams_group_settings_take_effect_at_once() -> None:

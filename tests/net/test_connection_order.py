@@ -394,6 +394,21 @@ async def streams_group_member_joins(wire: Wire) -> ChangeAndQuery:
     return ChangeAndQuery(change, query, lambda response: len(response.groups[0].members) == 1)
 
 
+async def topology_is_described(wire: Wire) -> ChangeAndQuery:
+    joined = await streams_group_member_joins(wire)
+    await wire.ask(*joined.change)
+    key = ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+    change = ApiRequest(key, 0, request(key, group_id="g", member_id="m"))
+    message = request(
+        ApiKey.STREAMS_GROUP_DESCRIBE, group_ids=["g"], include_topology_description=True
+    )
+    return ChangeAndQuery(
+        change,
+        ApiRequest(ApiKey.STREAMS_GROUP_DESCRIBE, 1, message),
+        lambda response: response.groups[0].topology_description is not None,
+    )
+
+
 async def share_group_member_joins(wire: Wire) -> ChangeAndQuery:
     await create_topic(wire, "t")
     await find_coordinator(wire)
@@ -750,6 +765,7 @@ CHANGES: dict[ApiKey, MakeChange] = {
     ApiKey.LEAVE_GROUP: member_leaves,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_member_joins,
     ApiKey.STREAMS_GROUP_HEARTBEAT: streams_group_member_joins,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: topology_is_described,
     ApiKey.SHARE_GROUP_HEARTBEAT: share_group_member_joins,
     ApiKey.SHARE_FETCH: record_is_acknowledged_by_share_fetch,
     ApiKey.SHARE_ACKNOWLEDGE: record_is_acknowledged,

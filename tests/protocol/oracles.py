@@ -26,12 +26,18 @@ NEW_IN_4_4: frozenset[Pair] = frozenset(
         (ApiKey.API_VERSIONS, 5),
         (ApiKey.DELETE_GROUPS, 3),
         (ApiKey.TXN_OFFSET_COMMIT, 6),
+        (ApiKey.STREAMS_GROUP_HEARTBEAT, 1),
+        (ApiKey.STREAMS_GROUP_DESCRIBE, 1),
+        (ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, 0),
         (ApiKey.UNREGISTER_CONTROLLER, 0),
     )
     for kind in ("request", "response")
 )
 # Fields that Kafka 4.4 renamed: the name in the oracles and the present name.
-RENAMED = {ApiKey.TXN_OFFSET_COMMIT: ("generation_id", "generation_id_or_member_epoch")}
+RENAMED = {
+    ApiKey.TXN_OFFSET_COMMIT: ("generation_id", "generation_id_or_member_epoch"),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: ("acceptable_recovery_lag", "acceptable_recovery_lag_legacy"),
+}
 
 
 def with_present_names(key: int, values: dict[str, Any]) -> dict[str, Any]:

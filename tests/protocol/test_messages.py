@@ -24,7 +24,7 @@ def test_api_key_may_be_an_int() -> None:
     assert messages.request_class(12) is messages.request_class(ApiKey.HEARTBEAT)
 
 
-@pytest.mark.parametrize("key", [-1, 4, 52, 93, 0x7FFF])
+@pytest.mark.parametrize("key", [-1, 4, 52, 82, 0x7FFF])
 def test_unknown_key_is_a_key_error(key: int) -> None:
     with pytest.raises(KeyError):
         messages.request_class(key)

@@ -17,11 +17,31 @@ from kbroker.protocol.messages.quorum import (
     UnregisterControllerRequest,
     UnregisterControllerResponse,
 )
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    StreamsGroupTopologyDescriptionUpdateResponse,
+    TopologyDescription,
+    TopologyDescriptionGlobalStore,
+    TopologyDescriptionNode,
+    TopologyDescriptionSubtopology,
+)
 from kbroker.protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 from .oracles import NEW_IN_4_4
 
 TOPIC_ID = UUID("01234567-89ab-cdef-1122-334455667788")
+SOURCE = TopologyDescriptionNode(name="s", node_type=1, source_topics=["t"], successors=["p"])
+PROCESSOR = TopologyDescriptionNode(name="p", node_type=2, stores=["c"])
+SINK = TopologyDescriptionNode(name="k", node_type=3, sink_topic="o")
+
+
+def subtopologies(*nodes: TopologyDescriptionNode) -> list[TopologyDescriptionSubtopology]:
+    return [TopologyDescriptionSubtopology(subtopology_id="0", nodes=list(nodes))]
+
 
 # Message, version, and its bytes in hexadecimal.
 RECORDED: list[tuple[Any, int, str]] = [
@@ -116,6 +136,68 @@ RECORDED: list[tuple[Any, int, str]] = [
         UnregisterControllerResponse(throttle_time_ms=9, error_code=136, error_message="why"),
         0,
         "0000000900880477687900",
+    ),
+    (
+        StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=1),
+        1,
+        "0267026d00000001000000000000ffffffffff00000000ff0000000000",
+    ),
+    (
+        StreamsGroupHeartbeatResponse(
+            member_id="m",
+            member_epoch=3,
+            heartbeat_interval_ms=5,
+            task_offset_interval_ms=6,
+            acceptable_recovery_lag=10_000,
+            status=[StreamsGroupHeartbeatResponse.Status(status_code=6, status_detail="d")],
+            topology_description_required=True,
+            endpoint_information_epoch=2,
+        ),
+        1,
+        "00000000000000026d0000000300000005000000060000000000002710020602640000000001000000020000",
+    ),
+    (
+        StreamsGroupDescribeRequest(group_ids=["g"], include_topology_description=True),
+        1,
+        "020267000100",
+    ),
+    (
+        StreamsGroupDescribeResponse(
+            groups=[
+                StreamsGroupDescribeResponse.Group(
+                    group_id="g",
+                    topology_description=TopologyDescription(
+                        subtopologies=subtopologies(SOURCE, PROCESSOR),
+                        global_stores=[
+                            TopologyDescriptionGlobalStore(source=SOURCE, processor=PROCESSOR)
+                        ],
+                    ),
+                    topology_description_status=3,
+                    assignor_name="sticky",
+                )
+            ]
+        ),
+        1,
+        (
+            "00000000020000000267010000000000000000ff0180000000010202300302730102027400010202700002"
+            "70020100020263010000020273010202740001020270000270020100020263010000000307737469636b79"
+            "0000"
+        ),
+    ),
+    (
+        StreamsGroupTopologyDescriptionUpdateRequest(
+            group_id="g",
+            member_id="m",
+            topology_epoch=1,
+            topology_description=TopologyDescription(subtopologies=subtopologies(SINK)),
+        ),
+        0,
+        "0267026d0000000102023002026b0301026f01010000010000",
+    ),
+    (
+        StreamsGroupTopologyDescriptionUpdateResponse(error_code=135, error_message="e"),
+        0,
+        "000000000087026500",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Records of streams groups, byte for byte as Apache Kafka 4.3 writes them."""
+"""Records of streams groups, byte for byte as Apache Kafka 4.4 writes them."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ VALUES: dict[str, tuple[str, Any]] = {
             metadata_hash=-3,
             validated_topology_epoch=2,
             last_assignment_configs=[Group.AssignmentConfig(key="k", value="v")],
+        ),
+    ),
+    "000000000007000000000000000502020400000001030400000002": (
+        "0011000167",
+        Group(
+            epoch=7,
+            metadata_hash=5,
+            stored_description_topology_epoch=1,
+            failed_description_topology_epoch=2,
         ),
     ),
     "000000000007000000000000000500": ("0011000167", Group(epoch=7, metadata_hash=5)),

@@ -54,6 +54,7 @@ VOLATILE = {
         "confirmed",
         "described",
         "endpoint_epoch",
+        "description_backoff",
         "endpoint_rows",
     ),
     *(

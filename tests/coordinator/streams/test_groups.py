@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kbroker.coordinator import StreamsGroupSettings
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatRequest
 
 from ..harness import Harness, joining, subtopology, topology
-from .groups import active_tasks, group_state, status_codes
+from .groups import QUICK, active_tasks, group_state, status_codes
 
 NONE: dict[str, Any] = {"owned": {}}
 
@@ -170,3 +172,44 @@ def test_status_describes_missing_topics(h: Harness) -> None:
     assert status is not None
     assert "NotReady" in status
     assert "Source topics nowhere are missing" in status
+
+
+def test_missing_client_tags_are_reported_to_clients_of_version_1() -> None:
+    h = Harness(streams=replace(QUICK, rack_aware_tags=("zone", "cluster")))
+    tag = StreamsGroupHeartbeatRequest.KeyValue(key="zone", value="a")
+    response = h.streams_beat("a", 0, client_tags=[tag])
+    assert status_codes(response) == [6]
+    assert details(response)[0].startswith(
+        "Missing required client tags for rack-aware standby assignment: cluster. "
+    )
+    assert status_codes(h.streams_beat("b", 0, version=0)) == []
+    tags = [tag, StreamsGroupHeartbeatRequest.KeyValue(key="cluster", value="c")]
+    assert status_codes(h.streams_beat("c", 0, client_tags=tags)) == []
+
+
+def test_changed_rack_aware_tags_start_an_assignment(h: Harness) -> None:
+    epoch = h.streams_beat("a", 0).member_epoch
+    h.streams = replace(QUICK, rack_aware_tags=("zone",))
+    assert h.streams_beat("a", epoch, version=0).member_epoch == epoch + 1
+    assert h.restarted().streams_beat("a", epoch + 1, version=0).member_epoch == epoch + 1
+
+
+def test_description_names_the_assignor(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    assert h.describe_streams().assignor_name == "sticky"
+    assert h.describe_streams("missing").assignor_name is None
+
+
+def test_only_changes_that_affect_assignment_bump_the_epoch(h: Harness) -> None:
+    epoch = h.streams_beat("a", 0).member_epoch
+    response = h.streams_beat("a", epoch, rebalance_timeout_ms=7_000)
+    assert response.member_epoch == epoch
+    assert h.streams_beat("a", epoch, rack_id="r").member_epoch == epoch + 1
+
+
+def test_task_offsets_are_accepted(h: Harness) -> None:
+    response = h.streams_beat("a", 0)
+    assert (response.task_offset_interval_ms, response.acceptable_recovery_lag) == (60_000, 10_000)
+    offset = StreamsGroupHeartbeatRequest.TaskOffset(subtopology_id="0", partition=0, offset=5)
+    response = h.streams_beat("a", 2, task_offsets=[offset], task_end_offsets=[offset])
+    assert not response.error_code

@@ -32,6 +32,7 @@ from .group_coordinator import GroupCoordinator
 from .share.acquiring import Acquired, Acquirer, LogBatch, acquire, without_aborted
 from .share.coordinator import ShareCoordinator
 from .share.delivery import Acknowledgement, DeliverySettings, ShareDelivery
+from .share.dlq_records import CopiedRecords, DeadLetters, DeadLetterSource
 from .share.in_flight import Change, RecordState
 from .share.initialization import StatesToInitialize
 from .share.state_batches import PersisterStateBatch, PersisterStateBatches
@@ -51,6 +52,9 @@ __all__ = [
     "ClientInfo",
     "ConsumerGroupSettings",
     "CoordinatorRecord",
+    "CopiedRecords",
+    "DeadLetterSource",
+    "DeadLetters",
     "DeliverySettings",
     "Event",
     "GroupCoordinator",

@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from .dlq_records import CLIENT_REJECT, DELIVERY_COUNT_EXCEEDED, DeadLetters
 from .in_flight import (
     ACQUIRED,
     ARCHIVED,
+    ARCHIVING,
     AVAILABLE,
     NO_MEMBER,
     Change,
@@ -38,7 +40,7 @@ STATE_AFTER = {
     REJECT: ARCHIVED,
 }
 # States that can be persisted.
-STORED_STATES = frozenset(STATE_AFTER.values())
+STORED_STATES = frozenset(STATE_AFTER.values()) | {ARCHIVING}
 # Maximum of a stored count.
 COUNT_MAX = 2**31 - 1
 NOT_ACQUIRED = "The batch cannot be acknowledged. The batch is not in the acquired state."
@@ -54,12 +56,15 @@ class DeliverySettings:
         locks_max: Maximum number of records in flight after the start offset
             (`share.partition.max.record.locks`).
         renews: True if members may renew locks (`share.renew.acknowledge.enable`, KIP-1222).
+        has_dead_letter_queue: True if records that the group cannot process go to a dead-letter
+            queue before they are archived (`errors.deadletterqueue.topic.name`, KIP-1191).
     """
 
     lock_ms: int = 30_000
     deliveries_max: int = 5
     locks_max: int = 2000
     renews: bool = True
+    has_dead_letter_queue: bool = False
 
 
 class Acknowledgement(NamedTuple):
@@ -307,29 +312,47 @@ class ShareDelivery:
 
     def _acknowledge_run(self, change: Change, run: Run, type_: int, now_ms: int) -> None:
         settings = self.settings()
-        if type_ != RENEW:
-            self._set_state(change, run, STATE_AFTER[type_])
+        if type_ == REJECT:
+            self._set_state(change, run, self._archived_state, CLIENT_REJECT)
+        elif type_ != RENEW:
+            self._set_state(change, run, STATE_AFTER[type_], DELIVERY_COUNT_EXCEEDED)
         elif settings.renews:
             run.lock_until = self.lock_until(now_ms)
         else:
             raise _invalid_state("Renewing acquisition locks is not enabled for the group.")
 
-    def _set_state(self, change: Change, run: Run, state: RecordState) -> None:
-        """Change the state of records tentatively."""
-        if state is AVAILABLE and run.deliveries >= self.settings().deliveries_max:
-            state = ARCHIVED
+    def _set_state(self, change: Change, run: Run, state: RecordState, cause: str) -> None:
+        """Change the state of records tentatively.
+
+        Args:
+            change: The change that gets the new state.
+            run: The records.
+            state: The new state. AVAILABLE means archived if the delivery limit is reached.
+            cause: Reason if the records go to the dead-letter queue.
+        """
+        if state is AVAILABLE:
+            state = self._state_after_failure(run)
         run.before = run.state, run.member_id
         run.state, run.member_id, run.change = state, NO_MEMBER, change
-        change.states.append(run.stored)
+        change.add(run, cause)
+
+    def _state_after_failure(self, run: Run) -> RecordState:
+        """Return the state of records that a member did not process."""
+        is_last = run.deliveries >= self.settings().deliveries_max
+        return self._archived_state if is_last else AVAILABLE
+
+    @property
+    def _archived_state(self) -> RecordState:
+        """State of records that the group gives up."""
+        return ARCHIVING if self.settings().has_dead_letter_queue else ARCHIVED
 
     def release(self, member_id: str) -> Change:
         """Release the records of a member that leaves."""
         change = Change()
         for batch in self.batches:
             for run in self._acquired_runs(batch, lambda run: run.member_id == member_id):
-                self._set_state(
-                    change, run, ARCHIVED if run.last < self.start_offset else AVAILABLE
-                )
+                state = ARCHIVED if run.last < self.start_offset else AVAILABLE
+                self._set_state(change, run, state, DELIVERY_COUNT_EXCEEDED)
         return change
 
     def _acquired_runs(
@@ -358,7 +381,10 @@ class ShareDelivery:
         return self.move_start()
 
     def undo_change(self, change: Change, now_ms: int) -> None:
-        """Undo a change that was not persisted. Locks that have expired are released."""
+        """Undo a change that was not persisted. Locks that have expired are released.
+
+        Records for the dead-letter queue stay acquired until `expire`, whose states are persisted.
+        """
         for batch in self._changed_batches(change):
             for run in batch.runs:
                 if run.change is not change:
@@ -367,7 +393,9 @@ class ShareDelivery:
                 run.state, run.member_id = run.before
                 run.change = run.before = None
                 if run.lock_until is not None and run.lock_until <= now_ms:
-                    run.release(self.settings().deliveries_max, is_past=False)
+                    state = self._state_after_failure(run)
+                    if state is not ARCHIVING:
+                        run.release(state)
                 self.may_have_free = self.may_have_free or run.state is AVAILABLE
         self._update_wake_at()
 
@@ -378,23 +406,59 @@ class ShareDelivery:
         last = max(each.last for each in change.states)
         return self.batches[max(self.floor(first), 0) : self.floor(last) + 1]
 
+    # -- dead-letter queue
+
+    def unwritten_dead_letters(self) -> list[DeadLetters]:
+        """Return the records of the loaded state that may be missing in the dead-letter queue.
+
+        The cause is not persisted. As in Kafka, the delivery count tells it.
+        """
+        most = self.settings().deliveries_max
+        return [
+            DeadLetters(
+                run.first,
+                run.last,
+                run.deliveries,
+                DELIVERY_COUNT_EXCEEDED if run.deliveries >= most else CLIENT_REJECT,
+            )
+            for batch in self.batches
+            for run in batch.runs
+            if run.state is ARCHIVING
+        ]
+
+    def archive_dead_letters(self, letters: DeadLetters) -> Change:
+        """Archive records after the dead-letter queue has got them, and return the final states."""
+        archived = Change()
+        for batch in self.batches[max(self.floor(letters.first), 0) :]:
+            if batch.first > letters.last:
+                break
+            if batch.last < letters.first:
+                continue
+            batch.is_whole &= letters.first <= batch.first and batch.last <= letters.last
+            for run in batch.between(letters.first, letters.last):
+                if run.state is ARCHIVING and run.change is None:
+                    run.archive()
+                    archived.add(run, letters.cause)
+            batch.merge_runs()
+        return archived
+
     # -- time
 
-    def expire(self, now_ms: int) -> list[PersisterStateBatch]:
-        """Release records whose lock has expired, and return the states to persist."""
-        states = []
-        deliveries_max = self.settings().deliveries_max
+    def expire(self, now_ms: int) -> Change:
+        """Release records whose lock has expired, and return the new states, which are final."""
+        expired = Change()
 
         def is_over(run: Run) -> bool:
             return run.lock_until is not None and run.lock_until <= now_ms
 
         for batch in self.batches:
             for run in self._acquired_runs(batch, is_over):
-                run.release(deliveries_max, is_past=run.last < self.start_offset)
-                states.append(run.stored)
+                is_past = run.last < self.start_offset
+                run.release(ARCHIVED if is_past else self._state_after_failure(run))
+                expired.add(run, DELIVERY_COUNT_EXCEEDED)
                 self.may_have_free = self.may_have_free or run.state is AVAILABLE
         self._update_wake_at()
-        return states
+        return expired
 
     def _update_wake_at(self) -> None:
         self.wake_at = min(

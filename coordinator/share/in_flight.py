@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from enum import IntEnum
 
+from .dlq_records import DeadLetters
 from .state_batches import PersisterStateBatch
 
 # Maximum delivery count that can be stored and returned to clients.
@@ -20,6 +21,8 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    # The record is being written to the dead-letter queue (KIP-1191).
+    ARCHIVING = 3
     ARCHIVED = 4
 
     @property
@@ -29,22 +32,36 @@ class RecordState(IntEnum):
 
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
-ARCHIVED = RecordState.ARCHIVED
+ARCHIVING, ARCHIVED = RecordState.ARCHIVING, RecordState.ARCHIVED
 
 
 class Change:
-    """Tentative record states that have not been persisted yet.
+    """Record states that have not been persisted yet.
 
-    `ShareDelivery.confirm_change` makes the change final; `ShareDelivery.undo_change` undoes it.
+    The states of an acknowledgement or a release are tentative: `ShareDelivery.confirm_change` makes
+    them final, `ShareDelivery.undo_change` undoes them. The states of expired locks are final.
 
     Attributes:
         states: States to persist.
+        dead_letters: Records to write to the dead-letter queue once the states are persisted.
     """
 
-    __slots__ = ("states",)
+    __slots__ = ("dead_letters", "states")
 
     def __init__(self) -> None:
         self.states: list[PersisterStateBatch] = []
+        self.dead_letters: list[DeadLetters] = []
+
+    def add(self, run: Run, cause: str) -> None:
+        """Add the new state of a run.
+
+        Args:
+            run: The run.
+            cause: Reason for the dead-letter queue, which is used for state ARCHIVING only.
+        """
+        self.states.append(run.stored)
+        if run.state is ARCHIVING:
+            self.dead_letters.append(DeadLetters(run.first, run.last, run.deliveries, cause))
 
 
 class Run:
@@ -111,15 +128,13 @@ class Run:
         self.member_id, self.lock_until = NO_MEMBER, None
         self.change = self.before = None
 
-    def release(self, deliveries_max: int, *, is_past: bool) -> None:
+    def release(self, state: RecordState) -> None:
         """Expire the acquisition lock.
 
         Args:
-            deliveries_max: Maximum delivery count, after which records are archived.
-            is_past: True if the records are before the start offset.
+            state: The new state.
         """
-        gives_up = is_past or self.deliveries >= deliveries_max
-        self.state = ARCHIVED if gives_up else AVAILABLE
+        self.state = state
         self.member_id, self.lock_until = NO_MEMBER, None
 
     def split(self, offset: int) -> Run:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..common.events import printable, some_of
 from .delivery import ShareDelivery
-from .in_flight import ACQUIRED, ARCHIVED, Run
+from .in_flight import ACQUIRED, ARCHIVED, ARCHIVING, Run
 
 
 def describe_share_partition_status(
@@ -53,6 +53,8 @@ def _describe_other_states(runs: Iterable[Run]) -> list[str]:
     for run in runs:
         if run.change is not None:
             counts["wait for the share coordinator to persist their state"] += len(run)
+        elif run.state is ARCHIVING:
+            counts["wait for the dead-letter queue"] += len(run)
         elif run.state is ARCHIVED:
             counts["were archived"] += len(run)
         elif run.state.is_final:

@@ -27,10 +27,12 @@ TRANSACTION_VERSION = "transaction.version"
 # APIs: 30 is Kafka 4.3, 33 is Kafka 4.4 and permits UnregisterController. Transactional producers follow KIP-890 at `transaction.version` 2.
 # Consumer groups (KIP-848) need `group.version` 1, share groups (KIP-932) `share.version` 1 and
 # streams groups (KIP-1071) `streams.version` 1. Older nodes ignore the records of these groups.
+# Dead-letter queues of share groups (KIP-1191) need `share.version` 2: older nodes cannot read the
+# state of a record that waits for the queue.
 SUPPORTED: Mapping[str, range] = {
     METADATA_VERSION: range(30, 34),
     GROUP_VERSION: range(2),
-    SHARE_VERSION: range(2),
+    SHARE_VERSION: range(3),
     STREAMS_VERSION: range(2),
     TRANSACTION_VERSION: range(3),
 }

@@ -218,7 +218,6 @@ class GroupDefaults(Settings):
         "false",
         "If true, the broker creates the dead-letter queue topic of a share group if it does not "
         "exist.",
-        effect=SettingEffect.LATER,
     )
     errors_deadletterqueue_topic_name_prefix = Property(
         "errors.deadletterqueue.topic.name.prefix",
@@ -226,7 +225,6 @@ class GroupDefaults(Settings):
         "dlq.",
         "Required prefix of the names of dead-letter queue topics. If empty, every name is "
         "permitted.",
-        effect=SettingEffect.LATER,
     )
     group_consumer_migration_policy = Property(
         "group.consumer.migration.policy",
@@ -295,7 +293,6 @@ class GroupSettings(Settings):
         "",
         "Name of the dead-letter queue topic of the share group. If empty, records that could not "
         "be delivered are dropped.",
-        effect=SettingEffect.LATER,
     )
     errors_deadletterqueue_copy_record_enable = Property(
         "errors.deadletterqueue.copy.record.enable",
@@ -303,7 +300,6 @@ class GroupSettings(Settings):
         "false",
         "If true, the key, the value and the headers of a record are copied to the dead-letter queue "
         "topic; if false, the record in the topic has only headers about its origin.",
-        effect=SettingEffect.LATER,
     )
     share_auto_offset_reset = Property(
         "share.auto.offset.reset",

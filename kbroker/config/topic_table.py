@@ -80,7 +80,6 @@ class TopicSettings(Settings):
         "false",
         "If true, share groups may use the topic as their dead-letter queue and write records to it "
         "that they could not deliver.",
-        effect=SettingEffect.LATER,
     )
     file_delete_delay_ms = Property(
         "file.delete.delay.ms",

@@ -12,22 +12,23 @@ import math
 import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 import trio
 
 from kbroker.cluster import ConfigResource, ResourceType, Topic, TopicsChanged
+from kbroker.cluster.features import SHARE_VERSION
 from kbroker.cluster.node_context import NodeContext
 from kbroker.config import GroupConfig
 from kbroker.coordinator import (
     Acknowledgement,
     Change,
+    DeadLetters,
     DeliverySettings,
     PersisterStateBatch,
     PersisterStateBatches,
@@ -48,10 +49,14 @@ from kbroker.protocol.share_state_log import SharePartitionKey
 from kbroker.runtime.batch_reads import ignore_cpu_time
 from kbroker.runtime.time_slices import DutyCycle
 
+from .leader_replicas import LeaderReplicas
+from .share_group_dlq import DeadLetterWriter, ShareGroupDLQManager
 from .share_persister import SharePersister
 
 NO_OFFSET = -1
 READ_COMMITTED = "read_committed"
+# Level of `share.version` from which on groups have dead-letter queues.
+DEAD_LETTER_QUEUE_VERSION = 2
 # Number of cached group settings beyond the number of share partitions.
 SPARE_SETTINGS = 100
 
@@ -104,10 +109,15 @@ class ShareSettings:
 
 
 class _Write(NamedTuple):
-    """States to persist: those of a change, or of records whose locks have expired."""
+    """A change to persist.
 
-    states: Sequence[PersisterStateBatch]
-    change: Change | None
+    Attributes:
+        is_final: True if the states stay if they cannot be persisted: locks that have expired, and
+            records whose write to the dead-letter queue has ended.
+    """
+
+    change: Change
+    is_final: bool
     done: Pending[Outcome]
 
 
@@ -118,13 +128,15 @@ class SharePartition:
         delivery: Delivery state, None until the share coordinator has returned it.
         failure: Error of the share coordinator, if the state could not be loaded.
         waits: Pending fetches, longest wait first.
+        dead_letters: Records that wait for the dead-letter queue.
         is_unused: True if no member has a session on this node. The share partition is dropped when
-            its pending writes are persisted.
+            its pending writes are persisted and no record waits for the dead-letter queue.
     """
 
     __slots__ = (
         "armed_ms",
         "closed",
+        "dead_letters",
         "delivery",
         "failure",
         "is_unused",
@@ -139,11 +151,16 @@ class SharePartition:
     )
 
     def __init__(
-        self, key: SharePartitionKey, replica: Replica, settings: Callable[[], ShareSettings]
+        self,
+        key: SharePartitionKey,
+        replica: Replica,
+        settings: Callable[[], ShareSettings],
+        dead_letters: DeadLetterWriter,
     ) -> None:
         self.key = key
         self.replica = replica
         self.settings = settings
+        self.dead_letters = dead_letters
         self.leader_epoch = replica.leader_epoch
         self.state_epoch = 0
         self.delivery: ShareDelivery | None = None
@@ -210,41 +227,28 @@ class SharePartition:
 
     @property
     def is_busy(self) -> bool:
-        return self.is_writing or bool(self.writes)
-
-
-class LeaderReplicas(Protocol):
-    """The partitions of a node, as share partitions use them."""
-
-    def replica(self, topic: Topic, index: int) -> Replica:
-        """Return a partition that this node leads.
-
-        Raises:
-            KafkaError: This node does not lead it, or its log is offline.
-        """
-        ...
-
-    def storage_errors_reported(self, replica: Replica) -> AbstractContextManager[None]:
-        """Report storage errors of the block, which take the replica offline if a file is damaged.
-
-        Raises:
-            StorageError: As raised by the block, after it is reported.
-        """
-        ...
+        return self.is_writing or bool(self.writes) or self.dead_letters.is_running
 
 
 class SharePartitionManager:
     """The share partitions of this node: creation, state writes, and lock timeouts."""
 
     def __init__(
-        self, context: NodeContext, partitions: LeaderReplicas, persister: SharePersister
+        self,
+        context: NodeContext,
+        partitions: LeaderReplicas,
+        persister: SharePersister,
+        dlq: ShareGroupDLQManager,
     ) -> None:
         self._context = context
         self._partitions = partitions
         self._persister = persister
+        self._dlq = dlq
         self._share_partitions: dict[SharePartitionKey, SharePartition] = {}
         self._by_topic_partition: dict[tuple[UUID, int], dict[SharePartition, None]] = {}
         self._settings: dict[str, ShareSettings] = {}
+        # Level of `share.version` for which the settings are cached.
+        self._share_version = 0
         self._to_load: list[SharePartition] = []
         self._to_write: dict[SharePartition, None] = {}
         self._more_work = trio.Event()
@@ -263,10 +267,14 @@ class SharePartitionManager:
 
     def settings(self, group_id: str) -> ShareSettings:
         """Return the current settings of a share group."""
+        cluster = self._context.cluster
+        share_version = cluster.features.get(SHARE_VERSION, 0)
+        if share_version != self._share_version:
+            self._share_version = share_version
+            self._settings.clear()
         known = self._settings.get(group_id)
         if known is not None:
             return known
-        cluster = self._context.cluster
         own = cluster.own_configs(ConfigResource(ResourceType.GROUP, group_id))
         config = GroupConfig.stored(own, self._context.config)
         if len(self._settings) >= len(self._share_partitions) + SPARE_SETTINGS:
@@ -277,6 +285,8 @@ class SharePartitionManager:
                 deliveries_max=config.share_delivery_count_limit,
                 locks_max=config.share_partition_max_record_locks,
                 renews=config.share_renew_acknowledge_enable,
+                has_dead_letter_queue=share_version >= DEAD_LETTER_QUEUE_VERSION
+                and bool(config.errors_deadletterqueue_topic_name),
             ),
             committed_only=config.share_isolation_level.lower() == READ_COMMITTED,
             initial_offset=config.share_auto_offset_reset,
@@ -301,7 +311,9 @@ class SharePartitionManager:
         if known is not None:
             known.is_unused = False
             return known
-        share_partition = SharePartition(share, replica, partial(self.settings, group_id))
+        dead_letters = DeadLetterWriter(share, replica, partial(self._archive_dead_letters, share))
+        settings = partial(self.settings, group_id)
+        share_partition = SharePartition(share, replica, settings, dead_letters)
         self._share_partitions[share] = share_partition
         replica.add_listener(share_partition)
         self._by_topic_partition.setdefault((topic.id, index), {})[share_partition] = None
@@ -317,7 +329,7 @@ class SharePartitionManager:
         """Forget a share partition, and wake its pending fetches."""
         if share_partition.closed:
             return
-        share_partition.closed = True
+        share_partition.closed = share_partition.dead_letters.closed = True
         share_partition.replica.remove_listener(share_partition)
         del self._share_partitions[share_partition.key]
         key = share_partition.key.topic_id, share_partition.key.partition
@@ -386,7 +398,7 @@ class SharePartitionManager:
             )
         change = share_partition.delivery.acknowledge(member_id, rows, self._now_ms())
         self.arm(share_partition)
-        return self._store(share_partition, change.states, change) if change.states else Outcome()
+        return self._store(share_partition, change) if change.states else Outcome()
 
     def release(self, share_partition: SharePartition, member_id: str) -> None:
         """Release the records of a member that leaves."""
@@ -394,16 +406,21 @@ class SharePartitionManager:
             return
         change = share_partition.delivery.release(member_id)
         if change.states:
-            self._store(share_partition, change.states, change)
+            self._store(share_partition, change)
+
+    def _archive_dead_letters(self, share: SharePartitionKey, letters: DeadLetters) -> None:
+        """Archive records after their write to the dead-letter queue has ended."""
+        share_partition = self._share_partitions.get(share)
+        if share_partition is not None and share_partition.delivery is not None:
+            archived = share_partition.delivery.archive_dead_letters(letters)
+            if archived.states:
+                self._store(share_partition, archived, is_final=True)
 
     def _store(
-        self,
-        share_partition: SharePartition,
-        states: Sequence[PersisterStateBatch],
-        change: Change | None,
+        self, share_partition: SharePartition, change: Change, *, is_final: bool = False
     ) -> Pending[Outcome]:
         done: Pending[Outcome] = Pending()
-        share_partition.writes.append(_Write(states, change, done))
+        share_partition.writes.append(_Write(change, is_final, done))
         if not share_partition.is_writing:
             self._to_write[share_partition] = None
             self._more_work.set()
@@ -482,6 +499,9 @@ class SharePartitionManager:
                 lambda: settings().delivery,
             )
             share_partition.state_epoch = row.state_epoch
+            self._dlq.enqueue(
+                share_partition.dead_letters, share_partition.delivery.unwritten_dead_letters()
+            )
         except KafkaError as error:
             # Drop the traceback: its frames reference `share_partition` (reference cycle).
             share_partition.failure = error.with_traceback(None)
@@ -564,14 +584,16 @@ class SharePartitionManager:
         except KafkaError as error:
             outcome = Outcome(error.code, error.message)
         for write in writes:
-            if write.change is None:
+            if write.is_final:
                 delivery.move_start()
             elif outcome.code:
                 delivery.undo_change(write.change, self._now_ms())
             else:
                 delivery.confirm_change(write.change)
             write.done.resolve(outcome)
-        if outcome.code in FENCING or (share_partition.is_unused and not share_partition.writes):
+            if not outcome.code or (write.is_final and outcome.code not in FENCING):
+                self._dlq.enqueue(share_partition.dead_letters, write.change.dead_letters)
+        if outcome.code in FENCING or (share_partition.is_unused and not share_partition.is_busy):
             self.drop(share_partition)
         elif share_partition.writes:
             self._to_write[share_partition] = None
@@ -616,10 +638,10 @@ class SharePartitionManager:
             share_partition.armed_ms = math.inf
             if share_partition.closed or share_partition.delivery is None:
                 continue
-            states = share_partition.delivery.expire(now_ms)
+            expired = share_partition.delivery.expire(now_ms)
             self.arm(share_partition)
-            if states:
-                self._store(share_partition, states, None)
+            if expired.states:
+                self._store(share_partition, expired, is_final=True)
                 share_partition.offer()
 
     def clock_moved(self) -> None:
@@ -635,7 +657,7 @@ def _row(
 
     If two writes contain the same record, the later state wins, because it has greater progress.
     """
-    states = PersisterStateBatches(each for write in writes for each in write.states)
+    states = PersisterStateBatches(each for write in writes for each in write.change.states)
     return WriteShareGroupStateRequest.Partition(
         state_epoch=share_partition.state_epoch,
         leader_epoch=share_partition.leader_epoch,

@@ -132,16 +132,19 @@ class Node:
     def _create_coordinators(self, transport: PeerTransport) -> None:
         """Create the group, transaction and share coordinators."""
         context, partitions = self.context, self.partitions
-        self.share = ShareGroups(
-            context, partitions, Peers(self.cluster, context.live_config, transport)
-        )
-        self.groups = GroupCoordinatorService(context, partitions, self.share.persister)
         producer_ids = ProducerIds(
             self.cluster,
             partitions.logs,
             in_thread=context.in_thread,
             sync_failed=partitions.sync_failed,
         )
+        self.share = ShareGroups(
+            context,
+            partitions,
+            Peers(self.cluster, context.live_config, transport),
+            producer_ids,
+        )
+        self.groups = GroupCoordinatorService(context, partitions, self.share.persister)
         self.transactions = TransactionCoordinatorService(
             context, partitions, self.peers, producer_ids, self.groups.end_transaction
         )
@@ -256,7 +259,7 @@ class Node:
             nursery.start_soon(self.maintenance.log_dir_monitor.run)
             for coordinators in self.coordinators:
                 nursery.start_soon(coordinators.work)
-            nursery.start_soon(self.share.partitions.run)
+            nursery.start_soon(self.share.run)
             nursery.start_soon(self.maintenance.log_manager_tasks.run)
             nursery.start_soon(self.maintenance.log_dir_mover.run)
             if self.config.log_cleaner_enable:
@@ -289,7 +292,7 @@ class Node:
         self.audit.log_counts()
         await self.replication.fetcher_manager.stop()
         await self.peers.aclose()
-        await self.share.persister.aclose()
+        await self.share.aclose()
         partitions = self.partitions
         partitions.close()
         # Wait for work that a thread has begun, so that it is neither lost nor repeated.

@@ -143,7 +143,7 @@ async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> 
                 "metadata.version": (30, 33),
                 "group.version": (0, 1),
                 "streams.version": (0, 1),
-                "share.version": (0, 1),
+                "share.version": (0, 2),
                 "transaction.version": (0, 2),
             },
         ),
@@ -155,7 +155,7 @@ async def test_finalized_features_are_advertised(broker: Broker, wire: Wire) -> 
             "metadata.version": (33, 33),
             "group.version": (1, 1),
             "streams.version": (1, 1),
-            "share.version": (1, 1),
+            "share.version": (2, 2),
             "transaction.version": (2, 2),
         }
         found = {f.name: (f.min_version, f.max_version) for f in response.supported_features}
@@ -172,7 +172,7 @@ async def test_feature_level_can_be_lowered_disabled_and_raised(broker: Broker, 
         "metadata.version": 33,
         "group.version": 1,
         "streams.version": 1,
-        "share.version": 1,
+        "share.version": 2,
         "transaction.version": 2,
     }
     for level, kind in ((1, 2), (0, 2), (0, 2), (2, 1), (1, 3), (2, 1)):

@@ -11,6 +11,7 @@ from kbroker.coordinator import (
     Acknowledgement,
     Acquired,
     Acquirer,
+    DeadLetters,
     DeliverySettings,
     LogBatch,
     PersisterStateBatch,
@@ -21,12 +22,13 @@ from kbroker.coordinator import (
 )
 from kbroker.coordinator.share import acquiring as share_acquiring
 from kbroker.coordinator.share.delivery import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from kbroker.coordinator.share.dlq_records import CLIENT_REJECT, DELIVERY_COUNT_EXCEEDED
 from kbroker.coordinator.share.in_flight import InFlightBatch, Run
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .world import play
 
-AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
+AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED = 0, 2, 3, 4
 LOCK_MS = 1000
 
 
@@ -119,7 +121,7 @@ def test_lock_that_expired_during_failed_write_is_released() -> None:
     leader = Leader()
     leader.take((0, 9))
     change = leader.delivery.acknowledge("a", [Acknowledgement(0, 4, [ACCEPT])], 0)
-    assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
+    assert leader.delivery.expire(LOCK_MS).states == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
     leader.delivery.undo_change(change, LOCK_MS)
     assert leader.take((0, 9), member="b") == [(0, 9, 2)]
 
@@ -146,7 +148,7 @@ def test_renew_extends_lock() -> None:
     leader.take((0, 9))
     leader.now = LOCK_MS // 2
     leader.acknowledge((0, 4, RENEW))
-    assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
+    assert leader.delivery.expire(LOCK_MS).states == [PersisterStateBatch(5, 9, AVAILABLE, 1)]
     assert leader.delivery.wake_at == leader.now + LOCK_MS
     leader.settings = DeliverySettings(renews=False)
     assert leader.rejection_code((0, 4, RENEW)) == ErrorCode.INVALID_RECORD_STATE
@@ -230,7 +232,7 @@ def test_log_start_offset_archives_older_records() -> None:
     leader.delivery.archive_before_log_start(6)
     assert leader.take((0, 9), (10, 19)) == [(6, 9, 2), (10, 19, 1)]
     leader.acknowledge((6, 19, ACCEPT))
-    assert leader.delivery.expire(LOCK_MS) == [PersisterStateBatch(0, 3, ARCHIVED, 1)]
+    assert leader.delivery.expire(LOCK_MS).states == [PersisterStateBatch(0, 3, ARCHIVED, 1)]
     leader.delivery.move_start()
     assert leader.delivery.start_offset == 20
 
@@ -258,6 +260,76 @@ def test_leaving_member_releases_its_records() -> None:
     leader.delivery.confirm_change(leader.delivery.release("a"))
     assert leader.runs() == [(0, 4, 0, 1, ""), (5, 9, 1, 1, "b")]
     assert leader.delivery.release("c").states == []
+
+
+# -- dead-letter queue
+
+
+def test_rejected_records_wait_for_dead_letter_queue() -> None:
+    leader = Leader(has_dead_letter_queue=True)
+    leader.take((0, 9))
+    change = leader.delivery.acknowledge("a", [Acknowledgement(0, 9, [REJECT])], 0)
+    assert change.states == [PersisterStateBatch(0, 9, ARCHIVING, 1)]
+    leader.delivery.confirm_change(change)
+    assert change.dead_letters == [DeadLetters(0, 9, 1, CLIENT_REJECT)]
+    assert leader.delivery.start_offset == leader.delivery.complete_count == 0
+    for first, last in ((0, 3), (4, 9)):
+        archived = leader.delivery.archive_dead_letters(DeadLetters(first, last, 1, CLIENT_REJECT))
+        assert archived.states == [PersisterStateBatch(first, last, ARCHIVED, 1)]
+        assert not archived.dead_letters
+    assert leader.delivery.move_start()
+    assert leader.delivery.start_offset == 10
+
+
+def test_gaps_and_accepted_records_do_not_go_to_dead_letter_queue() -> None:
+    leader = Leader(has_dead_letter_queue=True)
+    leader.take((0, 9))
+    change = leader.delivery.acknowledge(
+        "a", [Acknowledgement(0, 3, [GAP, ACCEPT, RELEASE, GAP])], 0
+    )
+    assert not change.dead_letters
+
+
+def test_records_at_delivery_limit_go_to_dead_letter_queue() -> None:
+    leader = Leader(
+        0, PersisterStateBatch(0, 2, AVAILABLE, 1), has_dead_letter_queue=True, deliveries_max=2
+    )
+    leader.take((0, 0))
+    leader.take((1, 1))
+    leader.take((2, 2))
+    released = leader.delivery.acknowledge("a", [Acknowledgement(0, 0, [RELEASE])], 0)
+    assert released.dead_letters == [DeadLetters(0, 0, 2, DELIVERY_COUNT_EXCEEDED)]
+    rejected = leader.delivery.acknowledge("a", [Acknowledgement(1, 1, [REJECT])], 0)
+    assert rejected.dead_letters == [DeadLetters(1, 1, 2, CLIENT_REJECT)]
+    expired = leader.delivery.expire(LOCK_MS)
+    assert expired.dead_letters == [DeadLetters(2, 2, 2, DELIVERY_COUNT_EXCEEDED)]
+
+
+def test_failed_write_of_rejection_leaves_records_acquired() -> None:
+    leader = Leader(has_dead_letter_queue=True, deliveries_max=1)
+    leader.take((0, 9))
+    change = leader.delivery.acknowledge("a", [Acknowledgement(0, 9, [REJECT])], 0)
+    leader.delivery.undo_change(change, LOCK_MS)
+    assert leader.runs() == [(0, 9, 1, 1, "a")]
+    assert leader.delivery.wake_at == LOCK_MS, "the lock expires at once"
+    expired = leader.delivery.expire(LOCK_MS)
+    assert expired.dead_letters == [DeadLetters(0, 9, 1, DELIVERY_COUNT_EXCEEDED)]
+
+
+def test_loaded_state_returns_unwritten_dead_letters() -> None:
+    leader = Leader(
+        0,
+        PersisterStateBatch(0, 1, ARCHIVING, 1),
+        PersisterStateBatch(2, 2, ACKNOWLEDGED, 1),
+        PersisterStateBatch(3, 3, ARCHIVING, 5),
+        has_dead_letter_queue=False,
+    )
+    assert leader.delivery.unwritten_dead_letters() == [
+        DeadLetters(0, 1, 1, CLIENT_REJECT),
+        DeadLetters(3, 3, 5, DELIVERY_COUNT_EXCEEDED),
+    ]
+    assert leader.take((0, 3)) == []
+    assert leader.delivery.start_offset == 0
 
 
 # -- random runs
@@ -295,11 +367,16 @@ def gaps_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def delivery_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    def release(self: Run, deliveries_max: int, *, is_past: bool) -> None:
-        real(self, 1000, is_past=is_past)
+    patch.setattr(ShareDelivery, "_state_after_failure", lambda self, run: RecordState.AVAILABLE)
 
-    real = Run.release
-    patch.setattr(Run, "release", release)
+
+def dead_letters_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShareDelivery, "unwritten_dead_letters", lambda self: [])
+
+
+def dead_letters_are_archived_too_early(patch: pytest.MonkeyPatch) -> None:
+    final = RecordState.ACKNOWLEDGED, RecordState.ARCHIVED, RecordState.ARCHIVING
+    patch.setattr(RecordState, "is_final", property(lambda self: self in final))
 
 
 def pending_writes_are_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -329,6 +406,8 @@ def last_record_of_batch_is_dropped(patch: pytest.MonkeyPatch) -> None:
         failed_writes_are_kept,
         gaps_are_ignored,
         delivery_limit_is_ignored,
+        dead_letters_are_forgotten,
+        dead_letters_are_archived_too_early,
         pending_writes_are_ignored,
         runs_are_split_too_late,
         last_record_of_batch_is_dropped,

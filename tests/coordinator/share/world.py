@@ -14,6 +14,7 @@ from kbroker.coordinator import (
     Acquired,
     Acquirer,
     Change,
+    DeadLetters,
     DeliverySettings,
     LogBatch,
     PersisterStateBatch,
@@ -27,7 +28,8 @@ from kbroker.protocol.errors import KafkaError
 
 LOCK_MS = 1000
 MEMBERS = ("a", "b", "c")
-AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
+AVAILABLE, ACKNOWLEDGED, ARCHIVING = 0, 2, 3
+LIMIT_REACHED, REJECTED = "delivery limit reached", "rejected"
 
 
 @dataclass(slots=True)
@@ -45,10 +47,10 @@ class Fate:
 
 @dataclass(slots=True)
 class Pending:
-    """A change that is being persisted."""
+    """A change that is being persisted; `is_final` if it stays even if the write fails."""
 
-    change: Change | None
-    states: list[PersisterStateBatch]
+    change: Change
+    is_final: bool = False
     # Acknowledgement type by offset; RELEASE for ended sessions and expired locks.
     types_by_offset: dict[int, int] = field(default_factory=dict)
 
@@ -62,6 +64,7 @@ class ShareWorld:
             lock_ms=LOCK_MS,
             deliveries_max=self.random.choice((2, 3, 5)),
             locks_max=self.random.choice((10, 30, 100)),
+            has_dead_letter_queue=self.random.random() < 0.5,
         )
         self.now = 0
         self.log: list[LogBatch] = []
@@ -73,6 +76,9 @@ class ShareWorld:
         self.stored_start = self.next
         self.stored = PersisterStateBatches()
         self.pending: list[Pending] = []
+        # Records that wait for the dead-letter queue, and offsets that are in the queue.
+        self.letters: list[DeadLetters] = []
+        self.queue: set[int] = set()
         self.delivery = self._make_delivery()
 
     def _make_delivery(self) -> ShareDelivery:
@@ -90,8 +96,9 @@ class ShareWorld:
                 self.pass_time,
                 self.leave,
                 self.move_leader,
+                self.write_dead_letters,
             ),
-            (6, 12, 12, 10, 3, 1, 1),
+            (6, 12, 12, 10, 3, 1, 1, 2),
         )[0]
         do()
         self.check()
@@ -203,7 +210,7 @@ class ShareWorld:
                 fate.is_pending = True
         ended = {offset: type_ for offset, type_ in types_by_offset.items() if type_ != RENEW}
         if change.states:
-            self.pending.append(Pending(change, change.states, ended))
+            self.pending.append(Pending(change, types_by_offset=ended))
         else:
             assert not ended
 
@@ -222,15 +229,27 @@ class ShareWorld:
             if run.state.is_final and offset >= start
         )
         if is_stored:
-            self._persist(start, pending.states)
-        if pending.change is None:
+            self._persist(start, pending.change.states)
+        if pending.is_final:
             self.delivery.move_start()
         elif is_stored:
             self.delivery.confirm_change(pending.change)
         else:
             self.delivery.undo_change(pending.change, self.now)
+        if is_stored or pending.is_final:
+            self.letters += pending.change.dead_letters
         for offset, type_ in pending.types_by_offset.items():
             self._complete(offset, type_, is_stored=is_stored)
+
+    def write_dead_letters(self) -> None:
+        """Write one range to the dead-letter queue."""
+        if not self.letters:
+            return
+        letters = self.letters.pop(self.random.randrange(len(self.letters)))
+        self.queue.update(range(letters.first, letters.last + 1))
+        archived = self.delivery.archive_dead_letters(letters)
+        if archived.states:
+            self.pending.append(Pending(archived, is_final=True))
 
     def _persist(self, start: int, states: list[PersisterStateBatch]) -> None:
         self.stored_start = max(start, self.stored_start)
@@ -246,22 +265,26 @@ class ShareWorld:
         fate.is_pending = False
         is_exhausted = fate.deliveries >= self.settings.deliveries_max
         if not is_stored:
-            if fate.until <= self.now:
+            stays_acquired = is_exhausted and self.settings.has_dead_letter_queue
+            if fate.until <= self.now and not stays_acquired:
                 fate.holder = None
-                fate.ended = "delivery limit reached" if is_exhausted else None
+                fate.ended = LIMIT_REACHED if is_exhausted else None
             return
         fate.holder = None
         if type_ == ACCEPT:
             fate.ended = "accepted"
-        elif type_ in (GAP, REJECT):
-            fate.ended = "rejected"
+        elif type_ == GAP:
+            fate.ended = "archived"
+        elif type_ == REJECT:
+            fate.ended = REJECTED
         elif is_exhausted:
-            fate.ended = "delivery limit reached"
+            fate.ended = LIMIT_REACHED
 
     def pass_time(self) -> None:
         """Let locks expire."""
         self.now += self.random.choice((10, LOCK_MS // 2, LOCK_MS))
-        states = self.delivery.expire(self.now)
+        change = self.delivery.expire(self.now)
+        states = change.states
         expected = [
             o
             for o, f in self.fates.items()
@@ -273,9 +296,9 @@ class ShareWorld:
             fate = self.fates[offset]
             fate.holder = None
             if fate.deliveries >= self.settings.deliveries_max:
-                fate.ended = "delivery limit reached"
+                fate.ended = LIMIT_REACHED
         if states:
-            self.pending.append(Pending(None, states))
+            self.pending.append(Pending(change, is_final=True))
         wake_at = self.delivery.wake_at
         held = [f.until for f in self.fates.values() if f.holder and not f.is_pending]
         assert wake_at is None or wake_at <= min(held, default=wake_at)
@@ -291,9 +314,10 @@ class ShareWorld:
         """Move to another leader, which reads the persisted state and maybe pending writes."""
         for each in self.pending:
             if self.random.random() < 0.5:
-                self._persist(self.delivery.start_offset, each.states)
+                self._persist(self.delivery.start_offset, each.change.states)
         self.pending.clear()
         self.delivery = self._make_delivery()
+        self.letters = self.delivery.unwritten_dead_letters()
         for offset, fate in self.fates.items():
             if offset < self.stored_start:
                 fate.holder, fate.is_pending = None, False
@@ -303,7 +327,7 @@ class ShareWorld:
             if state == AVAILABLE:
                 fate.ended = None  # no member got a response that the record is finished
             elif fate.ended is None:
-                fate.ended = "accepted" if state == ACKNOWLEDGED else "rejected"
+                fate.ended = {ACKNOWLEDGED: "accepted", ARCHIVING: REJECTED}.get(state, "archived")
 
     # -- invariants
 
@@ -312,6 +336,8 @@ class ShareWorld:
         for offset, fate in self.fates.items():
             if offset < delivery.start_offset and offset in self.real:
                 assert fate.ended is not None, f"{offset} was skipped without being finished"
+                if self.settings.has_dead_letter_queue and fate.ended in (LIMIT_REACHED, REJECTED):
+                    assert offset in self.queue, f"{offset} is missing in the dead-letter queue"
         before = -1
         for batch in delivery.batches:
             for run in batch.runs:
@@ -324,8 +350,10 @@ class ShareWorld:
         """Let members acquire and accept all records."""
         quiet = 0
         while quiet < 3:
-            while self.pending:
-                self._settle(self.pending.pop(0), is_stored=True)
+            while self.pending or self.letters:
+                self.write_dead_letters()
+                if self.pending:
+                    self._settle(self.pending.pop(0), is_stored=True)
             before = self.delivery.next_offset()
             got = self.take("a")
             held = self._held("a")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -56,6 +57,9 @@ BATCH_RECORDS_MAX = 1000
 BATCHES_MAX = 2
 # Records to encode per step, in less than a millisecond.
 RECORDS_PER_STEP = 50
+# Maximum number of groups with counts of their own; further groups are counted as `OTHER_GROUPS`.
+GROUPS_MAX = 1000
+OTHER_GROUPS = "other"
 # Minimum seconds between two errors that are logged for a share partition.
 LOG_SECONDS = 10.0
 
@@ -157,7 +161,7 @@ class DeadLetterWriter:
 
     def give_up(self, letters: Sequence[DeadLetters], reason: str) -> None:
         """Archive records that could not be written."""
-        self._lost += sum(each.last - each.first + 1 for each in letters)
+        self._lost += record_count(letters)
         self._reason = reason
         self.archive(letters)
 
@@ -178,6 +182,30 @@ class DeadLetterWriter:
             self._lost = 0
 
 
+class DeadLetterCounts:
+    """Number of dead letters of each group.
+
+    Attributes:
+        written: Records in a dead-letter queue, by group ID.
+        lost: Records that were archived because they could not be written, by group ID.
+    """
+
+    def __init__(self) -> None:
+        self.written: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+
+    def add(self, counts: Counter[str], group_id: str, letters: Sequence[DeadLetters]) -> None:
+        """Count the records of some ranges."""
+        if group_id not in counts and len(counts) >= GROUPS_MAX:
+            group_id = OTHER_GROUPS
+        counts[group_id] += record_count(letters)
+
+
+def record_count(letters: Sequence[DeadLetters]) -> int:
+    """Return the number of records in some ranges."""
+    return sum(each.last - each.first + 1 for each in letters)
+
+
 class ShareGroupDLQManager:
     """Writer of the dead letters of all share partitions of a node.
 
@@ -189,6 +217,9 @@ class ShareGroupDLQManager:
         partitions: The partitions of the node.
         peers: Connections to the leaders on other nodes. No other requests use them.
         producer_ids: Producer IDs of the node.
+
+    Attributes:
+        counts: Number of dead letters since the start of the node.
     """
 
     def __init__(
@@ -202,6 +233,7 @@ class ShareGroupDLQManager:
         self._partitions = partitions
         self._peers = peers
         self._producer_ids = producer_ids
+        self.counts = DeadLetterCounts()
         self._to_run: list[DeadLetterWriter] = []
         self._more_work = trio.Event()
         self._slots: dict[int, FairSlots] = {}
@@ -236,7 +268,7 @@ class ShareGroupDLQManager:
             except ShareGroupDLQError as error:
                 letters += writer.queue
                 writer.queue.clear()
-                writer.give_up(letters, str(error))
+                self._give_up(writer, letters, str(error))
         writer.is_running = False
         writer.log_lost()
 
@@ -256,7 +288,7 @@ class ShareGroupDLQManager:
                     writer.producer = None
                 elif code is not None and not code.retriable:
                     writer.producer = None
-                    writer.give_up(letters, _describe(error))
+                    self._give_up(writer, letters, _describe(error))
                     return
                 if writer.closed:
                     return
@@ -266,9 +298,16 @@ class ShareGroupDLQManager:
                         f"{attempt} attempts failed, the last one with: {_describe(error)}"
                     ) from error
             else:
+                self.counts.add(self.counts.written, writer.key.group_id, letters)
                 writer.archive(letters)
                 return
             await trio.sleep(backoff.next())
+
+    def _give_up(
+        self, writer: DeadLetterWriter, letters: Sequence[DeadLetters], reason: str
+    ) -> None:
+        self.counts.add(self.counts.lost, writer.key.group_id, letters)
+        writer.give_up(letters, reason)
 
     async def _try_to_write(self, writer: DeadLetterWriter, letters: list[DeadLetters]) -> None:
         """Write a batch once. Records that do not fit are moved from `letters` to the queue.
@@ -301,8 +340,8 @@ class ShareGroupDLQManager:
                 await self._append(destination, batch)
             else:
                 await self._produce(destination, leader, batch)
-            written = sum(each.last - each.first + 1 for each in letters)
-            writer.producer = producer._replace(next_sequence=producer.next_sequence + written)
+            next_sequence = producer.next_sequence + record_count(letters)
+            writer.producer = producer._replace(next_sequence=next_sequence)
 
     # -- settings
 

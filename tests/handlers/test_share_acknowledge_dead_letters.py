@@ -102,6 +102,8 @@ async def test_rejected_records_are_written_with_headers_only() -> None:
             ("__dlq.errors.message", REJECTED),
         ]
         assert origin_of(second) == (b"3", b"1", REJECTED)
+        assert broker.node.share.dlq.counts.written == {GROUP: 2}
+        assert not broker.node.share.dlq.counts.lost
         (share_partition,) = broker.node.share.partitions
         assert share_partition.delivery is not None
         assert share_partition.delivery.start_offset == 4
@@ -236,6 +238,7 @@ async def test_records_are_archived_if_queue_is_unusable(
             await wait_until_stored(broker.node)
         assert reason in caplog.text
         assert "archived 10 records of t-0" in caplog.text
+        assert broker.node.share.dlq.counts.lost == {GROUP: 10}
         (share_partition,) = broker.node.share.partitions
         assert share_partition.delivery is not None
         assert share_partition.delivery.start_offset == 10

@@ -78,6 +78,19 @@ class NodeMetrics:
         for reason, count in sorted(node.groups.rebalances.items()):
             rebalances.add_metric((reason,), count)
         yield rebalances
+        yield from self._dead_letters()
+
+    def _dead_letters(self) -> Iterator[Metric]:
+        letters = CounterMetricFamily(
+            "kbroker_share_dead_letters",
+            "Records that share groups gave up, by outcome of the write to the dead-letter queue.",
+            labels=("group", "outcome"),
+        )
+        counts = self._local.node.share.dlq.counts
+        for outcome, by_group in (("written", counts.written), ("lost", counts.lost)):
+            for group_id, count in sorted(by_group.items()):
+                letters.add_metric((group_id, outcome), count)
+        yield letters
 
     def _requests(self) -> Iterator[Metric]:
         request_metrics = self._local.node.request_metrics

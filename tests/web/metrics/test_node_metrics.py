@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.coordinator import DeadLetters
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import HeartbeatRequest
 from kbroker.web.metrics.loop_monitor import WAKE_UP_SECONDS, LoopMonitor
@@ -120,7 +121,10 @@ async def test_kbroker_metric_names_are_exposed(tmp_path: Path) -> None:
         for _ in range(2):
             await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
         await until(lambda: any(http._loop_monitor.lateness.counts))
+        counts = broker.node.share.dlq.counts
+        counts.add(counts.lost, "g", [DeadLetters(1, 3, 5, "")])
         metrics = await scrape(http.endpoint_of(1))
+    assert metrics("kbroker_share_dead_letters_total", group="g", outcome="lost") == 3
     assert metrics("kbroker_requests_total", api="Heartbeat") == 2
     assert metrics("kbroker_request_seconds_count", api="Heartbeat") == 2
     assert metrics("kbroker_request_seconds_bucket", api="Heartbeat", le="+Inf") == 2

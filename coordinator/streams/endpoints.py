@@ -55,17 +55,13 @@ def _row(
 def _partitions(
     tasks: Tasks, configured: ConfiguredTopology, topics: KnownTopics
 ) -> list[Response.TopicPartition]:
-    """Return the partitions that tasks read.
-
-    If a topic has fewer partitions than there are tasks, the row contains the first ones.
-    """
+    """Return the partitions that tasks read. A topic without such a partition has no row."""
     rows = []
     for subtopology, partitions in tasks.items():
         known = (configured.subtopologies or {}).get(subtopology)
         for topic in sorted(known.sources) if known is not None else ():
-            count = topics.count_of(topic)
-            if count is not None:
-                rows.append(
-                    Response.TopicPartition(topic=topic, partitions=sorted(partitions)[:count])
-                )
+            count = topics.count_of(topic) or 0
+            existing = sorted(each for each in partitions if each < count)
+            if existing:
+                rows.append(Response.TopicPartition(topic=topic, partitions=existing))
     return rows

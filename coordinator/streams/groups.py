@@ -48,7 +48,13 @@ from .group import (
     keys_of,
 )
 from .reconciliation import reconcile
-from .records import current_record, epoch_record, member_record, member_tombstones
+from .records import (
+    current_record,
+    epoch_record,
+    member_record,
+    member_tombstones,
+    target_epoch_record,
+)
 from .target_assignments import (
     INITIAL_DELAY,
     MISSING_CLIENT_TAGS,
@@ -145,13 +151,13 @@ class StreamsGroups:
         settings = self._settings(request.group_id)
         result: Result[Response] = Result()
         joins = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
-        group = self._group(request.group_id, joins, settings, result)
+        group = self._group(request, joins, settings, result)
         step = StreamsStep(group, result.records)
         step.before = _find_member(group, request)
         step.member = _updated_member(step.before, request, client)
         if step.member != step.before or step.is_new_member:
             step.records.append(member_record(group.id, step.member))
-            step.needs_new_epoch = step.is_new_member or _needs_assignment(step.before, step.member)
+            step.needs_new_epoch = True
         self._target_assignments.store_topology(step, request.topology)
         configured = self._target_assignments.configure(step)
         _check_tasks(configured, request)
@@ -193,13 +199,18 @@ class StreamsGroups:
         yield None
 
     def _group(
-        self, group_id: str, joins: bool, settings: StreamsGroupSettings, result: Result[Response]
+        self,
+        request: Request,
+        joins: bool,
+        settings: StreamsGroupSettings,
+        result: Result[Response],
     ) -> StreamsGroup:
         """Return the existing group, or a new group, which may replace an empty classic group.
 
         Raises:
             KafkaError: GROUP_ID_NOT_FOUND or GROUP_MAX_SIZE_REACHED.
         """
+        group_id = request.group_id
         group = self._state.groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             if group is None and joins:
@@ -210,7 +221,8 @@ class StreamsGroups:
                 _reject_unknown_group(f"Group {group_id} is not a streams group.")
             result.records.append(group_tombstone(group_id))
             return StreamsGroup(group_id)
-        if joins and len(group.members) >= settings.size_max:
+        is_new = joins and request.member_id not in group.members
+        if is_new and len(group.members) >= settings.size_max:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The streams group has reached its maximum capacity of {settings.size_max} members.",
@@ -349,6 +361,7 @@ class StreamsGroups:
         state = group.state
         if len(group.members) == 1:
             state = StreamsGroupState.EMPTY
+            result.records.append(target_epoch_record(group.id, group.epoch + 1, 0))
         elif state is not StreamsGroupState.NOT_READY:
             state = StreamsGroupState.ASSIGNING
         _add_event(group.id, cause, group.epoch + 1, state, now, result, since_ms)
@@ -575,16 +588,6 @@ def _updated_member(
         tags=member.tags
         if tags is None
         else tuple(sorted((each.key, each.value) for each in tags)),
-    )
-
-
-def _needs_assignment(before: StreamsGroupMember, member: StreamsGroupMember) -> bool:
-    """Return True if a change of a member's metadata requires a new assignment."""
-    return (before.topology_epoch, before.rack_id, before.tags, before.process_id) != (
-        member.topology_epoch,
-        member.rack_id,
-        member.tags,
-        member.process_id,
     )
 
 

@@ -200,16 +200,23 @@ def test_description_names_the_assignor(h: Harness) -> None:
     assert h.describe_streams("missing").assignor_name is None
 
 
-def test_only_changes_that_affect_assignment_bump_the_epoch(h: Harness) -> None:
-    epoch = h.streams_beat("a", 0).member_epoch
-    response = h.streams_beat("a", epoch, rebalance_timeout_ms=7_000)
-    assert response.member_epoch == epoch
-    assert h.streams_beat("a", epoch, rack_id="r").member_epoch == epoch + 1
-
-
 def test_task_offsets_are_accepted(h: Harness) -> None:
     response = h.streams_beat("a", 0)
     assert (response.task_offset_interval_ms, response.acceptable_recovery_lag) == (60_000, 10_000)
     offset = StreamsGroupHeartbeatRequest.TaskOffset(subtopology_id="0", partition=0, offset=5)
     response = h.streams_beat("a", 2, task_offsets=[offset], task_end_offsets=[offset])
     assert not response.error_code
+
+
+def test_member_of_full_group_rejoins() -> None:
+    h = Harness(streams=replace(QUICK, size_max=1))
+    epoch = h.streams_beat("a", 0).member_epoch
+    assert h.streams_beat("b", 0).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert h.streams_beat("a", 0).member_epoch == epoch
+
+
+def test_group_without_members_has_no_outstanding_assignment(h: Harness) -> None:
+    h.streams_beat("a", 0)
+    h.streams_beat("a", -1)
+    row = h.describe_streams()
+    assert (row.group_state, row.group_epoch, row.assignment_epoch) == ("Empty", 3, 3)

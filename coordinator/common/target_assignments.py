@@ -45,6 +45,7 @@ class AssigningGroup(Protocol):
     id: str
     targets: dict[str, Target]
     is_assigning: bool
+    assignment_epoch: int
 
     @property
     def members(self) -> Mapping[str, object]: ...
@@ -79,6 +80,8 @@ def store_targets(
         if not (is_current() and group.is_assigning):
             return
     group.is_assigning = False
+    if epoch <= group.assignment_epoch:  # all members have left since the start
+        return
     result = Result()
     result.records.append(records.epoch(group.id, epoch, now.log_ms))
     result.on_failure = _cancel_on_failure(group)

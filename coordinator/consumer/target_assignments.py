@@ -178,7 +178,10 @@ class TargetAssignments:
     def remove_members(
         self, group: ConsumerGroup, members: Collection[ConsumerGroupMember]
     ) -> list[CoordinatorRecord]:
-        """Return the records that remove members and bump the group epoch."""
+        """Return the records that remove members and bump the group epoch.
+
+        A group without members needs no target, so its assignment epoch is bumped too.
+        """
         records: list[CoordinatorRecord] = []
         removed = {member.id for member in members}
         left = [member for member in group.members.values() if member.id not in removed]
@@ -189,7 +192,10 @@ class TargetAssignments:
             assert pattern is not None
             records.append(resolved_tombstone(group.id, pattern))
         names = {name for member in left for name in group.topics_of(member, group.resolved)}
-        records.append(epoch_record(group.id, group.epoch + 1, self._topics.hash_of(names)))
+        epoch = group.epoch + 1
+        records.append(epoch_record(group.id, epoch, self._topics.hash_of(names)))
+        if not left:
+            records.append(target_epoch_record(group.id, epoch, 0))
         return records
 
     # -- patterns

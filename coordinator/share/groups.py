@@ -39,7 +39,13 @@ from ..common.topics import KnownTopics
 from ..state import ShardState
 from .group import ShareGroup, ShareGroupMember, ShareGroupState
 from .initialization import ShareStateInitializations
-from .records import current_record, epoch_record, member_record, member_tombstones
+from .records import (
+    current_record,
+    epoch_record,
+    member_record,
+    member_tombstones,
+    target_epoch_record,
+)
 from .target_assignments import ShareStep, ShareTargetAssignments
 
 SESSION = "share session"
@@ -222,7 +228,10 @@ class ShareGroups:
         epoch = group.epoch + 1
         result.records += member_tombstones(group.id, member.id)
         result.records.append(epoch_record(group.id, epoch, self._topics.hash_of(names)))
-        state = ShareGroupState.STABLE if len(group.members) > 1 else ShareGroupState.EMPTY
+        state = ShareGroupState.STABLE
+        if len(group.members) == 1:
+            state = ShareGroupState.EMPTY
+            result.records.append(target_epoch_record(group.id, epoch, 0))
         _add_event(group.id, cause, epoch, state, now, result, since_ms)
 
     # -- time

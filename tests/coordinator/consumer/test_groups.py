@@ -117,8 +117,11 @@ def test_partitions_of_leaving_member_are_reassigned() -> None:
     assert h.beat("a", -1).member_epoch == -1
     response = h.beat("b", 3)
     assert (response.member_epoch, assignment_in(h, response)) == (4, ALL)
+    row = h.describe_consumer()
+    assert (row.group_epoch, row.assignment_epoch) == (4, 4)
     assert h.beat("b", -1).error_code == 0
-    assert h.describe_consumer().group_state == "Empty"
+    row = h.describe_consumer()
+    assert (row.group_state, row.group_epoch, row.assignment_epoch) == ("Empty", 5, 5)
 
 
 def test_session_expires_without_heartbeats() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from kbroker.coordinator import ClientInfo
+from kbroker.coordinator import ClientInfo, Pieces
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
 )
 
+from ..harness import Harness
 from .groups import assignment_in, harness
 
 
@@ -42,8 +43,8 @@ def test_many_partitions_are_assigned_in_background() -> None:
     assert h.restarted().describe_consumer() == h.describe_consumer()
 
 
-def test_group_deleted_while_targets_are_stored_stays_deleted() -> None:
-    h = harness()
+def subscribe_to_large_topic(h: Harness) -> Pieces:
+    """Let member a subscribe to a large topic, and return the rest of the work on its target."""
     h.create_topic("large", 2_500)
     epoch = h.beat("a", 0).member_epoch
     request = ConsumerGroupHeartbeatRequest(
@@ -54,6 +55,23 @@ def test_group_deleted_while_targets_are_stored_stays_deleted() -> None:
     h.settle(result)
     assert work is not None
     h.settle(next(piece for piece in work if piece is not None))
+    return work
+
+
+def test_group_emptied_while_targets_are_stored_keeps_its_assignment_epoch() -> None:
+    h = harness()
+    work = subscribe_to_large_topic(h)
+    h.beat("a", -1)
+    assert not any(work), "no more records are stored"
+    row = h.describe_consumer()
+    assert (row.group_epoch, row.assignment_epoch) == (4, 4)
+    h.beat("a", 0, topics=["large"])
+    assert assignment_in(h, h.beat("a", 4)) == {"large": list(range(2_500))}
+
+
+def test_group_deleted_while_targets_are_stored_stays_deleted() -> None:
+    h = harness()
+    work = subscribe_to_large_topic(h)
     h.beat("a", -1)
     assert h.delete_groups("g") == {"g": 0}
     assert not any(work), "no more records are stored"

@@ -77,6 +77,18 @@ def test_wrong_epoch_or_member_id_is_rejected() -> None:
     assert h.share_beat("b", -1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_group_without_members_has_no_outstanding_assignment() -> None:
+    h = initialized_group()
+    h.share_beat("b", 0)
+    h.share_beat("a", -1)
+    row = h.describe_share()
+    assert (row.group_state, row.group_epoch, row.assignment_epoch) == ("Stable", 5, 4)
+    h.share_beat("b", -1)
+    row = h.describe_share()
+    assert (row.group_state, row.group_epoch, row.assignment_epoch) == ("Empty", 6, 6)
+    assert h.share_beat("a", 0).member_epoch == 7
+
+
 def test_full_group_rejects_new_members() -> None:
     h = initialized_group(size_max=2)
     h.share_beat("b", 0)

@@ -12,6 +12,8 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.protocol.share_state_log import SharePartitionKey
+
 from ..common.modern_group import Target
 from ..common.record import CoordinatorRecord
 from ..common.result import Now, Result
@@ -29,16 +31,28 @@ from .records import shared_record
 
 # Time after which an unanswered initialization is repeated, in ms. Kafka uses the same value.
 RETRY_BACKOFF_MS = 30_000
-# Maximum number of partitions that a group initializes at once. The next heartbeat continues.
+# Number of partitions after which a request contains no more topics. The next heartbeat continues.
 PARTITIONS_AT_ONCE = 2_000
+# Start offset of a share partition whose leader has to determine it (`share.auto.offset.reset`).
+NO_OFFSET = -1
 
 
 class StatesToInitialize(NamedTuple):
-    """Share-partition states to initialize for one group, in its epoch."""
+    """Share-partition states to initialize for one group, in its epoch.
+
+    Attributes:
+        grown: Topics of which the group already has states. It has to read their new partitions
+            from the first record on.
+    """
 
     group_id: str
     epoch: int
     partitions: Target
+    grown: AbstractSet[UUID] = frozenset()
+
+    def start_of(self, share: SharePartitionKey) -> int:
+        """Return the start offset of a share partition, or NO_OFFSET."""
+        return 0 if share.topic_id in self.grown else NO_OFFSET
 
 
 class ShareStateInitializations:
@@ -97,7 +111,8 @@ class ShareStateInitializations:
             {each: name for each, name in shared.deleting.items() if each not in missing},
         )
         records.append(shared_record(group.id, changed))
-        self._due.append(StatesToInitialize(group.id, epoch, partitions_of(missing)))
+        grown = missing.keys() & known.keys()
+        self._due.append(StatesToInitialize(group.id, epoch, partitions_of(missing), grown))
 
     def note_request(self, group_id: str, now: Now) -> None:
         """Note that another operation requests initialization for a group."""
@@ -113,18 +128,21 @@ class ShareStateInitializations:
     def _missing(
         self, names: AbstractSet[str], known: Mapping[UUID, SharedTopic]
     ) -> dict[UUID, SharedTopic]:
+        """Return partitions without a state.
+
+        A topic is never split, because the rest of its partitions would look like new partitions.
+        """
         missing: dict[UUID, SharedTopic] = {}
-        left = PARTITIONS_AT_ONCE
+        count = 0
         for topic_id, shape in self._topics.shapes_of(names).items():
             topic = known.get(topic_id)
             if topic is not None and len(topic.partitions) >= shape.partitions:
                 continue
-            rest = set(range(shape.partitions)).difference(topic.partitions if topic else ())
-            batch = frozenset(sorted(rest)[:left])
-            left -= len(batch)
-            missing[topic_id] = SharedTopic(self._topics.name_of(topic_id) or "", batch)
-            if not left:
+            rest = frozenset(range(shape.partitions)).difference(topic.partitions if topic else ())
+            if missing and count + len(rest) > PARTITIONS_AT_ONCE:
                 break
+            count += len(rest)
+            missing[topic_id] = SharedTopic(self._topics.name_of(topic_id) or "", rest)
         return missing
 
     def forget(self, group: ShareGroup) -> None:
@@ -137,8 +155,10 @@ class ShareStateInitializations:
         """Repeat the pending initialization of a loaded group, if the group has members."""
         if group.shared.initializing and group.members:
             self._requested_ms[group.id] = now.coordinator_ms
-            partitions = partitions_of(group.shared.initializing)
-            self._due.append(StatesToInitialize(group.id, group.epoch, partitions))
+            shared = group.shared
+            partitions = partitions_of(shared.initializing)
+            grown = shared.initializing.keys() & shared.initialized.keys()
+            self._due.append(StatesToInitialize(group.id, group.epoch, partitions, grown))
 
     def record_outcome(self, group_id: str, partitions: Target, *, succeeded: bool) -> Result[None]:
         """Record the result of an initialization. If it failed, the next heartbeat repeats it."""

@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 AT_ONCE = 20
 # Maximum number of partitions of one group per request.
 PARTITIONS_AT_ONCE = 1_000
-# Start offset that the leader of the share partition has to determine.
-NO_OFFSET = -1
 
 GroupShard: TypeAlias = Shard[GroupCoordinator]
 GroupShards: TypeAlias = Shards[GroupCoordinator]
@@ -77,7 +75,7 @@ class ShareStateInitializer:
     async def _initialize_committed(self, shard: GroupShard, states: StatesToInitialize) -> None:
         async with self._limit:
             if self._groups.serves(shard) and await outcome_of(self._groups.release(shard, True)):
-                await self.initialize(shard, states, lambda share: NO_OFFSET)
+                await self.initialize(shard, states, states.start_of)
 
     async def initialize(
         self,

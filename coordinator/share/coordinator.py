@@ -121,13 +121,15 @@ class ShareCoordinator:
     ) -> Result[Row]:
         """Initialize the state of a share partition, or reset it with a new state epoch.
 
-        Errors: FENCED_STATE_EPOCH for an older state epoch, and the errors of `_check_partition`.
+        Errors: INVALID_REQUEST for a negative state epoch, FENCED_STATE_EPOCH for an older one, and
+        the errors of `_check_partition`.
         """
         row = InitializeShareGroupStateResponse.Partition(partition=share.partition)
         known = self.states.get(share)
 
         def record() -> CoordinatorRecord:
             _check_index(share)
+            _require_not_negative(request.state_epoch, "state epoch")
             if known is not None:
                 _check_state_epoch(known, request.state_epoch)
             self._check_partition(share)
@@ -149,12 +151,13 @@ class ShareCoordinator:
     ) -> Result[Row]:
         """Return the state of a share partition to its leader, which becomes the only writer.
 
-        Errors: INVALID_REQUEST if the state is not initialized, FENCED_LEADER_EPOCH for an older
-        leader, and the errors of `_check_partition`.
+        Errors: INVALID_REQUEST if the leader epoch is negative or the state is not initialized,
+        FENCED_LEADER_EPOCH for an older leader, and the errors of `_check_partition`.
         """
         row = ReadShareGroupStateResponse.Partition(partition=share.partition)
         try:
             _check_index(share)
+            _require_not_negative(request.leader_epoch, "leader epoch")
             known = self._existing_state(share, "Read")
             if known.seen_leader_epoch > request.leader_epoch:
                 raise _fenced_leader()
@@ -163,7 +166,7 @@ class ShareCoordinator:
             return Result(_with_error(row, error))
         row.state_epoch, row.start_offset = known.state_epoch, known.start_offset
         row.state_batches = _rows_of(known.batches, ReadShareGroupStateResponse.StateBatch)
-        if request.leader_epoch in (NO_EPOCH, known.seen_leader_epoch):
+        if request.leader_epoch == known.seen_leader_epoch:
             return Result(row)
         change = ShareUpdateValue(
             snapshot_epoch=known.snapshot_epoch,
@@ -177,18 +180,20 @@ class ShareCoordinator:
     def write(
         self, share: SharePartitionKey, request: WriteShareGroupStateRequest.Partition, now: Now
     ) -> Result[Row]:
-        """Store changes of a share partition.
+        """Store changes of a share partition. The start offset never decreases.
 
-        Errors: INVALID_REQUEST if the state is not initialized or would have more than
-        STATE_BATCHES_MAX ranges, FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH for older epochs, and
-        the errors of `_check_partition`.
+        Errors: INVALID_REQUEST if an epoch is negative, or the state is not initialized or would
+        have more than STATE_BATCHES_MAX ranges, FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH for
+        older epochs, and the errors of `_check_partition`.
         """
         row = WriteShareGroupStateResponse.Partition(partition=share.partition)
 
         def record() -> CoordinatorRecord:
             _check_index(share)
+            _require_not_negative(request.leader_epoch, "leader epoch")
+            _require_not_negative(request.state_epoch, "state epoch")
             known = self._existing_state(share, "Write")
-            if NO_EPOCH != request.leader_epoch < known.seen_leader_epoch:
+            if request.leader_epoch < known.seen_leader_epoch:
                 raise _fenced_leader()
             _check_state_epoch(known, request.state_epoch)
             self._check_partition(share)
@@ -198,14 +203,14 @@ class ShareCoordinator:
                     f"Share partition {share.name} has more than {STATE_BATCHES_MAX} state batches.",
                 )
             new = PersisterStateBatches(_batches_of(request.state_batches))
-            if request.start_offset != UNCHANGED_OFFSET:
-                new.forget_before(request.start_offset)
+            start_offset = max(request.start_offset, known.start_offset)
+            new.forget_before(start_offset)
             change = ShareUpdateValue(
                 snapshot_epoch=known.snapshot_epoch,
                 leader_epoch=known.leader_epoch,
-                start_offset=request.start_offset,
+                start_offset=start_offset,
                 state_batches=_rows_of(new, ShareSnapshotValue.Batch),
-                delivery_complete_count=request.delivery_complete_count,
+                delivery_complete_count=_complete_count(known, request),
             )
             return self._record_of_change(share, known, change, now)
 
@@ -359,12 +364,16 @@ def _check_index(share: SharePartitionKey) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number.")
 
 
+def _require_not_negative(epoch: int, name: str) -> None:
+    if epoch < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The {name} cannot be a negative number.")
+
+
 def _check_state_epoch(known: ShareState, epoch: int) -> None:
-    if NO_EPOCH != epoch < known.seen_state_epoch:
+    if epoch < known.seen_state_epoch:
         raise KafkaError(
             ErrorCode.FENCED_STATE_EPOCH,
-            "The share coordinator rejected the request because the share-group state epoch did not "
-            "match.",
+            "The coordinator rejected the request because the state epoch did not match.",
         )
 
 
@@ -373,6 +382,15 @@ def _fenced_leader() -> KafkaError:
         ErrorCode.FENCED_LEADER_EPOCH,
         "The leader epoch in the request is older than the epoch on the broker.",
     )
+
+
+def _complete_count(known: ShareState, request: WriteShareGroupStateRequest.Partition) -> int:
+    """Return the number of finished records after a write, which counts from its start offset."""
+    if request.start_offset > known.start_offset:
+        return request.delivery_complete_count
+    if request.start_offset < known.start_offset:
+        return known.complete_count
+    return max(request.delivery_complete_count, known.complete_count)
 
 
 def _with_error(row: R, error: KafkaError) -> R:

@@ -22,6 +22,7 @@ from kbroker.protocol.share_state_log import (
     UPDATE_KIND,
     SharePartitionKey,
     ShareSnapshotValue,
+    ShareUpdateValue,
 )
 from kbroker.protocol.versioned import decode_versioned, version_of
 
@@ -145,6 +146,39 @@ def test_older_leader_is_fenced() -> None:
     assert log.write((0, 0, 2, 1), leader_epoch=5).error_code == ErrorCode.NONE
 
 
+def test_negative_epoch_is_rejected() -> None:
+    log = Log()
+    leader, state = (
+        f"The {name} epoch cannot be a negative number." for name in ("leader", "state")
+    )
+    for initialize in (False, True):
+        if initialize:
+            log.initialize(epoch=1)
+        assert log.initialize(epoch=NO_EPOCH).error_message == state
+        assert log.read(leader_epoch=NO_EPOCH).error_message == leader
+        assert log.write(leader_epoch=NO_EPOCH, state_epoch=NO_EPOCH).error_message == leader
+        refused = log.write(state_epoch=NO_EPOCH)
+        assert (refused.error_code, refused.error_message) == (ErrorCode.INVALID_REQUEST, state)
+    assert log.kinds() == [SNAPSHOT_KIND]
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "expected"),
+    [(-1, 9, (10, 2)), (10, 1, (10, 2)), (10, 3, (10, 3)), (11, 1, (11, 1)), (9, 9, (10, 2))],
+)
+def test_write_never_decreases_progress(start: int, count: int, expected: tuple[int, int]) -> None:
+    log = Log()
+    log.initialize(start=3)
+    log.write(start_offset=10, delivery_complete_count=2)
+    log.write((0, 12, ACKNOWLEDGED, 1), start_offset=start, delivery_complete_count=count)
+    value = decode_versioned(ShareUpdateValue, log.records[-1].value or b"")
+    assert (value.start_offset, value.delivery_complete_count) == expected
+    assert [each.first_offset for each in value.state_batches] == [expected[0]]
+    summary = log.summary()
+    assert (summary.start_offset, summary.delivery_complete_count) == expected
+    log.reload()
+
+
 def test_older_state_epoch_is_fenced() -> None:
     log = Log()
     log.initialize(epoch=3)
@@ -241,11 +275,13 @@ def test_random_requests_survive_load(seed: int) -> None:
         if choice == 0:
             log.initialize(epoch=rng.randrange(4), start=rng.randrange(20))
         elif choice == 1:
-            log.read(leader_epoch=rng.randrange(-1, 4))
+            log.read(leader_epoch=rng.randrange(4))
         elif choice == 2:
             log.delete()
         else:
             first = rng.randrange(40)
             new = (first, first + rng.randrange(6), rng.choice((0, 2, 4)), rng.randrange(5))
-            log.write(new, start_offset=rng.choice((-1, rng.randrange(20))), leader_epoch=-1)
+            log.write(
+                new, start_offset=rng.choice((-1, rng.randrange(20))), leader_epoch=3, state_epoch=4
+            )
         log.reload()

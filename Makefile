@@ -107,7 +107,7 @@ soak: prerequisites-unit $(BIN)/ready
 	@$(BIN)/python tests/run_soak.py $(PART)
 
 benchmarks: $(BIN)/ready $(SPARK)-$(SPARK_VERSION)/ready
-	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/kafka-4.3/ready
+	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/kafka-4.4/ready
 	@$(if $(findstring --write,$(ARGS)),$(BIN)/python -m pip install -q 'matplotlib>=3.8')
 	@$(BIN)/python -m benchmarks $(ARGS)
 

@@ -94,11 +94,11 @@ def output(
 
 def kafka_jars() -> Path:
     """Return the directory of Kafka's jars: KBROKER_KAFKA_JARS, or that of the compatibility tests."""
-    directory = Path(os.environ.get("KBROKER_KAFKA_JARS") or ROOT / ".work/compat/kafka-4.3/lib")
+    directory = Path(os.environ.get("KBROKER_KAFKA_JARS") or ROOT / ".work/compat/kafka-4.4/lib")
     if not any(directory.glob("kafka-server-4*.jar")):
         raise BenchmarkFailed(
             f"no Kafka 4 in {directory}; run 'make -C compat-tests environments', or set "
-            "KBROKER_KAFKA_JARS to a directory with the jars of org.apache.kafka:kafka_2.13:4.3.0 "
+            "KBROKER_KAFKA_JARS to a directory with the jars of org.apache.kafka:kafka_2.13:4.4.0 "
             "and kafka-tools"
         )
     return directory

@@ -2,7 +2,7 @@
 
     python -m benchmarks.groups --members 1000 --groups 2000 --rounds 5
 
-One consumer group (KIP-848) with a partition per member, on kbroker and on Apache Kafka 4.3. Both run
+One consumer group (KIP-848) with a partition per member, on kbroker and on Apache Kafka 4.4. Both run
 at the same time and are measured in turns. The members are simulated: they send heartbeats over a few
 connections as fast as the broker responds, so that the load is the same for both. In each round:
 

@@ -182,8 +182,8 @@ def own_broker(make_broker: Callable[..., Broker]) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
-    """Command-line tools of Kafka 4.3 in one JVM."""
-    one = Tools("kafka-4.3", tmp_path_factory.mktemp("tools") / "jvm.err")
+    """Command-line tools of Kafka 4.4 in one JVM."""
+    one = Tools("kafka-4.4", tmp_path_factory.mktemp("tools") / "jvm.err")
     yield one
     one.close()
 

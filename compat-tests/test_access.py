@@ -1,4 +1,4 @@
-"""Random users and ACLs on kbroker and on Apache Kafka 4.3 with its StandardAuthorizer.
+"""Random users and ACLs on kbroker and on Apache Kafka 4.4 with its StandardAuthorizer.
 
 Both brokers must give every user the same response to the same request, in every field.
 With `make soak PART=access`, every user sends every version of every API.

@@ -12,7 +12,7 @@ from harness.clients import UNKNOWN_TOPIC, ClientError, ClientProcess, Library, 
 Unique = Callable[[str], str]
 ROUNDS = 20
 TOO_LARGE, INVALID_CONFIG, SUBSCRIBED = 10, 40, 86
-# Every topic config of Kafka 4.3 without overrides (segment size as in conftest.py).
+# Every topic config of Kafka 4.4 without overrides (segment size as in conftest.py).
 TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
     "compression.gzip.level": "-1",

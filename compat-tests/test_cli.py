@@ -1,4 +1,4 @@
-"""The command line on Apache Kafka 4.3 and on kbroker, with equal output.
+"""The command line on Apache Kafka 4.4 and on kbroker, with equal output.
 
 The last tests import Kafka's data directory into kbroker while clients reconnect to it.
 """

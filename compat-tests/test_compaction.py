@@ -1,4 +1,4 @@
-"""Random histories, compacted by kbroker and by Apache Kafka 4.3, keep the same records.
+"""Random histories, compacted by kbroker and by Apache Kafka 4.4, keep the same records.
 
 Transactions commit and abort, keys are deleted, producers start and stop, and both brokers are
 killed between passes. The remaining records are also compared with a dictionary of the latest

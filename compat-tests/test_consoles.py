@@ -42,7 +42,7 @@ def each(topic: str, offset: int) -> dict[str, int]:
 def test_kafbat_ui_and_akhq_get_expected_responses(own_broker: Broker) -> None:
     topic = "console-java"
     program = str(COMPAT / "java" / "Consoles.java")
-    found = by_call(java("kafka-4.3", program, own_broker.address, topic, "console-java-group"))
+    found = by_call(java("kafka-4.4", program, own_broker.address, topic, "console-java-group"))
     assert found == {
         "describeCluster": {"nodes": 1, "controller": True, "id": True},
         "describeFeatures": True,

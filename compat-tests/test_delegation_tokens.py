@@ -410,7 +410,7 @@ def test_kafka_delegation_tokens_manages_token(
 
 
 @pytest.mark.parametrize(
-    ("jar_set", "mechanism"), [("kafka-4.3", "SCRAM-SHA-256"), ("kafka-3.9", "SCRAM-SHA-512")]
+    ("jar_set", "mechanism"), [("kafka-4.4", "SCRAM-SHA-256"), ("kafka-3.9", "SCRAM-SHA-512")]
 )
 def test_java_client_authenticates_with_token(
     guarded: SecuredBroker, tmp_path: Path, jar_set: str, mechanism: str

@@ -1,4 +1,4 @@
-"""Admin and transaction APIs of kbroker and Apache Kafka 4.3, compared field by field."""
+"""Admin and transaction APIs of kbroker and Apache Kafka 4.4, compared field by field."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def test_every_allowed_difference_occurs(outcome: Outcome) -> None:
 
 
 def test_kit_versions_of_release_are_those_of_kafka(outcome: Outcome) -> None:
-    """A kbroker that emulates Kafka 4.3 advertises exactly the versions of Kafka 4.3."""
-    known = {int(key): versions for key, versions in limits_of("4.3").items() if versions}
+    """A kbroker that emulates Kafka 4.4 advertises exactly the versions of Kafka 4.4."""
+    known = {int(key): versions for key, versions in limits_of("4.4").items() if versions}
     assert known == outcome.theirs.served
 
 

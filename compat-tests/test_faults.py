@@ -22,7 +22,7 @@ SCENARIOS = [
 
 
 def java() -> list[str]:
-    return command_line("kafka-4.3", str(COMPAT / "java" / "Faults.java"))
+    return command_line("kafka-4.4", str(COMPAT / "java" / "Faults.java"))
 
 
 def go() -> list[str]:

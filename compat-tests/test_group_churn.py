@@ -39,7 +39,7 @@ def start(
     numbers = [str(each) for each in (members, seconds, rounds)]
     command = [str(environment_python("confluent-kafka")), str(CLIENTS / "churn.py")]
     target = [broker.address, group, group]
-    java = command_line("kafka-4.3", str(COMPAT / "java" / "ChurnMembers.java"), *target)
+    java = command_line("kafka-4.4", str(COMPAT / "java" / "ChurnMembers.java"), *target)
     command += [*target, *numbers, *java]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

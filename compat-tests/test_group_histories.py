@@ -1,4 +1,4 @@
-"""Random histories of groups on kbroker and Apache Kafka 4.3, compared field by field."""
+"""Random histories of groups on kbroker and Apache Kafka 4.4, compared field by field."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from harness.places import environment, environment_python
 
 CLIENT = "kafka-python's own"
 ENVIRONMENT = "kafka-python-tests"
-VERSION = "4.3"
+VERSION = "4.4"
 TESTS = 55
 OTHER_LISTENERS = ("test_ssl_integration.py", "test_sasl_integration.py")
 # Broker settings for the test of ACLs.

@@ -74,7 +74,7 @@ def test_java_client_authenticates_with_kit_settings(
     option = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={allowed}"
     monkeypatch.setenv("JDK_JAVA_OPTIONS", option)
     java(
-        "kafka-4.3",
+        "kafka-4.4",
         COMMANDS["kafka-console-producer"],
         *("--bootstrap-server", broker.bootstrap_servers, "--topic", "orders"),
         *("--command-config", str(file)),

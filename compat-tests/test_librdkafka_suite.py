@@ -42,7 +42,7 @@ def kafka_directory(directory: Path) -> Path:
     scripts = directory / "kafka" / "bin"
     scripts.mkdir(parents=True)
     for name in TOOLS:
-        words = " ".join(f"'{word}'" for word in command_line("kafka-4.3", COMMANDS[name]))
+        words = " ".join(f"'{word}'" for word in command_line("kafka-4.4", COMMANDS[name]))
         script = scripts / f"{name}.sh"
         script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
         script.chmod(0o755)

@@ -94,9 +94,9 @@ class Kafka:
         self._data = directory / "data"
         self._write({"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"})
         arguments = ("format", "-t", "kBrokerCompatTests0001", "-c", str(self._file))
-        java("kafka-4.3", "kafka.tools.StorageTool", *arguments)
-        command = command_line("kafka-4.3", str(COMPAT / "java" / "ServerRunner.java"))
-        self._jvm = ScriptProcess("kafka-4.3", command, directory / "jvm.log")
+        java("kafka-4.4", "kafka.tools.StorageTool", *arguments)
+        command = command_line("kafka-4.4", str(COMPAT / "java" / "ServerRunner.java"))
+        self._jvm = ScriptProcess("kafka-4.4", command, directory / "jvm.log")
 
     def start_and_observe(self, case: Case, addresses: list[tuple[str, int]]) -> Listening | None:
         """Start Kafka and return its listeners, or None if it does not start."""

@@ -24,7 +24,7 @@ CLIENT = "several nodes"
 PYTHON = ("kafka-python-3", "confluent-kafka", "aiokafka")
 # Without kafka-python: 3.0.12 loses a request to a coordinator that refuses the connection, and
 # hangs.
-TRANSACTIONAL = ("confluent-kafka", "aiokafka", "java-4.3")
+TRANSACTIONAL = ("confluent-kafka", "aiokafka", "java-4.4")
 TRANSCRIPTS = sorted((COMPAT / "tools" / "nodes").glob("*.txt"))
 PLAIN, COMMITTED = "rolled", "rolled-transactions"
 PAUSE_SECONDS = 0.1

@@ -164,12 +164,12 @@ class FileConfigured:
 
 
 class FileConfiguredKafka(FileConfigured, ApacheBroker):
-    """Apache Kafka 4.3."""
+    """Apache Kafka 4.4."""
 
     def _prepare(self) -> None:
         self.port = int(self.place.logins.rpartition(":")[2])
         file = str(self.place.file)
-        java("kafka-4.3", "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", file)
+        java("kafka-4.4", "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", file)
 
     def _command(self) -> list[str]:
         *command, _ = super()._command()

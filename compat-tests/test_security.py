@@ -293,7 +293,7 @@ def _busy_java(
     return metrics
 
 
-@pytest.mark.parametrize("jar_set", ["kafka-4.3", "kafka-3.9"])
+@pytest.mark.parametrize("jar_set", ["kafka-4.4", "kafka-3.9"])
 def test_java_reauthenticates_on_same_connection(
     secured: Secured, unique: Unique, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar_set: str
 ) -> None:

@@ -30,7 +30,7 @@ def join(tmp_path: Path) -> Iterator[Join]:
 
         def start(broker: Broker, group: str, *topics: str) -> ScriptProcess:
             program = str(COMPAT / "java" / "ShareMember.java")
-            command = command_line("kafka-4.3", program, broker.address, group, *topics)
+            command = command_line("kafka-4.4", program, broker.address, group, *topics)
             return stack.enter_context(
                 closing(ScriptProcess("share member", command, tmp_path / "member.err"))
             )

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge (KIP-932) on kbroker and Apache Kafka 4.3.
+"""ShareFetch and ShareAcknowledge (KIP-932) on kbroker and Apache Kafka 4.4.
 
 All fields of the responses are compared. The states at the share coordinator are compared too.
 """

@@ -1,4 +1,4 @@
-"""Share groups on kbroker and on Apache Kafka 4.3, compared field by field (KIP-932).
+"""Share groups on kbroker and on Apache Kafka 4.4, compared field by field (KIP-932).
 
 Heartbeats, descriptions and start offsets are compared. Each broker may assign other partitions to
 several members, so only the numbers of assigned partitions are compared.

@@ -1,4 +1,4 @@
-"""State of share groups on kbroker and on Apache Kafka 4.3, compared field by field (KIP-932).
+"""State of share groups on kbroker and on Apache Kafka 4.4, compared field by field (KIP-932).
 
 The records in `__share_group_state` are compared too.
 """

@@ -1,4 +1,4 @@
-"""Transcripts of Kafka's own tools (tools/4.3/*.txt), run by `kbroker compat`."""
+"""Transcripts of Kafka's own tools (tools/4.4/*.txt), run by `kbroker compat`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_output_is_same_as_of_kafka_tools(
         "--group",
         "any",
     )
-    transcript = Transcript.parse((COMPAT / f"tools/4.3/{name}.txt").read_text())
+    transcript = Transcript.parse((COMPAT / f"tools/4.4/{name}.txt").read_text())
     differences = []
     for step in transcript.commands():
         if (tool := step.command.split()[0]) not in COMMANDS and tool != "write":

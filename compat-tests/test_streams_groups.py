@@ -1,4 +1,4 @@
-"""Streams groups of KIP-1071 on kbroker and on Apache Kafka 4.3, compared field by field.
+"""Streams groups of KIP-1071 on kbroker and on Apache Kafka 4.4, compared field by field.
 
 The records in `__consumer_offsets` are compared too.
 """

@@ -29,7 +29,7 @@ def shells(
     data, other = map(str, broker.data_dirs)
     variables = {"BROKER": broker.address, "OTHER": other, "DATA": data, "TMP": str(directory)}
     return {
-        "4.3": Shell(tools, broker.name, variables),
+        "4.4": Shell(tools, broker.name, variables),
         "3.9": Shell(old_tools, broker.name, variables),
     }
 
@@ -67,18 +67,18 @@ def test_wrong_transcript_is_reported(shells: dict[str, Shell]) -> None:
     """Guards the tests above: a wrong transcript must fail."""
     text = "$ kafka-cluster cluster-id --bootstrap-server $BROKER\nCluster ID: another\n"
     (step,) = Transcript.parse(text).commands()
-    seen = shells["4.3"].differs(step)
+    seen = shells["4.4"].differs(step)
     assert seen is not None
     assert "Cluster ID: another" in difference(step, seen)
-    step.bless(shells["4.3"].broker, seen)
-    assert shells["4.3"].differs(step) is None
-    other = "apache" if shells["4.3"].broker == "kbroker" else "kbroker"
+    step.bless(shells["4.4"].broker, seen)
+    assert shells["4.4"].differs(step) is None
+    other = "apache" if shells["4.4"].broker == "kbroker" else "kbroker"
     assert step.expected_of(other) == ["Cluster ID: another"]
 
 
 def test_failed_tool_prints_exit_status(shells: dict[str, Shell]) -> None:
     (step,) = Transcript.parse("$ kafka-topics --list\n").commands()
-    seen = shells["4.3"].differs(step)
+    seen = shells["4.4"].differs(step)
     assert seen is not None
     assert seen[-1] == "[1]"
 

@@ -108,7 +108,7 @@ FENCED = {
     "confluent-kafka": "_FENCED",
     "aiokafka": "ProducerFenced(None)",
     "java-3.9": "ProducerFencedException(90)",
-    "java-4.3": "ProducerFencedException(90)",
+    "java-4.4": "ProducerFencedException(90)",
     "franz-go": "PRODUCER_FENCED",
     "sarama": "sarama.KError(90)",
     # KafkaJS sends EndTxn version 1. Only version 2 and later return PRODUCER_FENCED; version 1
@@ -121,7 +121,7 @@ OLD_EPOCH = {
     **FENCED,
     "kafka-python-3": "InvalidProducerEpochError(47)",
     "java-3.9": "InvalidProducerEpochException(47)",
-    "java-4.3": "InvalidProducerEpochException(47)",
+    "java-4.4": "InvalidProducerEpochException(47)",
     "franz-go": "INVALID_PRODUCER_EPOCH",
     "sarama": "sarama.KError(47)",
 }
@@ -130,7 +130,7 @@ OLD_EPOCH = {
 TIMED_OUT = {
     **FENCED,
     # With transaction version 2, late and fenced producers get different errors.
-    "java-4.3": "InvalidTxnStateException(48)",
+    "java-4.4": "InvalidTxnStateException(48)",
     "franz-go": "INVALID_TXN_STATE",
 }
 
@@ -260,7 +260,7 @@ def test_producers_continue_when_transaction_version_changes(
     broker.start()
     clients = {
         name: spawn(WORKERS[name], broker.address)
-        for name in ("confluent-kafka", "franz-go", "java-4.3")
+        for name in ("confluent-kafka", "franz-go", "java-4.4")
     }
     admin = clients["confluent-kafka"]
     for name in clients:

@@ -211,7 +211,7 @@ class KbrokerBroker(Broker):
 
 
 class ApacheBroker(Broker):
-    """Apache Kafka 4.3 in combined mode, formatted on the first start."""
+    """Apache Kafka 4.4 in combined mode, formatted on the first start."""
 
     name = "apache"
     settle_seconds = 10.0
@@ -246,7 +246,7 @@ class ApacheBroker(Broker):
         cluster = "kBrokerCompatTests0001"
         config = str(self.directory / "server.properties")
         tool = "kafka.tools.StorageTool"
-        java("kafka-4.3", tool, "format", "-t", cluster, "-c", config, *self.format_options)
+        java("kafka-4.4", tool, "format", "-t", cluster, "-c", config, *self.format_options)
 
     format_options = ("--standalone",)
 
@@ -259,7 +259,7 @@ class ApacheBroker(Broker):
         return [
             *("java", "-Xms256m", "-Xmx768m", "-XX:+UseG1GC"),
             f"-Dlog4j2.configurationFile={log4j}",
-            *("-cp", jars("kafka-4.3"), "kafka.Kafka", str(self.directory / "server.properties")),
+            *("-cp", jars("kafka-4.4"), "kafka.Kafka", str(self.directory / "server.properties")),
         ]
 
     def _is_ready(self) -> bool:

@@ -251,7 +251,7 @@ OTHER_CLIENTS = tuple(one for one in _OTHER_CLIENTS if OTHERS_ONLY or not one.so
 # Each uses one of the two transaction protocols. Other tests use Kafka's tools as Java clients.
 JAVA_CLIENTS = (
     Library("java-3.9", ("java", "kafka-3.9")),
-    Library("java-4.3", ("java", "kafka-4.3")),
+    Library("java-4.4", ("java", "kafka-4.4")),
 )
 LIBRARIES = {one.name: one for one in PYTHON_CLIENTS + OTHER_CLIENTS}
 # All libraries that a process can run.

@@ -13,7 +13,7 @@ from .brokers import free_port
 from .clients import eventually
 from .java import JavaProcess, command_line
 
-JAR_SET = "connect-4.3"
+JAR_SET = "connect-4.4"
 ANSWER_SECONDS = 60.0
 PLAIN = {
     "key.converter": "org.apache.kafka.connect.storage.StringConverter",

@@ -1,4 +1,4 @@
-"""Declared differences between the responses of kbroker and Apache Kafka 4.3, with reasons."""
+"""Declared differences between the responses of kbroker and Apache Kafka 4.4, with reasons."""
 
 from __future__ import annotations
 

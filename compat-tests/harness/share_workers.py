@@ -154,7 +154,7 @@ class ShareWorkers:
         self._reports: list[tuple[int, int, Callable[[], None]]] = []
         self._succeeded = 0
         program = str(COMPAT / "java" / "ShareWorker.java")
-        self._command = command_line("kafka-4.3", program, broker.address, group, topic)
+        self._command = command_line("kafka-4.4", program, broker.address, group, topic)
         self._log = log
         self._topic = topic
         self._reader = Reader(broker.address)

@@ -78,7 +78,7 @@ class StreamsApplication(JavaProcess):
         }
         source = str(COMPAT / "java" / "StreamsApplication.java")
         arguments = [topology, *(f"{key}={value}" for key, value in settings.items())]
-        super().__init__(command_line("streams-4.3", source, *arguments), directory / "streams.log")
+        super().__init__(command_line("streams-4.4", source, *arguments), directory / "streams.log")
 
     def wipe(self) -> None:
         """Delete its local state."""

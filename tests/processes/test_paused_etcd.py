@@ -30,7 +30,7 @@ BURST, UNACKED_MAX = 20, 300
 ROUNDS_PER_TEST = 3
 TOPIC = "orders"
 # Kafka's own client, if compat-tests has downloaded it.
-JARS = repository.ROOT / ".work" / "compat" / "kafka-4.3" / "lib"
+JARS = repository.ROOT / ".work" / "compat" / "kafka-4.4" / "lib"
 JAVA_PRODUCER = Path(__file__).with_name("IdempotentProducer.java")
 GIVEN_UP = "lost its registration"
 

@@ -493,9 +493,9 @@ def features() -> Iterator[Call]:
         return change(f"features: {what}", key, feature_updates=updates, timeout_ms=10_000)
 
     name = "metadata.version"
-    yield update("same level", (name, 30, 1))
-    yield update("same level, as a downgrade", (name, 30, 2))
-    yield update("above all", (name, 31, 1))
+    yield update("same level", (name, 33, 1))
+    yield update("same level, as a downgrade", (name, 33, 2))
+    yield update("above all", (name, 34, 1))
     yield update("far above all", (name, 3000, 1))
     yield update("below, as an upgrade", (name, 29, 1))
     yield update("below, safely", (name, 29, 2))
@@ -505,10 +505,10 @@ def features() -> Iterator[Call]:
     yield update("unknown", ("no.such.feature", 1, 1))
     yield update("unknown, to nothing", ("no.such.feature", 0, 2))
     yield update("no name", ("", 1, 1))
-    yield update("type 0", (name, 30, 0))
-    yield update("type 9", (name, 30, 9))
-    yield update("twice", (name, 30, 1), (name, 30, 1))
-    yield update("one good, one bad", (name, 30, 1), ("no.such.feature", 1, 1))
+    yield update("type 0", (name, 33, 0))
+    yield update("type 9", (name, 33, 9))
+    yield update("twice", (name, 33, 1), (name, 33, 1))
+    yield update("one good, one bad", (name, 33, 1), ("no.such.feature", 1, 1))
     yield update("none")
 
 
@@ -1241,6 +1241,11 @@ def acls() -> Iterator[Call]:
     yield create("principal without a name", _acl(principal="User:"))
     yield create("a group as principal", _acl(principal="Group:staff"))
     yield create("no host", _acl(host=""))
+    yield create("a network as host", _acl(host="10.1.2.3/16"))
+    yield create("an IPv6 network as host", _acl(host="fd00::1/8"))
+    yield create("a prefix that is too long", _acl(host="10.0.0.0/33"))
+    yield create("a network mask", _acl(host="10.0.0.0/255.0.0.0"))
+    yield create("a network without an address", _acl(host="/8"))
     for wanted in ACL_FILTERS:
         yield ask(f"acls: describe {wanted}", ApiKey.DESCRIBE_ACLS, **ANY_ACL | wanted)
     delete = ApiKey.DELETE_ACLS

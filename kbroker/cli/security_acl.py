@@ -194,7 +194,7 @@ def filter_options(command: Command) -> Command:
         "--allow/--deny", "allow", default=None, help="Select only ACLs that allow, or that deny."
     )(command)
     command = click.option(
-        "--host", metavar="ADDRESS", help="Select only ACLs for this client address."
+        "--host", metavar="ADDRESS", help="Select only ACLs for this client address or network."
     )(command)
     return principals_option(operation_and_resource_options(prefixed_option(command)))
 
@@ -287,7 +287,7 @@ def list_(
     "--host",
     default=WILDCARD,
     metavar="ADDRESS",
-    help="Apply the ACL only to clients from this address.",
+    help="Apply the ACL only to clients from this address or network, such as 10.1.0.0/16.",
 )
 @click.option("--deny", is_flag=True, help="Add DENY ACLs, which take precedence over ALLOW ACLs.")
 @target_options

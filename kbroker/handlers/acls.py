@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from kbroker.cluster.acl_changes import add_acls, remove_acls
+from kbroker.cluster.features import METADATA_VERSION
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.security import (
@@ -19,6 +20,7 @@ from kbroker.protocol.messages.security import (
 )
 from kbroker.security.acls import (
     CLUSTER_NAME,
+    NETWORK_MARK,
     Acl,
     AclFilter,
     AclOperation,
@@ -27,6 +29,7 @@ from kbroker.security.acls import (
     Pattern,
     PatternType,
     known,
+    parse_network,
 )
 
 from .context import Context
@@ -35,6 +38,8 @@ from .registry import handles
 Number = TypeVar("Number", bound=IntEnum)
 
 UNKNOWN, ANY = 0, 1
+# First level of `metadata.version` at which all nodes know hosts in CIDR notation: 4.4-IV1.
+NETWORKS_SINCE = 32
 # Maximum number of characters of a resource name, principal or host. All nodes keep ACLs in memory.
 NAME_CHARACTERS_MAX = 1000
 # Maximum number of ACLs that one request deletes, as in Kafka.
@@ -151,7 +156,7 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
         row = cls.Result()
         rows.append(row)
         try:
-            new.append((_new_acl(asked), row))
+            new.append((_new_acl(ctx, asked), row))
         except KafkaError as error:
             row.error_code, row.error_message = error.code, error.message
     try:
@@ -189,7 +194,7 @@ async def _audit(ctx: Context, done: str, acls: Iterable[Acl]) -> None:
         )
 
 
-def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
+def _new_acl(ctx: Context, asked: CreateAclsRequest.Acl) -> Acl:
     """Return the ACL of a row.
 
     Raises:
@@ -220,6 +225,7 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
             f"ACL: resource name, principal and host have at most {NAME_CHARACTERS_MAX} characters; "
             "use a PREFIXED pattern",
         )
+    _check_host(ctx, asked.host)
     return Acl(
         Pattern(kind, pattern, asked.resource_name),
         asked.principal,
@@ -227,6 +233,28 @@ def _new_acl(asked: CreateAclsRequest.Acl) -> Acl:
         operation,
         permission,
     )
+
+
+def _check_host(ctx: Context, host: str) -> None:
+    """Check the host of a new ACL: an address, a network in CIDR notation, or `*`.
+
+    Raises:
+        KafkaError: INVALID_REQUEST, or UNSUPPORTED_VERSION if nodes may ignore networks.
+    """
+    if not host:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Host pattern cannot be null or empty")
+    if NETWORK_MARK not in host:
+        return
+    if ctx.node.cluster.features.get(METADATA_VERSION, 0) < NETWORKS_SINCE:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            "CIDR-based ACL host patterns require metadata version 4.4-IV1 or higher.",
+        )
+    try:
+        parse_network(host)
+    except ValueError as error:
+        message = f"Invalid CIDR notation '{host}': {error}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message) from error
 
 
 def _require_specific(kind: type[Number], number: int, what: str) -> Number:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import IntEnum
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import NamedTuple, Self, TypeVar
 
 from .principals import USER, Principal
@@ -16,6 +17,8 @@ from .principals import USER, Principal
 # Matches all resources of a type or all hosts; after ``User:``, all principals.
 WILDCARD = "*"
 EVERYBODY = f"{USER}:{WILDCARD}"
+# An ACL host that contains this is a network in CIDR notation.
+NETWORK_MARK = "/"
 # Name of the only resource of type CLUSTER.
 CLUSTER_NAME = "kafka-cluster"
 
@@ -148,8 +151,14 @@ class Acl(NamedTuple):
         """Return True if the ACL applies to this principal, host and operation."""
         return (
             self.principal in (principal, EVERYBODY)
-            and self.host in (host, WILDCARD)
             and self._covers_operation(operation)
+            and self.covers_host(host)
+        )
+
+    def covers_host(self, host: str) -> bool:
+        """Return True if the ACL applies to the address of a client."""
+        return self.host in (host, WILDCARD) or (
+            NETWORK_MARK in self.host and _is_in_network(host, self.host)
         )
 
     def _covers_operation(self, operation: AclOperation) -> bool:
@@ -157,6 +166,25 @@ class Acl(NamedTuple):
             return True
         implies = self.operation in _IMPLIED_BY.get(operation, ())
         return implies and self.permission is AclPermission.ALLOW
+
+
+def parse_network(text: str) -> IPv4Network | IPv6Network:
+    """Parse the host of an ACL that is a network, such as `10.1.0.0/16`.
+
+    Raises:
+        ValueError: The text is not an address with a prefix length.
+    """
+    address, _, length = text.partition(NETWORK_MARK)
+    if not (length.isascii() and length.isdigit()):
+        raise ValueError(f"expected an address, {NETWORK_MARK!r} and a prefix length")
+    return ip_network((address, int(length)), strict=False)
+
+
+def _is_in_network(host: str, network: str) -> bool:
+    try:
+        return ip_address(host) in parse_network(network)
+    except ValueError:
+        return False
 
 
 class AclFilter(NamedTuple):
@@ -354,8 +382,8 @@ def decide_any(
         if (
             acl.pattern.resource_type is kind
             and acl.principal in (principal, EVERYBODY)
-            and acl.host in (client.host, WILDCARD)
             and acl.operation in (operation, AclOperation.ALL)
+            and acl.covers_host(client.host)
         ):
             (allowed if acl.permission is AclPermission.ALLOW else denied).add(acl.pattern)
     everything = Pattern(kind, PatternType.LITERAL, WILDCARD)

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
+from kbroker.cluster.features import METADATA_VERSION
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.handlers.registry import load_apis
 from kbroker.process.listeners import configured_listeners
@@ -215,13 +216,14 @@ def acl_for(
     permission: AclPermission = ALLOW,
     pattern: PatternType = PatternType.LITERAL,
     principal: str = "User:alice",
+    host: str = "*",
 ) -> CreateAclsRequest.Acl:
     return CreateAclsRequest.Acl(
         resource_type=kind,
         resource_name=CLUSTER_NAME if kind is CLUSTER else name,
         resource_pattern_type=pattern,
         principal=principal,
-        host="*",
+        host=host,
         operation=operation,
         permission_type=permission,
     )
@@ -695,6 +697,10 @@ async def test_acls_are_listed_and_deleted_by_filters() -> None:
         (acl_for(TOPIC, READ, pattern=PatternType.MATCH), "Invalid patternType MATCH"),
         (acl_for(TOPIC, READ, ""), "should not be empty"),
         (acl_for(TOPIC, READ, principal="alice"), "no colon"),
+        (acl_for(TOPIC, READ, host=""), "Host pattern cannot be null or empty"),
+        (acl_for(TOPIC, READ, host="10.0.0.0/33"), "Invalid CIDR notation '10.0.0.0/33'"),
+        (acl_for(TOPIC, READ, host="10.0.0.0/255.0.0.0"), "Invalid CIDR notation"),
+        (acl_for(TOPIC, READ, host="example.org/8"), "Invalid CIDR notation"),
         (acl_for(TOPIC, READ, "x" * 1001), "at most 1000 characters"),
     ],
 )
@@ -705,6 +711,20 @@ async def test_invalid_acls_are_rejected(acl: CreateAclsRequest.Acl, message: st
         assert (good.error_code, bad.error_code) == (0, ErrorCode.INVALID_REQUEST)
         assert message in bad.error_message
         assert len(broker.node.cluster.acls) == 1
+
+
+async def test_network_of_acl_needs_metadata_version_of_kafka_4_4() -> None:
+    """An older node would take the network for the name of one host."""
+    async with guarded() as broker, user(broker, "admin") as admin:
+        network = acl_for(TOPIC, READ, host="10.0.0.0/8")
+        await grant(admin, network)
+        cluster = broker.node.cluster
+        older = {**cluster.features, METADATA_VERSION: 31}
+        assert await cluster.finalize_features(older, revision=cluster.features_revision, cause="test")
+        request = CreateAclsRequest(creations=[network])
+        (row,) = (await admin.ask(ApiKey.CREATE_ACLS, 3, request)).results
+        assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "metadata version 4.4-IV1 or higher" in row.error_message
 
 
 async def test_acls_survive_restart(tmp_path: Path) -> None:

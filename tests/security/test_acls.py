@@ -172,6 +172,12 @@ def test_random_decisions_match_model() -> None:
         ([acl(READ, principal="Group:alice")], READ, False),
         ([acl(READ, host="10.0.0.2")], READ, False),
         ([acl(READ, host="10.0.0.1")], READ, True),
+        ([acl(READ, host="10.0.0.0/24")], READ, True),
+        ([acl(READ, host="10.0.0.99/24")], READ, True),
+        ([acl(READ, host="10.0.1.0/24")], READ, False),
+        ([acl(READ, host="0.0.0.0/0")], READ, True),
+        ([acl(READ, host="::/0")], READ, False),
+        ([acl(ALL), acl(ALL, DENY, host="10.0.0.0/8")], READ, False),
         ([acl(READ, kind=GROUP)], READ, False),
     ],
 )

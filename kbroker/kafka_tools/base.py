@@ -35,7 +35,7 @@ _OPTION = re.compile(r"(--[a-z-]+)(=.*)?")
 FAILED = 1
 INTERRUPTED = SIGNALLED + 2
 # Release of Kafka whose tools are reproduced.
-VERSION = "4.3.0"
+VERSION = "4.4.0"
 
 
 class Parser(argparse.ArgumentParser):

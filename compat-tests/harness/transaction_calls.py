@@ -659,7 +659,7 @@ def _member_offsets(version: int) -> Iterator[Call]:
     )
 
     def share(world: World, version: int) -> Any:
-        who = {"member_id": world.member_id, "generation_id_or_member_epoch": world.generation}
+        who = {"member_id": world.member_id, "generation_id": world.generation}
         mine = of(sync, "Assignment", member_id=world.member_id, assignment=b"")
         return request(sync, group_id=group, assignments=[mine], **who)
 

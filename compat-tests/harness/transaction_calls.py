@@ -17,7 +17,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.protocol.schema import Struct, fields
 
-from .admin_calls import STARTED_MS, Call, World, of, request
+from .admin_calls import NOWHERE, STARTED_MS, Call, World, of, request
 from .clients import COORDINATOR_MOVES
 
 TOPIC = "transactions"
@@ -200,29 +200,24 @@ class Producer:
             more: Further fields of the request.
         """
         key = ApiKey.TXN_OFFSET_COMMIT
-        topics = [
-            of(
+
+        def topic(world: World, name: str, number: int, offset: int) -> Any:
+            row = of(
                 key,
-                "Topic",
-                name=name,
-                partitions=[
-                    of(
-                        key,
-                        "Partition",
-                        partition_index=number,
-                        committed_offset=offset,
-                        committed_metadata=metadata,
-                    )
-                ],
+                "Partition",
+                partition_index=number,
+                committed_offset=offset,
+                committed_metadata=metadata,
             )
-            for name, number, offset in rows
-        ]
+            topic_id = world.topic_ids.get(name, NOWHERE)
+            return of(key, "Topic", name=name, topic_id=topic_id, partitions=[row])
 
         def build(world: World, version: int) -> Any:
             who = self._producer_fields(world, epoch, shift, identity)
             if member is not None:
                 who["member_id"] = world.member_id
                 who["generation_id_or_member_epoch"] = world.generation + member
+            topics = [topic(world, *row) for row in rows]
             return request(key, group_id=group, topics=topics, **{**who, **more})
 
         return self.call(what, key, build, version)
@@ -343,10 +338,11 @@ def transactions() -> Iterator[Call]:
     yield from _batched_additions()
     for version in range(5):
         yield from _offset_additions(version)
-    for version in range(6):
+    for version in range(7):
         yield from _offset_commits(version)
+    for version in range(6):
         yield from _ends_of_transactions(version)
-    for version in range(3, 6):
+    for version in range(3, 7):
         yield from _member_offsets(version)
     for version in (9, 10, 11, 12, 13):
         yield from _writes(version)
@@ -364,6 +360,7 @@ def _calls_at_version_1(mark: str) -> Iterator[Call]:
     """Yield calls of clients with KIP-890 to a cluster at `transaction.version` 1."""
     yield from _inits(5, mark)
     yield from _offset_commits(5, mark)
+    yield from _offset_commits(6, mark)
     yield from _ends_of_transactions(4, mark)
     yield from _ends_of_transactions(5, mark)
     yield from _writes(12, mark)

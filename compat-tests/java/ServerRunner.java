@@ -11,8 +11,8 @@ import java.util.Map;
 import java.util.Properties;
 import kafka.server.KafkaConfig;
 import kafka.server.KafkaRaftServer;
-import org.apache.kafka.common.utils.Exit;
 import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.common.utils.internals.Exit;
 
 /**
  * Starts Apache Kafka with one configuration after the other in one JVM, so that a start takes

@@ -11,13 +11,13 @@ import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
 import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import org.apache.kafka.common.utils.Exit;
 
 /**
  * Runs Kafka's command-line tools one after the other in one JVM, so that each takes milliseconds.
@@ -26,7 +26,7 @@ import org.apache.kafka.common.utils.Exit;
  * "stdin": string}}. Responses are NDJSON on stdout: {"result": {"status": n, "stdout": string,
  * "stderr": string}}. It ends when stdin does.
  *
- * <p>Tools call {@link Exit#exit}, which here ends the main method instead of the process. Their
+ * <p>Tools call Kafka's {@code Exit.exit}, which here ends the main method instead of the process. Their
  * shutdown hooks run after that.
  */
 public final class ToolRunner {
@@ -40,8 +40,7 @@ public final class ToolRunner {
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         ObjectMapper json = new ObjectMapper();
         ToolRunner runner = new ToolRunner();
-        Exit.setExitProcedure(runner::end);
-        Exit.setHaltProcedure(runner::end);
+        runner.replaceExit();
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             Object result = runner.run(json.readTree(line).get("arguments"));
             answers.println(json.writeValueAsString(Map.of("result", result)));
@@ -77,7 +76,30 @@ public final class ToolRunner {
         }
     }
 
-    private void end(int status, String message) {
+    /** Makes Kafka's Exit call {@link #end}. The class has another package since Kafka 4.4. */
+    private void replaceExit() throws ReflectiveOperationException {
+        Class<?> exit = exitClass();
+        Class<?> procedure = Class.forName(exit.getName() + "$Procedure");
+        Object end = Proxy.newProxyInstance(
+            procedure.getClassLoader(),
+            new Class<?>[] {procedure},
+            (proxy, method, arguments) -> {
+                end((int) arguments[0]);
+                return null;
+            });
+        exit.getMethod("setExitProcedure", procedure).invoke(null, end);
+        exit.getMethod("setHaltProcedure", procedure).invoke(null, end);
+    }
+
+    private static Class<?> exitClass() throws ClassNotFoundException {
+        try {
+            return Class.forName("org.apache.kafka.common.utils.internals.Exit");
+        } catch (ClassNotFoundException before) {
+            return Class.forName("org.apache.kafka.common.utils.Exit");
+        }
+    }
+
+    private void end(int status) {
         statuses.add(status);
         System.out.flush();
         System.err.flush();
@@ -129,7 +151,7 @@ public final class ToolRunner {
         }
     }
 
-    /** Returns the shutdown hooks of the tools. Some register theirs without {@link Exit}. */
+    /** Returns the shutdown hooks of the tools. Some register theirs without {@code Exit}. */
     @SuppressWarnings("unchecked")
     private static void runShutdownHooks() {
         List<Thread> hooks;

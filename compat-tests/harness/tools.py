@@ -22,7 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
     "kafka-client-metrics": f"{TOOLS}.ClientMetricsCommand",
     "kafka-cluster": f"{TOOLS}.ClusterTool",
-    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-configs": f"{TOOLS}.ConfigCommand",
     "kafka-console-consumer": f"{TOOLS}.consumer.ConsoleConsumer",
     "kafka-console-producer": f"{TOOLS}.ConsoleProducer",
     "kafka-console-share-consumer": f"{TOOLS}.consumer.ConsoleShareConsumer",

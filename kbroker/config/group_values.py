@@ -37,6 +37,34 @@ class ClientMetricsConfig(ResourceConfig, ClientMetricsSettings):
     scope = Scope.CLIENT_METRICS
 
 
+def _limits(name: str, broker: BrokerConfig) -> tuple[int | None, int | None]:
+    """Return the broker's minimum and maximum of a group setting; None without a limit."""
+    kind, _, rest = name.partition(".")
+    minimum = f"group.{kind}.min.{rest}"
+    maximum = f"group.{kind}.max.{rest.removeprefix('num.')}"
+    return (
+        broker.integer(minimum) if minimum in BROKER_PROPERTIES else None,
+        broker.integer(maximum) if maximum in BROKER_PROPERTIES else None,
+    )
+
+
+def _check_limits(name: str, value: int, minimum: int | None, maximum: int | None) -> None:
+    """Check a value against limits. The messages are those of Kafka.
+
+    Raises:
+        ConfigError: The value is outside the limits.
+    """
+    is_low = minimum is not None and value < minimum
+    is_high = maximum is not None and value > maximum
+    if not (is_low or is_high):
+        return
+    if minimum is not None and maximum is not None:
+        raise ConfigError(f"{name} must be in the range {minimum} to {maximum} inclusive.")
+    if is_low:
+        raise ConfigError(f"{name} must be greater than or equal to {minimum}")
+    raise ConfigError(f"{name} must be less than or equal to {maximum}")
+
+
 def validate_group_configs(values: Mapping[str, str], broker: BrokerConfig) -> None:
     """Check all new settings of a group: each one, their combination, and the broker's limits.
 
@@ -45,13 +73,9 @@ def validate_group_configs(values: Mapping[str, str], broker: BrokerConfig) -> N
     """
     group = GroupConfig(values, broker)
     for name in values:
-        kind, _, rest = name.partition(".")
-        minimum = f"group.{kind}.min.{rest}"
-        maximum = f"group.{kind}.max.{rest.removeprefix('num.')}"
-        if minimum in BROKER_PROPERTIES and group.integer(name) < broker.integer(minimum):
-            raise ConfigError(f"{name} must be greater than or equal to {minimum}")
-        if maximum in BROKER_PROPERTIES and group.integer(name) > broker.integer(maximum):
-            raise ConfigError(f"{name} must be less than or equal to {maximum}")
+        minimum, maximum = _limits(name, broker)
+        if minimum is not None or maximum is not None:
+            _check_limits(name, group.integer(name), minimum, maximum)
     for kind in ("consumer", "share", "streams"):
         session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         if group.integer(session) <= group.integer(heartbeat):

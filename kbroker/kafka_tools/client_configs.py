@@ -182,12 +182,12 @@ def _check_names(kinds: set[str], added: Mapping[str, str], deleted: Sequence[st
     if unknown and kinds == {USER}:
         exit_with_message(
             f"Only quota and SCRAM credential configs can be {verb} for 'users' using "
-            f"--bootstrap-server. Unexpected config names: Set({unknown})"
+            f"--bootstrap-server. Unexpected config names: {unknown}"
         )
     if unknown:
         exit_with_message(
             f"Only quota configs can be {verb} for 'clients' using --bootstrap-server. Unexpected "
-            f"config names: Set({unknown})"
+            f"config names: {unknown}"
         )
     if len({each in mechanisms for each in given}) > 1:
         exit_with_message(

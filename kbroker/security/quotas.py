@@ -89,7 +89,7 @@ def check_value(entity: Entity, key: str, value: float) -> None:
     if not is_key:
         raise BadQuota(f"Invalid configuration key {key}")
     if not 0 < value < math.inf:
-        raise BadQuota(f"Quota {key} must be greater than 0, and finite")
+        raise BadQuota(f"Quota {key} must be greater than 0")
     largest = _VALUES_MAX.get(QuotaKey(key))
     if largest is None:
         return

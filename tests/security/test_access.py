@@ -720,7 +720,9 @@ async def test_network_of_acl_needs_metadata_version_of_kafka_4_4() -> None:
         await grant(admin, network)
         cluster = broker.node.cluster
         older = {**cluster.features, METADATA_VERSION: 31}
-        assert await cluster.finalize_features(older, revision=cluster.features_revision, cause="test")
+        assert await cluster.finalize_features(
+            older, revision=cluster.features_revision, cause="test"
+        )
         request = CreateAclsRequest(creations=[network])
         (row,) = (await admin.ask(ApiKey.CREATE_ACLS, 3, request)).results
         assert row.error_code == ErrorCode.UNSUPPORTED_VERSION

@@ -88,7 +88,9 @@ def check_value(entity: Entity, key: str, value: float) -> None:
     is_key = key in [*QuotaKey] and (IP in entity) == (key == QuotaKey.CONNECTION_CREATION_RATE)
     if not is_key:
         raise BadQuota(f"Invalid configuration key {key}")
-    if not 0 < value < math.inf:
+    if not math.isfinite(value):
+        raise BadQuota(f"Quota {key} must be a finite number")
+    if value <= 0:
         raise BadQuota(f"Quota {key} must be greater than 0")
     largest = _VALUES_MAX.get(QuotaKey(key))
     if largest is None:

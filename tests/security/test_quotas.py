@@ -110,7 +110,7 @@ def test_valid_entity_is_accepted(entity: Entity) -> None:
         ({"ip": None}, "producer_byte_rate", 1, "Invalid configuration key"),
         ({"user": "al"}, "producer_byte_rate", 0, "greater than 0"),
         ({"user": "al"}, "request_percentage", -1, "greater than 0"),
-        ({"user": "al"}, "request_percentage", math.nan, "greater than 0"),
+        ({"user": "al"}, "request_percentage", math.nan, "a finite number"),
         ({"user": "al"}, "controller_mutation_rate", math.inf, "finite"),
         ({"user": "al"}, "consumer_byte_rate", 1.5, "fractional"),
         ({"user": "al"}, "consumer_byte_rate", 1e19, "too large"),

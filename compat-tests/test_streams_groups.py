@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -591,7 +591,20 @@ SCRIPTS = (
 )
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda each: each.__name__)
+# Scripts in which kbroker still differs from Apache Kafka 4.4, with the reasons.
+OPEN_DIFFERENCES: Mapping[str, str] = {
+    "standbys": "kbroker assigns a standby task only after its process has given up the active task",
+    "wrong_requests": "kbroker rejects static members of streams groups, as Kafka 4.3",
+}
+
+
+def script_parameter(script: Callable[[Side], None]) -> Any:
+    reason = OPEN_DIFFERENCES.get(script.__name__)
+    marks = () if reason is None else pytest.mark.xfail(reason=reason, strict=True)
+    return pytest.param(script, id=script.__name__, marks=marks)
+
+
+@pytest.mark.parametrize("script", map(script_parameter, SCRIPTS))
 def test_scripts_have_same_responses_and_records(
     both: tuple[Side, Side], script: Callable[[Side], None]
 ) -> None:

@@ -226,5 +226,5 @@ def test_transaction_records_are_decoded(data_dir: Path, tools: Tools) -> None:
     output = tools.run(TOOL, "--transaction-log-decoder", "--files", names).stdout
     states = [line for line in output.splitlines() if '{"transactionalId":"dump-id"}' in line]
     assert any(f'"topic":"{TRANSACTIONAL}","partitionIds":[0]' in line for line in states), states
-    assert '"transactionStatus":5' in states[-1], "CompleteAbort"
+    assert '"transactionStatus":"CompleteAbort"' in states[-1]
     assert "Failed to decode" not in output

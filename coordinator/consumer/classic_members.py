@@ -105,7 +105,7 @@ class ClassicMembers:
         self._groups.put_member(step)
         # A classic member has no pattern, and its permissions do not apply to other members'
         # patterns.
-        self._groups.target_assignments.advance(step, now, None, resolves=False)
+        self._groups.target_assignments.advance(step, now, settings, None, resolves=False)
         if step.replaced is not None and self._groups.should_downgrade(group.id, step.members()):
             self._become_classic(step, now, result)
         else:

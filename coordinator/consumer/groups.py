@@ -157,7 +157,7 @@ class ConsumerGroups:
         self._find_member(step, request, owned)
         step.member = _updated_member(step.before, request, client)
         self.put_member(step)
-        self.target_assignments.advance(step, now, rights)
+        self.target_assignments.advance(step, now, settings, rights)
         epoch, target = self.target_assignments.update_target(step, now, settings)
         self.reconcile(step, epoch, target, owned)
         needs_assignment = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH or _is_full(request)

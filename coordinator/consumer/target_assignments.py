@@ -151,13 +151,20 @@ class TargetAssignments:
     # -- the epoch
 
     def advance(
-        self, step: Step, now: Now, rights: TopicRights | None, *, resolves: bool = True
+        self,
+        step: Step,
+        now: Now,
+        settings: ConsumerGroupSettings,
+        rights: TopicRights | None,
+        *,
+        resolves: bool = True,
     ) -> None:
         """Bump the group epoch if the step or a change of the topics requires it.
 
         Args:
             step: The step.
             now: Current time.
+            settings: Current settings of the group.
             rights: Topics that the member's client may describe, or None for all.
             resolves: False to leave the resolution of patterns to other members.
 
@@ -165,7 +172,7 @@ class TargetAssignments:
             KafkaError: INVALID_REGULAR_EXPRESSION.
         """
         group = step.group
-        bump = step.member.topics != step.before.topics
+        bump = step.member.topics != step.before.topics or _changes_assignor(step, settings)
         bump = self._resolve(step, now, rights, resolves) or bump
         if not bump and group.topics_version == self._topics.version:
             return
@@ -527,3 +534,10 @@ def _matches(
         if not count % TOPICS_AT_ONCE:
             yield
     return {pattern: frozenset(topics) for pattern, topics in found.items()}
+
+
+def _changes_assignor(step: Step, settings: ConsumerGroupSettings) -> bool:
+    """Return True if the step changes the assignor that most members prefer."""
+    default = settings.assignors[0]
+    before = step.group.assignor_after(None, None) or default
+    return (step.group.assignor_after(step.previous_member, step.member) or default) != before

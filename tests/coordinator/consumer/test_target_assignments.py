@@ -19,6 +19,22 @@ def test_most_common_assignor_is_used() -> None:
     assert h.describe_consumer().assignor_name == "range"
 
 
+def test_change_of_preferred_assignor_bumps_group_epoch() -> None:
+    """Kafka 4.4 bumps the epoch; before, the new assignor waited for another change."""
+    h = harness()
+    h.beat("a", 0)
+    for assignor, epoch in (("range", 3), ("range", 3), ("uniform", 4)):
+        member_epoch = h.describe_consumer().members[0].member_epoch
+        h.beat("a", member_epoch, server_assignor=assignor)
+        assert h.describe_consumer().group_epoch == epoch
+
+
+def test_preferred_default_assignor_keeps_group_epoch() -> None:
+    h = harness()
+    assert h.beat("a", 0).member_epoch == 2
+    assert h.beat("a", 2, server_assignor="uniform").member_epoch == 2
+
+
 def test_pattern_over_many_topics_is_resolved_in_background() -> None:
     h = harness()
     for number in range(2_100):

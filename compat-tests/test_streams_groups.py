@@ -604,7 +604,7 @@ def script_parameter(script: Callable[[Side], None]) -> Any:
     return pytest.param(script, id=script.__name__, marks=marks)
 
 
-@pytest.mark.parametrize("script", map(script_parameter, SCRIPTS))
+@pytest.mark.parametrize("script", [script_parameter(script) for script in SCRIPTS])
 def test_scripts_have_same_responses_and_records(
     both: tuple[Side, Side], script: Callable[[Side], None]
 ) -> None:

@@ -350,8 +350,13 @@ class Cluster(ClusterView):
         """
         while self.strays:
             keys = [*islice(self.strays, OPERATIONS_MAX)]
-            await self._transact(dict.fromkeys(keys), compares={}, cause="topics were deleted")
+            # Before the transaction: an entry that is written again after it must stay listed.
             self.strays.difference_update(keys)
+            try:
+                await self._transact(dict.fromkeys(keys), compares={}, cause="topics were deleted")
+            except StorageError:
+                self.strays.update(keys)
+                raise
 
     async def add_partitions(
         self, name: str, assignments: Sequence[Sequence[int]], *, cause: str

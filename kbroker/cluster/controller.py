@@ -90,11 +90,11 @@ class Controller:
         self._wake.notify()
 
     def topics_changed(self, event: TopicsChanged) -> None:
-        """Mark the changed partitions to be checked."""
+        """Mark the changed partitions to be checked, and wake up to remove strays."""
         for change in event.partitions:
             place = change.topic, change.after.index
             self._marked[change.topic.id.int, change.after.index] = place
-        if event.partitions or event.deleted:
+        if event.partitions or event.deleted or event.strays:
             self._wake.notify()
 
     def retire(self) -> None:

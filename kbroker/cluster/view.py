@@ -61,6 +61,7 @@ class TopicsChanged(NamedTuple):
         altered: Topics of `changed` with other settings or more partitions.
         moved: Partitions with another leader, ISR or replicas.
         partitions: All changed partitions.
+        strays: Keys of partition entries that were written after their topic was deleted.
         cause: Reason of the change.
     """
 
@@ -70,6 +71,7 @@ class TopicsChanged(NamedTuple):
     altered: list[Topic]
     moved: list[PartitionChange]
     partitions: list[PartitionChange]
+    strays: list[str]
     cause: str
 
 
@@ -235,6 +237,7 @@ class ClusterView:
         altered: list[Topic] = []
         moved: list[PartitionChange] = []
         partitions: list[PartitionChange] = []
+        strays: list[str] = []
         nodes: set[int] = set()
         resources: list[ConfigResource] = []
         for key, entry in _topics_first(change.entries):
@@ -255,7 +258,9 @@ class ClusterView:
                 self.strays.discard(key)
             elif key.startswith(PARTITIONS) and entry is not None:
                 placed = self._put_partition(key, entry)
-                if placed is not None:
+                if placed is None:
+                    strays.append(key)
+                else:
                     touched[placed.topic.id] = placed.topic
                     partitions.append(placed)
                     if _has_moved(placed):
@@ -269,9 +274,9 @@ class ClusterView:
         if nodes:
             self._notify_nodes(NodesChanged(frozenset(nodes), change.cause))
         changed = [topic for topic in touched.values() if topic not in created]
-        if created or deleted or changed:
+        if created or deleted or changed or strays:
             event = TopicsChanged(
-                created, deleted, changed, altered, moved, partitions, change.cause
+                created, deleted, changed, altered, moved, partitions, strays, change.cause
             )
             for listener in self._listeners:
                 listener(event)
@@ -295,6 +300,11 @@ class ClusterView:
         return topic, [PartitionChange(topic, Partition.unplaced(each.index), each) for each in new]
 
     def _put_partition(self, key: str, entry: Entry) -> PartitionChange | None:
+        """Apply a partition entry; return None, and list the key as stray, if its topic is deleted.
+
+        A node that does not yet know of the deletion can write such an entry: a partition without an
+        entry of its own is compared with `ABSENT`, which also holds after the deletion.
+        """
         _, topic_id, index = key.split("/")
         topic = self.topics_by_id.get(uuid.UUID(topic_id))
         if topic is None:

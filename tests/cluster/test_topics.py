@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from trio.testing import MockClock
 
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.controller import BATCH_MAX
 from kbroker.cluster.keys import META, PARTITIONS, TOPICS, partition_key
 from kbroker.cluster.placement import Load
-from kbroker.cluster.store import ABSENT, OPERATIONS_MAX
+from kbroker.cluster.store import ABSENT, OPERATIONS_MAX, Document, Lease
 from kbroker.cluster.view import PartitionChange
 from kbroker.protocol.errors import ErrorCode
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
-from .members import Member
+from .members import TOPIC, Member, make_topic, members, wait_until_settled
 from .strict_store import Strict
 
 COUNT = 1000
@@ -143,6 +145,72 @@ async def test_late_change_of_deleted_topic_is_removed() -> None:
     await member.cluster.delete_topic("a", cause="test")
     await member.cluster.put_partitions([late], fences={}, cause="test")
     assert await remaining_keys(store, PARTITIONS) == [partition_key(topic.id, 0)]
+    await member.controller.process_changes()
+    assert await remaining_keys(store, PARTITIONS) == []
+
+
+async def test_running_controller_is_notified_of_late_change_of_deleted_topic(
+    autojump_clock: MockClock,
+) -> None:
+    """Nothing else may wake the controller: the entry would stay until a node or topic changes."""
+    async with members(2) as (active, other):
+        await make_topic(active, [2, 1])
+        topic = other.cluster.topics[TOPIC]
+        late = PartitionChange(topic, topic.partitions[0], topic.partitions[0])
+        await active.cluster.delete_topic(TOPIC, cause="test")
+        await wait_until_settled()
+        assert active.controller.in_charge
+        assert await other.cluster.put_partitions([late], fences={}, cause="node 1 fell behind")
+        assert active.cluster.strays == {partition_key(topic.id, 0)}
+        await wait_until_settled()
+        assert not active.cluster.strays
+        assert not (await Cluster.open(active._store)).strays
+
+
+class WritingAfterRemoval(Strict):
+    """A store to which another node writes before the controller gets the response to a removal."""
+
+    late: tuple[Cluster, PartitionChange] | None = None
+
+    async def transact(
+        self,
+        puts: Mapping[str, Document | None],
+        *,
+        compares: Mapping[str, int],
+        cause: str,
+        lease: Lease | None = None,
+    ) -> int | None:
+        revision = await super().transact(puts, compares=compares, cause=cause, lease=lease)
+        if self.late is not None and cause == "topics were deleted":
+            (cluster, change), self.late = self.late, None
+            assert await cluster.put_partitions([change], fences={}, cause="test")
+        return revision
+
+
+async def test_late_change_right_after_removal_is_removed_again() -> None:
+    store = WritingAfterRemoval()
+    member = await started(store, 1)
+    topic = await member.cluster.create_topic("a", [[1]], {}, cause="test")
+    late = PartitionChange(topic, topic.partitions[0], topic.partitions[0])
+    await member.cluster.delete_topic("a", cause="test")
+    await member.cluster.put_partitions([late], fences={}, cause="test")
+    store.late = member.cluster, late
+    await member.controller.process_changes()
+    assert store.late is None
+    assert await remaining_keys(store, PARTITIONS) == []
+
+
+async def test_strays_stay_listed_if_removal_fails() -> None:
+    store = Strict()
+    member = await started(store, 1)
+    topic = await member.cluster.create_topic("a", [[1]], {}, cause="test")
+    late = PartitionChange(topic, topic.partitions[0], topic.partitions[0])
+    await member.cluster.delete_topic("a", cause="test")
+    await member.cluster.put_partitions([late], fences={}, cause="test")
+    store.fails_after = 0
+    with pytest.raises(StorageError):
+        await member.controller.process_changes()
+    store.fails_after = 1
     await member.controller.process_changes()
     assert await remaining_keys(store, PARTITIONS) == []
 

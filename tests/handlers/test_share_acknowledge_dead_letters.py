@@ -262,6 +262,22 @@ async def test_missing_queue_topic_is_created() -> None:
         assert len(await dead_letters(broker, wire, Topic(DLQ, topic.id))) == 1
 
 
+async def test_broker_settings_of_dead_letter_queues_change_at_run_time() -> None:
+    async with started() as broker, connected(broker.endpoint) as wire:
+        for name, value in {
+            "errors.deadletterqueue.auto.create.topics.enable": "true",
+            "errors.deadletterqueue.topic.name.prefix": "failed.",
+        }.items():
+            assert not await set_config(wire, ResourceType.BROKER, "", name, value)
+        await set_group(wire, "errors.deadletterqueue.topic.name", "failed.orders")
+        member = ShareMember(wire, await filled(broker, wire))
+        await member.acquire()
+        await member.acknowledge_partition((0, 0, REJECT))
+        await wait_until_stored(broker.node)
+        topic = broker.node.cluster.topics["failed.orders"]
+        assert len(await dead_letters(broker, wire, Topic(topic.name, topic.id))) == 1
+
+
 async def test_share_version_1_has_no_dead_letter_queue() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         queue = await enable_queue(wire)

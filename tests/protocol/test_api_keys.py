@@ -6,12 +6,12 @@ from kbroker.protocol.api_keys import ApiKey
 
 CONTROLLER_ONLY = {52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82}
 # Keys that kafka-python does not have yet.
-NEW_IN_4_4 = {ApiKey.UNREGISTER_CONTROLLER}
+NEW_IN_4_4 = {ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE, ApiKey.UNREGISTER_CONTROLLER}
 
 
 def test_api_keys_are_those_of_a_broker_listener() -> None:
-    assert len(ApiKey) == 78
-    assert set(ApiKey) == set(range(95)) - {4, 5, 6, 7} - CONTROLLER_ONLY - {93}
+    assert len(ApiKey) == 79
+    assert set(ApiKey) == set(range(95)) - {4, 5, 6, 7} - CONTROLLER_ONLY
 
 
 def test_api_names_equal_those_of_kafka() -> None:

@@ -25,8 +25,8 @@ NAME = re.compile(r"\b((?:kafka|kbroker|process)_[a-z_]+)\b")
 ENDS = ("_bucket", "_count", "_sum")
 # Names in the metrics page that look like metrics.
 IN_PROSE = {"kafka_exporter"}
-# Metrics that are exposed only if a client pushes them.
-RARE = {"kbroker_client_metric"}
+# Metrics that are exposed only after a client has pushed them, or a share group has dead letters.
+RARE = {"kbroker_client_metric", "kbroker_share_dead_letters_total"}
 
 
 async def served_names(directory: Path) -> set[str]:

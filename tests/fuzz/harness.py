@@ -205,7 +205,8 @@ class Fuzzer:
     async def _run_frame(self, node: Node, world: World, index: int) -> None:
         report = self.report
         rng = random.Random(f"{report.seed}/{index}")
-        frame = mutated(world, self._versions, rng)
+        key = self._key(index)
+        frame = mutated(world, key, self._versions[key], rng)
         report.frames += 1
         report.kinds[frame.how] += 1
         self._reached_handler = False
@@ -227,6 +228,13 @@ class Fuzzer:
                 f"frame {index} of seed {report.seed} ({frame.key.name} {frame.version}, "
                 f"{frame.how} changed): {problem}\n{frame.data[:2000].hex()}"
             )
+
+    def _key(self, index: int) -> ApiKey:
+        """Return the API of a frame: each round has every API once, in random order."""
+        round_number, position = divmod(index, len(self._versions))
+        order = sorted(self._versions)
+        random.Random(f"{self.report.seed}/round {round_number}").shuffle(order)
+        return order[position]
 
     def _too_slow(self, frame: Frame, took: float, index: int) -> str:
         if took > self.report.slowest[0]:

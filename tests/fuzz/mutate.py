@@ -6,7 +6,7 @@ import math
 import random
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
@@ -44,10 +44,9 @@ class Frame(NamedTuple):
     data: bytes
 
 
-def mutated(world: World, served: Mapping[ApiKey, range], rng: random.Random) -> Frame:
-    """Choose an API and version, build a valid request, and mutate it."""
-    key = rng.choice(list(served))
-    version = rng.choice(served[key])
+def mutated(world: World, key: ApiKey, versions: range, rng: random.Random) -> Frame:
+    """Choose a version of an API, build a valid request, and mutate it."""
+    version = rng.choice(versions)
     message = VALID[key](world, rng)
     if rng.random() >= SCHEMA_AWARE_SHARE:
         data = _frame(key, version, _joined(tokens(message, version)), rng)

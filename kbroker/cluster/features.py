@@ -23,10 +23,11 @@ TRANSACTION_VERSION = "transaction.version"
 
 # Levels that this version of kbroker supports; at level 0 a feature is disabled.
 #
-# The metadata format has one version so far, so the levels of `metadata.version` differ only in their
-# APIs: 30 is Kafka 4.3, 33 is Kafka 4.4 and permits UnregisterController. Transactional producers follow KIP-890 at `transaction.version` 2.
-# Consumer groups (KIP-848) need `group.version` 1, share groups (KIP-932) `share.version` 1 and
-# streams groups (KIP-1071) `streams.version` 1. Older nodes ignore the records of these groups.
+# The metadata format has one version so far, so the levels of `metadata.version` differ only in what
+# they permit: 30 is Kafka 4.3, 32 permits networks as hosts of ACLs, and 33 (Kafka 4.4) permits
+# UnregisterController. Transactional producers follow KIP-890 at `transaction.version` 2. Consumer
+# groups (KIP-848) need `group.version` 1, share groups (KIP-932) `share.version` 1 and streams groups
+# (KIP-1071) `streams.version` 1. Older nodes ignore the records of these groups.
 # Dead-letter queues of share groups (KIP-1191) need `share.version` 2: older nodes cannot read the
 # state of a record that waits for the queue.
 SUPPORTED: Mapping[str, range] = {

@@ -171,6 +171,9 @@ def _unregistration_error(ctx: Context, controller_id: int) -> tuple[ErrorCode, 
         return ErrorCode.INVALID_REQUEST, message
     level = cluster.features.get(METADATA_VERSION, 0)
     if level < UNREGISTRATION_SINCE:
-        message = f"{METADATA_VERSION} is {level}; controllers can be unregistered from {UNREGISTRATION_SINCE} on"
+        message = (
+            f"{METADATA_VERSION} {level} does not permit UnregisterController; upgrade it to "
+            f"{UNREGISTRATION_SINCE} or higher"
+        )
         return ErrorCode.UNSUPPORTED_VERSION, message
     return ErrorCode.CONTROLLER_ID_NOT_REGISTERED, f"controller {controller_id} is not registered"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from harness.admin_calls import of, request
-from harness.brokers import FixedQuorumBroker, KbrokerBroker
 from harness.raw import RawConnection
 from test_share_fetch import (
     NOW_MS,
@@ -23,7 +22,7 @@ from test_share_fetch import (
     acquired,
     group_of,
     in_effect,
-    side,
+    started_sides,
 )
 
 from kbroker.protocol.api_keys import ApiKey
@@ -46,22 +45,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         "errors.deadletterqueue.auto.create.topics.enable": "true",
         "num.partitions": str(QUEUE_PARTITIONS),
     }
-    brokers = [
-        KbrokerBroker(tmp_path_factory.mktemp("kbroker"), properties),
-        FixedQuorumBroker(tmp_path_factory.mktemp("apache"), properties),
-    ]
-    try:
-        for broker in brokers:
-            broker.start()
-        ours, theirs = map(side, brokers)
-        yield ours, theirs
-        for each in (ours, theirs):
-            each.connection.close()
-            for member in each.members.values():
-                member.close()
-    finally:
-        for broker in brokers:
-            broker.kill()
+    with started_sides(tmp_path_factory, properties) as both:
+        yield both
 
 
 def create_queue(sides: tuple[Side, Side], name: str, configs: dict[str, str]) -> None:

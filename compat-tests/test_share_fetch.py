@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -404,11 +405,14 @@ def side(broker: Broker) -> Side:
     return Side(broker, made.topic_id, connection)
 
 
-@pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+@contextmanager
+def started_sides(
+    tmp_path_factory: pytest.TempPathFactory, properties: Mapping[str, str]
+) -> Iterator[tuple[Side, Side]]:
+    """Start kbroker and Apache Kafka with the same properties, and stop both at the end."""
     brokers = [
-        KbrokerBroker(tmp_path_factory.mktemp("kbroker"), PROPERTIES),
-        FixedQuorumBroker(tmp_path_factory.mktemp("apache"), PROPERTIES),
+        KbrokerBroker(tmp_path_factory.mktemp("kbroker"), properties),
+        FixedQuorumBroker(tmp_path_factory.mktemp("apache"), properties),
     ]
     try:
         for broker in brokers:
@@ -422,6 +426,12 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
     finally:
         for broker in brokers:
             broker.kill()
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+    with started_sides(tmp_path_factory, PROPERTIES) as both:
+        yield both
 
 
 def group_of(sides: tuple[Side, Side], group: str, start: int | None = None) -> Pair:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import IntEnum
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import NamedTuple, Self, TypeVar
@@ -132,14 +133,23 @@ class Pattern(NamedTuple):
         return f"{kind}{Resource(self.resource_type, self.name)}"
 
 
-class Acl(NamedTuple):
-    """One access control entry with its resource pattern."""
+@dataclass(frozen=True, order=True, slots=True)
+class Acl:
+    """One access control entry with its resource pattern.
+
+    Attributes:
+        network: The parsed host, or None if the host is not a network in CIDR notation.
+    """
 
     pattern: Pattern
     principal: str
     host: str
     operation: AclOperation
     permission: AclPermission
+    network: IPv4Network | IPv6Network | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "network", _network_or_none(self.host))
 
     def __str__(self) -> str:
         return (
@@ -158,7 +168,7 @@ class Acl(NamedTuple):
     def covers_host(self, host: str) -> bool:
         """Return True if the ACL applies to the address of a client."""
         return self.host in (host, WILDCARD) or (
-            NETWORK_MARK in self.host and _is_in_network(host, self.host)
+            self.network is not None and _is_in_network(host, self.network)
         )
 
     def _covers_operation(self, operation: AclOperation) -> bool:
@@ -180,9 +190,18 @@ def parse_network(text: str) -> IPv4Network | IPv6Network:
     return ip_network((address, int(length)), strict=False)
 
 
-def _is_in_network(host: str, network: str) -> bool:
+def _network_or_none(host: str) -> IPv4Network | IPv6Network | None:
+    if NETWORK_MARK not in host:
+        return None
     try:
-        return ip_address(host) in parse_network(network)
+        return parse_network(host)
+    except ValueError:
+        return None
+
+
+def _is_in_network(host: str, network: IPv4Network | IPv6Network) -> bool:
+    try:
+        return ip_address(host) in network
     except ValueError:
         return False
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from kbroker.security import acls as acls_module
 from kbroker.security.acls import (
     CLUSTER,
     Acl,
@@ -186,6 +187,13 @@ def test_single_acl_decides_as_expected(
 ) -> None:
     resource = Resource(TOPIC, "orders")
     assert decide(book(*acls), NO_RULES, client(), operation, resource).allowed is allowed
+
+
+def test_network_of_acl_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    acls = book(acl(READ, host="10.0.0.0/24"))
+    monkeypatch.delattr(acls_module, "parse_network")
+    assert decide(acls, NO_RULES, client(), READ, Resource(TOPIC, "orders")).allowed
+    assert decide_any(acls, NO_RULES, client(), READ, TOPIC)
 
 
 def test_allow_everyone_applies_only_to_resources_without_acls() -> None:

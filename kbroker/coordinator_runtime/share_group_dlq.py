@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -153,6 +153,18 @@ class DeadLetterWriter:
             offset_count -= first.last - first.first + 1
         return taken
 
+    def put_back(self, letters: list[DeadLetters], offset: int) -> None:
+        """Move the records from an offset on back to the queue.
+
+        Args:
+            letters: Records in the order of their offsets. The records before `offset` stay.
+            offset: Offset of the first record to move.
+        """
+        number = next(n for n, each in enumerate(letters) if offset <= each.last)
+        split, rest = letters[number], letters[number + 1 :]
+        self.queue += [split._replace(first=offset), *rest]
+        letters[number:] = [split._replace(last=offset - 1)] if split.first < offset else []
+
     def archive(self, letters: Sequence[DeadLetters]) -> None:
         """Archive records, unless another node leads the share partition now."""
         for each in letters:
@@ -199,6 +211,11 @@ class DeadLetterCounts:
         if group_id not in counts and len(counts) >= GROUPS_MAX:
             group_id = OTHER_GROUPS
         counts[group_id] += record_count(letters)
+
+
+def offsets_of(letters: Sequence[DeadLetters]) -> Iterator[tuple[DeadLetters, int]]:
+    """Yield the offset of each record in some ranges, with the range that contains the record."""
+    return ((each, offset) for each in letters for offset in range(each.first, each.last + 1))
 
 
 def record_count(letters: Sequence[DeadLetters]) -> int:
@@ -423,29 +440,23 @@ class ShareGroupDLQManager:
         source, now_ms = writer.source, self._context.clock.log_ms()
         copies = self._group_config(writer.key.group_id).errors_deadletterqueue_copy_record_enable
         copied: CopiedRecords | None = None
-        left = destination.batch_bytes_max - HEADER_SIZE
-        for number, each in enumerate(letters):
-            for offset in range(each.first, each.last + 1):
-                original = None
-                if copies:
-                    if copied is None or not copied.first <= offset < copied.end:
-                        copied = yield from self._copy(writer, offset, destination)
-                    original = copied.records.get(offset)
-                record = source.record(each, offset, original, now_ms)
-                size = size_bound(record)
-                if size > destination.batch_bytes_max - HEADER_SIZE and original is not None:
-                    record = source.record(each, offset, None, now_ms)
-                    size = size_bound(record)
-                left -= size
-                if left < 0 and records:
-                    writer.queue += [each._replace(first=offset), *letters[number + 1 :]]
-                    letters[number:] = (
-                        [each._replace(last=offset - 1)] if offset > each.first else []
-                    )
-                    return records
-                records.append(record)
-                if len(records) % RECORDS_PER_STEP == 0:
-                    yield None
+        size_max = left = destination.batch_bytes_max - HEADER_SIZE
+        for each, offset in offsets_of(letters):
+            original = None
+            if copies:
+                if copied is None or not copied.first <= offset < copied.end:
+                    copied = yield from self._copy(writer, offset, destination)
+                original = copied.records.get(offset)
+            record = source.record(each, offset, original, now_ms)
+            if original is not None and size_bound(record) > size_max:
+                record = source.record(each, offset, None, now_ms)
+            left -= size_bound(record)
+            if left < 0 and records:
+                writer.put_back(letters, offset)
+                break
+            records.append(record)
+            if len(records) % RECORDS_PER_STEP == 0:
+                yield None
         return records
 
     def _copy(

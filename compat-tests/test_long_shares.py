@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from harness.brokers import Broker
@@ -25,7 +27,7 @@ PARTITIONS, MEMBERS = 3, 3
 # Default maximum number of deliveries per record.
 LIMIT = 5
 # Acknowledgement of a record by its number modulo 23. All other records are accepted.
-ACKNOWLEDGEMENTS = {0: "reject", 3: "release", 7: "again"}
+ACKNOWLEDGEMENTS = {0: "reject", 3: "release", 7: "release,accept"}
 # Minimum number of successful acknowledgements before the next kill.
 SETTLED_MIN = 40
 # Maximum seconds to wait for work.
@@ -51,20 +53,24 @@ def wait_for_work(workers: ShareWorkers) -> int:
     return int(seen) - before
 
 
-def lags(broker: Broker, tools: Tools) -> list[str]:
+def lags(bootstrap: str, tools: Tools) -> list[str]:
     """Return the lag of the group in each partition."""
     completed = tools.run(
-        "kafka-share-groups", "--bootstrap-server", broker.address, "--describe", "--group", GROUP
+        "kafka-share-groups", "--bootstrap-server", bootstrap, "--describe", "--group", GROUP
     )
     return [line.split()[4] for line in completed.stdout.splitlines() if line.startswith(GROUP)]
 
 
-def configure(broker: Broker, tools: Tools) -> None:
+def configure(
+    bootstrap: str, tools: Tools, configs: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Configure the group to read from the start and to assign partitions at once."""
+    values = {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": "0", **configs}
     completed = tools.run(
         "kafka-configs",
-        *("--bootstrap-server", broker.address, "--alter"),
+        *("--bootstrap-server", bootstrap, "--alter"),
         *("--entity-type", "groups", "--entity-name", GROUP),
-        *("--add-config", "share.auto.offset.reset=earliest,share.assignment.interval.ms=0"),
+        *("--add-config", ",".join(f"{name}={value}" for name, value in values.items())),
     )
     assert not completed.status, completed
 
@@ -94,10 +100,12 @@ def test_each_record_is_settled_once_despite_kills(
 ) -> None:
     kills = request.config.getoption("--kills")
     create_topics(own_broker.address, PARTITIONS, TOPIC)
-    configure(own_broker, tools)
+    configure(own_broker.address, tools)
     checker = ShareChecker(LIMIT)
     feeder = Feeder(own_broker.address, some_work)
-    with ShareWorkers(own_broker, GROUP, TOPIC, checker, tmp_path / "workers.err") as workers:
+    with ShareWorkers(
+        own_broker.address, GROUP, TOPIC, checker, tmp_path / "workers.err"
+    ) as workers:
         for _ in range(MEMBERS):
             workers.start()
         feeder.start()
@@ -106,7 +114,10 @@ def test_each_record_is_settled_once_despite_kills(
         written = len(feeder.finish())
         ends = Reader(own_broker.address).ends(TOPIC)
         eventually(
-            lambda: lags(own_broker, tools), lambda seen: seen == ["0"] * PARTITIONS, "lag", SECONDS
+            lambda: lags(own_broker.address, tools),
+            lambda seen: seen == ["0"] * PARTITIONS,
+            "lag",
+            SECONDS,
         )
         workers.leave()
     workers.check_reports()

@@ -128,6 +128,10 @@ class Processes:
     def stop_node(self, node: int) -> None:
         self._nodes[node].stop()
 
+    def kill_node(self, node: int) -> None:
+        """Kill a node with SIGKILL."""
+        self._nodes[node].kill()
+
     def start_node(self, node: int) -> None:
         self._nodes[node].start()
 

@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from .brokers import Broker
 from .java import command_line
 from .places import COMPAT
 from .traffic import Reader
 
 LEAVE_SECONDS = 30.0
 ACCEPT, REJECT, RELEASE = "accept", "reject", "release"
+# Outcome of a record whose last acknowledgement was a successful accept.
+ACCEPTED = "accepted"
 # Error if the member does not hold the record any more.
 NOT_HELD = "InvalidRecordStateException"
 # An offset above all others.
@@ -44,14 +45,14 @@ class _RecordState:
       kills: Number of members killed before the last report. Members killed later may have received
         the record without reporting it.
       settled: Final acknowledgement that succeeded, or "exhausted".
-      unknown_results: Number of accepts and rejects whose result is unknown.
+      unknown_results: Number of accepts and rejects whose result is unknown, by acknowledgement.
     """
 
     floor: int = 0
     top: int = 0
     kills: int = 0
     settled: str = ""
-    unknown_results: int = 0
+    unknown_results: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -89,7 +90,7 @@ class ShareChecker:
             self._record_violation("the delivery count is too high", place, deliveries)
         self.done["redelivered"] += record.top > 0
         record.top, record.kills = max(record.top, deliveries), len(self.kills)
-        record.unknown_results += acknowledgement != RELEASE
+        record.unknown_results[acknowledgement] += acknowledgement != RELEASE
 
     def record_success(self, place: Place, deliveries: int, acknowledgement: str) -> None:
         """Record a successful acknowledgement."""
@@ -109,24 +110,32 @@ class ShareChecker:
         """Record a failed acknowledgement. For most errors the result is unknown."""
         self.done[f"rejected, {why}"] += 1
         if why == NOT_HELD:
-            self.records[place].unknown_results -= acknowledgement != RELEASE
+            self.records[place].unknown_results[acknowledgement] -= acknowledgement != RELEASE
 
     def count_outcomes(self, ends: dict[int, int]) -> dict[str, int]:
         """Return the number of records by final state, after the group has processed all records."""
         kinds: Counter[str] = Counter()
         for partition, end in ends.items():
             for offset in range(end):
-                kind = self._outcome_of((partition, offset))
+                kind = self.outcome_of((partition, offset))
                 kinds[kind] += 1
                 if kind == "lost":
                     self._record_violation("lost", (partition, offset), 0)
         return dict(kinds)
 
-    def _outcome_of(self, place: Place) -> str:
+    def may_be_accepted(self, place: Place) -> bool:
+        """Return True if the group may have accepted a record."""
+        record = self.records.get(place, _RecordState())
+        return record.settled == ACCEPT or (
+            not record.settled and record.unknown_results[ACCEPT] > 0
+        )
+
+    def outcome_of(self, place: Place) -> str:
+        """Return the final state of a record, after the group has processed all records."""
         record = self.records.get(place, _RecordState())
         if record.settled:
-            return {ACCEPT: "accepted", REJECT: "rejected"}.get(record.settled, record.settled)
-        if record.unknown_results:
+            return {ACCEPT: ACCEPTED, REJECT: "rejected"}.get(record.settled, record.settled)
+        if record.unknown_results.total():
             return "accepted or rejected during a kill"
         # Killed members may have received the record without reporting it.
         most = record.top + self._possible_deliveries(place, record)
@@ -146,7 +155,7 @@ class ShareWorkers:
     """Members in processes of their own, and a checker of their reports."""
 
     def __init__(
-        self, broker: Broker, group: str, topic: str, checker: ShareChecker, log: Path
+        self, bootstrap: str, group: str, topic: str, checker: ShareChecker, log: Path
     ) -> None:
         self.checker = checker
         self.lock = threading.Lock()
@@ -154,10 +163,10 @@ class ShareWorkers:
         self._reports: list[tuple[int, int, Callable[[], None]]] = []
         self._succeeded = 0
         program = str(COMPAT / "java" / "ShareWorker.java")
-        self._command = command_line("kafka-4.4", program, broker.address, group, topic)
+        self._command = command_line("kafka-4.4", program, bootstrap, group, topic)
         self._log = log
         self._topic = topic
-        self._reader = Reader(broker.address)
+        self._reader = Reader(bootstrap)
         self._running: list[_Worker] = []
 
     def __enter__(self) -> Self:

@@ -32,10 +32,10 @@ class Record:
 
 
 def create_topics(bootstrap: str, partitions: int, *names: str, **configs: str) -> None:
-    """Create topics. In names of configs, an underscore stands for a dot."""
+    """Create topics with the broker's replication factor. Config names have `_` for each dot."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = [NewTopic(name, partitions, 1, config=named) for name in names]
+    wanted = [NewTopic(name, partitions, config=named) for name in names]
     for created in admin.create_topics(wanted).values():
         created.result(CALL_SECONDS)
 
@@ -52,6 +52,12 @@ def topics(bootstrap: str) -> set[str]:
     """Return the names of all topics."""
     listed = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=CALL_SECONDS)
     return set(listed.topics)
+
+
+def leaders(bootstrap: str, topic: str) -> dict[int, int]:
+    """Return the leader of each partition of a topic."""
+    listed = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=CALL_SECONDS)
+    return {number: each.leader for number, each in listed.topics[topic].partitions.items()}
 
 
 class Feeder(threading.Thread):
@@ -174,23 +180,27 @@ class Reader:
 
     def read(self, topic: str) -> list[Record]:
         """Return all records up to the end of each partition, in order per partition."""
+        return [_record(message) for message in self.messages(topic)]
+
+    def messages(self, topic: str) -> list[Any]:
+        """Return the messages that `read` returns as records, with headers and offsets."""
         consumer = Consumer(self._settings)
         try:
             partitions = _partitions(consumer, topic)
             consumer.assign(partitions)
-            records: list[Record] = []
+            found: list[Any] = []
             ended: set[int] = set()
             deadline = time.monotonic() + CALL_SECONDS
             while len(ended) < len(partitions):
                 assert time.monotonic() < deadline, f"{topic}: no end of {partitions}, {ended}"
                 for message in consumer.consume(1_000, 0.1):
                     if message.error() is None:
-                        records.append(_record(message))
+                        found.append(message)
                     elif message.error().code() == KafkaError._PARTITION_EOF:
                         ended.add(message.partition())
                     else:
                         raise KafkaException(message.error())
-            return records
+            return found
         finally:
             consumer.close()
 

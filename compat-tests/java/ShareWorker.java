@@ -17,8 +17,8 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /**
  * A KafkaShareConsumer that reports deliveries and acknowledgements until it is killed or its stdin is closed.
  *
- * <p>Usage: java ShareWorker.java host:port group topic. The value of a record is the acknowledgement to send:
- * "accept", "reject", "release" (always), or "again" (release the first delivery, accept the next one). Prints lines
+ * <p>Usage: java ShareWorker.java host:port group topic. The value of a record contains the acknowledgement
+ * of each delivery, separated by commas: "accept", "reject" or "release". The last one is repeated. Prints lines
  * with partition P and offset O: "got T P O DELIVERIES DEED" before it acknowledges a record, then "settled T P O" if
  * the acknowledgement succeeded or "refused T P O WHY" if it failed, and "left" at the end. T is the time at which it
  * got the record or began to acknowledge it, in ns of the machine's monotonic clock.
@@ -31,11 +31,8 @@ public final class ShareWorker {
     private static volatile boolean leaves;
 
     private static String deed(ConsumerRecord<byte[], byte[]> record) {
-        String said = new String(record.value(), StandardCharsets.UTF_8);
-        if (!said.equals("again")) {
-            return said;
-        }
-        return record.deliveryCount().orElseThrow() == 1 ? "release" : "accept";
+        String[] deeds = new String(record.value(), StandardCharsets.UTF_8).split(",");
+        return deeds[Math.min(record.deliveryCount().orElseThrow(), deeds.length) - 1];
     }
 
     private static void work(KafkaShareConsumer<byte[], byte[]> consumer, PrintStream out) {

@@ -41,6 +41,7 @@ class Connection:
 
     Attributes:
         versions: Lowest and highest served version by API key; empty before `negotiate`.
+        features: Finalized level by feature (KIP-584); empty before `negotiate`.
         broken: True after a request without a response, when no other request can be sent.
         replacement: Returns a new connection for requests that were queued when this one broke.
     """
@@ -55,6 +56,7 @@ class Connection:
         self.broken = False
         self.replacement: Callable[[], Awaitable[Connection]] | None = None
         self.versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
 
     @property
     def is_closed_by_peer(self) -> bool:
@@ -171,7 +173,7 @@ class Connection:
         return len(some)
 
     async def negotiate(self) -> None:
-        """Query the API versions of the broker.
+        """Query the API versions of the broker and the features of the cluster.
 
         Raises:
             OSError: The connection closes before the response arrives.
@@ -182,6 +184,7 @@ class Connection:
         )
         answer = await self.request(ApiKey.API_VERSIONS, 3, hello)
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        self.features = {row.name: row.max_version_level for row in answer.finalized_features}
 
     async def ask(
         self,

@@ -13,8 +13,6 @@ from .target import Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.group_details import Row
     from kbroker.client.topics import Partition
@@ -84,14 +82,18 @@ PARTITION_COLUMNS = [
 def describe(
     target: Target, names: tuple[str, ...], summary: bool, commits: bool, topics: bool, output: str
 ) -> None:
-    """Show members, offsets and lag of groups NAMES."""
+    """Show members, offsets and lag of groups NAMES.
+
+    The output for a share group has its dead-letter queue, and for a streams group its topology.
+    """
     if summary + commits + topics > 1:
         raise click.UsageError("--summary, --commits and --topics exclude each other")
 
-    from kbroker.client.group_details import group_details
+    from kbroker.client.group_details import details_by_type, group_details
 
     async def work(cluster: ClusterClient) -> list[Row]:
-        return [await group_details(cluster, name) for name in names]
+        rows = [await group_details(cluster, name) for name in names]
+        return [row | await details_by_type(cluster, row["group"], row["type"]) for row in rows]
 
     rows = run(target, work)
 
@@ -101,6 +103,8 @@ def describe(
             if not commits and not topics:
                 parts.append(_summary(row))
             if not summary:
+                if not commits and not topics:
+                    parts += _topology(row)
                 columns = TOPIC_COLUMNS if topics else PARTITION_COLUMNS
                 listed = row["topics"] if topics else row["partitions"]
                 parts.append(table(columns, listed, wide=wide))
@@ -110,10 +114,17 @@ def describe(
 
 
 TOPIC_COLUMNS = [Column("topic"), Column("partitions"), Column("lag")]
+# Statuses of topology descriptions (KIP-1331).
+TOPOLOGY_STATUSES = {
+    "NOT_REQUESTED": "unknown, because the broker does not support topology descriptions",
+    "NOT_STORED": "not stored",
+    "ERROR": "unknown, because the broker cannot read it; its log has the cause",
+    "AVAILABLE": "stored",
+}
 
 
-def _summary(row: Mapping[str, object]) -> list[str]:
-    lines = {
+def _summary(row: Row) -> list[str]:
+    lines: dict[str, object] = {
         "GROUP": row["group"],
         "COORDINATOR": row["coordinator"],
         "STATE": row["state"],
@@ -121,7 +132,35 @@ def _summary(row: Mapping[str, object]) -> list[str]:
         "MEMBERS": row["members"],
         "TOTAL-LAG": "-" if row["total_lag"] is None else row["total_lag"],
     }
+    if "topology_description" in row:
+        lines["TOPOLOGY"] = TOPOLOGY_STATUSES[row["topology_description"]["status"]]
+    if "dead_letter_queue" in row:
+        lines |= _dead_letter_queue(row["dead_letter_queue"])
     return [f"{key:<13}{value}" for key, value in lines.items()]
+
+
+def _dead_letter_queue(queue: Row | None) -> dict[str, object]:
+    if queue is None:
+        return {"DLQ-TOPIC": "-"}
+    lines = {
+        "DLQ-TOPIC": queue["topic"],
+        "DLQ-COPIES": "yes" if queue["copies_records"] else "no",
+        "DLQ-RECORDS": queue["records"],
+        "DLQ-PROBLEM": queue["problem"],
+    }
+    return {key: value for key, value in lines.items() if value is not None}
+
+
+def _topology(row: Row) -> list[list[str]]:
+    """Return the paragraphs that draw the topology of a streams group."""
+    nodes = row.get("topology_description", {}).get("nodes")
+    if not nodes:
+        return []
+    from kbroker.client.topology_descriptions import TopologyNode
+
+    from .topology_drawing import draw_topology
+
+    return [draw_topology(TopologyNode(**node) for node in nodes)]
 
 
 # -- seek

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from .cluster import ClusterClient
-from .groups import SHARE, Group, Member, committed_offsets, describe_group
+from .dead_letters import dead_letter_queue
+from .groups import SHARE, STREAMS, Group, Member, committed_offsets, describe_group
 from .list_offsets import EARLIEST, LATEST, list_offsets
 from .share_groups import SharedOffset, share_offsets
 from .topics import Partition
+from .topology_descriptions import topology_description
 
 Row: TypeAlias = dict[str, Any]
 
@@ -60,6 +63,30 @@ async def group_details(cluster: ClusterClient, name: str) -> Row:
         "topics": list(topics.values()),
         "partitions": rows,
     }
+
+
+async def details_by_type(cluster: ClusterClient, name: str, group_type: str) -> Row:
+    """Return details that only groups of one type have.
+
+    Args:
+        cluster: The cluster of the group.
+        name: Group ID.
+        group_type: Type of the group.
+
+    Returns:
+        The field `dead_letter_queue` of a share group, or `topology_description` of a streams group.
+
+    Raises:
+        KafkaError: The broker rejects a request.
+    """
+    if group_type == SHARE:
+        queue = await dead_letter_queue(cluster, name)
+        return {"dead_letter_queue": None if queue is None else asdict(queue)}
+    if group_type == STREAMS:
+        found = await topology_description(cluster, name)
+        nodes = [node._asdict() for node in found.nodes]
+        return {"topology_description": {"status": found.status, "nodes": nodes}}
+    return {}
 
 
 async def _partition_rows(

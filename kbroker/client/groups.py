@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from kbroker.protocol.messages.share_groups import ShareGroupDescribeResponse
 
 DEAD = "Dead"
-# Type of a share group (KIP-932).
-SHARE = "Share"
+# Types of share groups (KIP-932) and streams groups (KIP-1071).
+SHARE, STREAMS = "Share", "Streams"
 # Last version of OffsetCommit and OffsetFetch that identifies topics by name.
 OFFSETS_BY_NAME = 9
 
@@ -223,7 +223,7 @@ async def _describe_streams_group(
         for each in row.members
     ]
     assignor = row.assignor_name or "sticky"  # unknown before Kafka 4.4
-    return Group(name, node_id, row.group_state, "Streams", assignor, members)
+    return Group(name, node_id, row.group_state, STREAMS, assignor, members)
 
 
 def _modern_member(

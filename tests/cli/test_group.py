@@ -11,15 +11,18 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.cluster import ResourceType
 from kbroker.coordinator_runtime.shards import Shards
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import encode_bytes
 from kbroker.protocol.group_metadata import Assignment, TopicPartitions
 from kbroker.protocol.messages.groups import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescriptionUpdateRequest
 
 from ..commands import Cli, ReadJson
 from ..coordinator.harness import subtopology, topology
-from ..handlers.test_consumer_groups import find
+from ..coordinator.streams.test_descriptions import PROCESSOR, SINK, SOURCE, description
+from ..handlers.test_consumer_groups import find, set_config
 from ..handlers.test_share_groups import alter, beat
 from ..handlers.test_streams_groups import remove_delays, streams_beat
 from ..wire import connected
@@ -222,6 +225,89 @@ async def test_group_commands_support_streams_groups(
     await cli("group", "seek", "g", "--to", "3", "-t", topic)
     (row,) = await read_json("group", "describe", "g")
     assert (row["state"], row["total_lag"]) == ("Empty", 2)
+    assert "dead_letter_queue" not in row
     await cli("group", "offset-delete", "g", "-t", f"{topic}:0")
     await cli("group", "delete", "g")
     assert await read_json("group", "list") == []
+
+
+async def test_describe_draws_topology_of_streams_group(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        await remove_delays(wire)
+        await streams_beat(wire, "a", 0, topology=topology(subtopology("0", topic)))
+        (row,) = await read_json("group", "describe", "g")
+        assert row["topology_description"] == {"status": "NOT_STORED", "nodes": []}
+        text = (await cli("group", "describe", "g")).stdout
+        assert "TOPOLOGY     not stored" in text
+        assert "Subtopology" not in text
+        request = StreamsGroupTopologyDescriptionUpdateRequest(
+            group_id="g",
+            member_id="a",
+            topology_description=description(SOURCE, PROCESSOR, SINK),
+        )
+        key = ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+        assert not (await wire.ask(key, 0, request)).error_code
+    (row,) = await read_json("group", "describe", "g")
+    assert row["topology_description"]["status"] == "AVAILABLE"
+    first, *_ = row["topology_description"]["nodes"]
+    assert first == {
+        "subtopology": "0",
+        "name": "source",
+        "type": "source",
+        "topics": ["orders"],
+        "stores": [],
+        "successors": ["count"],
+    }
+    text = (await cli("group", "describe", "g")).stdout
+    assert "TOPOLOGY     stored" in text
+    drawing = ["Subtopology 0", "  source (source: orders)", "  -> count (stores: counts)"]
+    assert "\n".join(["", *drawing, "  -> sink (sink: totals)", ""]) in text
+    for option in ("-s", "-c", "-t"):
+        assert "Subtopology" not in (await cli("group", "describe", "g", option)).stdout
+
+
+async def test_topology_of_older_broker_is_unknown(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        await remove_delays(wire)
+        await streams_beat(wire, "a", 0, topology=topology(subtopology("0", topic)))
+    apis = broker.server._apis
+    key = ApiKey.STREAMS_GROUP_DESCRIBE
+    broker.server._apis = {**apis, key: apis[key]._replace(versions=range(1))}
+    (row,) = await read_json("group", "describe", "g")
+    assert row["topology_description"] == {"status": "NOT_REQUESTED", "nodes": []}
+    text = (await cli("group", "describe", "g")).stdout
+    assert "TOPOLOGY     unknown, because the broker does not support" in text
+
+
+async def test_describe_shows_dead_letter_queue_of_share_group(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        await find(wire)
+        await alter(wire, {0: 1}, group="s", topic=topic)
+        (row,) = await read_json("group", "describe", "s")
+        assert row["dead_letter_queue"] is None
+        assert "DLQ-TOPIC    -" in (await cli("group", "describe", "s")).stdout
+        setting = "errors.deadletterqueue.topic.name"
+        assert not await set_config(wire, ResourceType.GROUP, "s", setting, "dlq.t")
+        problem = (
+            "topic dlq.t does not exist; create it, or set "
+            "errors.deadletterqueue.auto.create.topics.enable=true"
+        )
+        (row,) = await read_json("group", "describe", "s")
+        assert row["dead_letter_queue"] == {
+            "topic": "dlq.t",
+            "copies_records": False,
+            "records": None,
+            "problem": problem,
+        }
+        assert f"DLQ-PROBLEM  {problem}" in (await cli("group", "describe", "s", "-s")).stdout
+        enabled = "errors.deadletterqueue.group.enable=true"
+        await cli("topic", "create", "dlq.t", "-c", enabled)
+        lines = (await cli("group", "describe", "s")).stdout.splitlines()
+        assert lines[6:9] == ["DLQ-TOPIC    dlq.t", "DLQ-COPIES   no", "DLQ-RECORDS  0"]
+        assert "DLQ-TOPIC" not in (await cli("group", "describe", "s", "-c")).stdout

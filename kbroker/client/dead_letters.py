@@ -64,6 +64,19 @@ async def dead_letter_queue(cluster: ClusterClient, group: str) -> DeadLetterQue
     return DeadLetterQueue(topic, copies_records, records, problem)
 
 
+async def dead_letter_topic(cluster: ClusterClient, group: str) -> str | None:
+    """Return the name of a group's dead-letter queue topic, or None if the group has none.
+
+    Args:
+        cluster: The cluster of the group.
+        group: Group ID.
+
+    Raises:
+        KafkaError: The user may not read the settings of the group.
+    """
+    return (await _configs(cluster, Resource.GROUP, group)).get(TOPIC_NAME) or None
+
+
 async def _configs(cluster: ClusterClient, kind: Resource, name: str) -> Configs:
     found = await describe_configs(cluster, kind, [name])
     return {each.name: each.value for each in found[name]}

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .async_broker import RunningBroker, open_test_broker
     from .broker_thread import BrokerThread
+    from .dead_letters import DeadLetter
     from .external import ExternalKafka
     from .fault import Fault, UnfiredFault
-    from .kit import KafkaRecord, WaitTimeout
+    from .kafka_record import KafkaRecord
+    from .kit import WaitTimeout
     from .local import LocalBroker
     from .snapshot import Snapshot
     from .unittest_case import KafkaTestCase
 
 __all__ = [
     "BrokerThread",
+    "DeadLetter",
     "ExternalKafka",
     "Fault",
     "KafkaRecord",
@@ -35,9 +38,10 @@ __all__ = [
 
 _MODULES = {
     "BrokerThread": "broker_thread",
+    "DeadLetter": "dead_letters",
     "ExternalKafka": "external",
     "Fault": "fault",
-    "KafkaRecord": "kit",
+    "KafkaRecord": "kafka_record",
     "KafkaTestCase": "unittest_case",
     "LocalBroker": "local",
     "Snapshot": "snapshot",

@@ -22,9 +22,11 @@ from kbroker.protocol.errors import KafkaError
 from kbroker.text.documents import read_json
 
 from .broker_thread import BrokerThread
+from .dead_letters import DeadLetter
 from .fault import NO_REGISTRY
 from .fault_arguments import parse_call_rule, parse_rule
-from .kit import WAIT_SECONDS, KafkaRecord, Value
+from .kafka_record import KafkaRecord
+from .kit import WAIT_SECONDS, Value
 from .local import LocalBroker
 from .schedule import AnyRule
 from .snapshot import Snapshot
@@ -128,6 +130,8 @@ class CommandExecutor:
             "group": self._group,
             "committed": self._committed,
             "lag": lambda group: {"lag": broker.lag(group)},
+            "configure_group": _without_result(broker.configure_group),
+            "dead_letters": lambda group: _dead_letters_to_json(broker.dead_letters(group)),
             "explain": self._explain,
             "report": lambda: {"report": broker.report()},
         }
@@ -199,6 +203,7 @@ class CommandExecutor:
             "wait_for_assignment": self._wait_for_assignment,
             "wait_for_commit": _without_result(broker.wait_for_commit),
             "wait_for_lag": _without_result(broker.wait_for_lag),
+            "wait_for_dead_letters": self._wait_for_dead_letters,
             "wait_for_request": _without_result(broker.wait_for_request),
             "wait_until_idle": _without_result(broker.wait_until_idle),
         }
@@ -239,6 +244,11 @@ class CommandExecutor:
     ) -> Response:
         found = self._broker.wait_for_assignment(group, partitions, timeout)
         return {"group": _group_to_json(found)}
+
+    def _wait_for_dead_letters(
+        self, group: str, count: int = 1, timeout: float = WAIT_SECONDS
+    ) -> Response:
+        return _dead_letters_to_json(self._broker.wait_for_dead_letters(group, count, timeout))
 
     # -- faults, state changes, clocks
 
@@ -526,6 +536,21 @@ def _record_to_json(record: KafkaRecord) -> Response:
 
 def _records_to_json(records: Iterable[KafkaRecord]) -> Response:
     return {"records": [_record_to_json(record) for record in records]}
+
+
+def _dead_letters_to_json(letters: Iterable[DeadLetter]) -> Response:
+    rows = [
+        {
+            "topic": each.topic,
+            "partition": each.partition,
+            "offset": each.offset,
+            "delivery_count": each.delivery_count,
+            "reason": each.reason,
+            "record": _record_to_json(each.record),
+        }
+        for each in letters
+    ]
+    return {"dead_letters": rows}
 
 
 def _group_to_json(group: Group) -> Response:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
-from .kit import WAIT_SECONDS, KafkaRecord, Value, to_bytes
+from .kafka_record import KafkaRecord
+from .kit import WAIT_SECONDS, Value, to_bytes
 
 # Length of each unit of time, in seconds.
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.configs import Resource, describe_configs
+from kbroker.client.configs import Operation, Resource, alter_configs, describe_configs
 from kbroker.client.errors import NoSuchGroup, NoSuchTransaction
 from kbroker.client.groups import (
     Group,
@@ -33,7 +33,8 @@ from kbroker.client.transactions import (
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .arguments import IDLE_GROUP_STATES, Config
-from .kit import WAIT_SECONDS, Headers, KafkaRecord, Kit, Pauses, Value
+from .kafka_record import KafkaRecord
+from .kit import WAIT_SECONDS, Headers, Kit, Pauses, Value
 
 # Seconds without a change after which an external Kafka counts as idle.
 SETTLE_SECONDS = 1.0
@@ -126,6 +127,8 @@ class ExternalKit(Kit):
         self._groups: set[str] = set()
         self._topics_before: set[str] = set()
         self._groups_before: set[str] = set()
+        # Names of configs that the test has set, by group.
+        self._group_configs: dict[str, set[str]] = {}
         # Groups of earlier tests that could not be deleted because they had members.
         self._groups_in_use: set[str] = set()
 
@@ -172,6 +175,12 @@ class ExternalKit(Kit):
         self._groups.add(group)
         return await super().committed(group)
 
+    async def configure_group(self, group: str, configs: Config) -> None:
+        """Set configs of a group as `Kit` does, and reset them at the end of the test."""
+        self._groups.add(group)
+        self._group_configs.setdefault(group, set()).update(configs)
+        await super().configure_group(group, configs)
+
     # -- begin and end of a test
 
     async def begin_test(self) -> None:
@@ -194,6 +203,8 @@ class ExternalKit(Kit):
           that still has members is deleted at the end of a later test.
         * The topics are the topics that the test has created.
 
+        Configs of groups that the test has set are reset.
+
         Raises:
             KafkaError: The cluster rejects a request.
             ClientError: The cluster cannot be reached.
@@ -209,6 +220,10 @@ class ExternalKit(Kit):
             if error is not None and error.code == ErrorCode.NON_EMPTY_GROUP
         }
         await self.delete_created()
+        configured, self._group_configs = self._group_configs, {}
+        for group, names in configured.items():
+            changes = dict.fromkeys(names, (Operation.DELETE, None))
+            await alter_configs(self._cluster, Resource.GROUP, group, changes)
 
     # -- idleness
 

@@ -19,8 +19,8 @@ from .node_lookup import leader_of
 def pending_work(broker: Broker, group: str | None = None) -> str | None:
     """Describe work that is pending; return None if the broker, or one group, is idle.
 
-    Idle means: no request is in progress, no rebalance is pending, no timeout is due and no
-    transaction is open. A fetch that waits for new records does not count as in progress. Each
+    Idle means: no request is in progress, no rebalance is pending, no timeout is due, no
+    transaction is open and all dead letters of share groups are written. A fetch that waits for new records does not count as in progress. Each
     group has committed all records of the partitions that are assigned to its members. A compacted
     topic in which a group never commits, for example a changelog, does not count.
     """
@@ -28,6 +28,10 @@ def pending_work(broker: Broker, group: str | None = None) -> str | None:
         reason = _pending_work_of_groups(broker, node, group)
         if reason is not None:
             return reason
+        for share_partition in node.share.partitions:
+            name = share_partition.key.group_id
+            if group in (None, name) and share_partition.dead_letters.is_running:
+                return f"group {name}: dead letters are not written yet"
         for _, name, transaction in node.transactions.known() if group is None else ():
             if transaction.state is TransactionState.ONGOING or transaction.state.is_prepared:
                 return f"the transaction of {name} is {transaction.state.label}"

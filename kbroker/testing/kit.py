@@ -14,7 +14,9 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.configs import Operation, Resource, alter_configs
 from kbroker.client.consumer import reading
+from kbroker.client.dead_letters import dead_letter_queue, dead_letter_topic
 from kbroker.client.errors import NoSuchGroup, NoSuchPartition, NoSuchTopic, check
 from kbroker.client.groups import SHARE, Group, committed_offsets, describe_group
 from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets, offsets_at
@@ -40,6 +42,8 @@ from .arguments import (
     properties,
 )
 from .availability import BrokerAvailability
+from .dead_letters import DeadLetter, FoundDeadLetters
+from .kafka_record import KafkaRecord
 
 T = TypeVar("T")
 
@@ -91,47 +95,6 @@ class Pauses:
 
 class WaitTimeout(AssertionError):
     """A wait timed out; the message has the state that was observed last."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaRecord:
-    """A record of a topic.
-
-    Attributes:
-        topic: Topic name.
-        partition: Partition number.
-        offset: Offset in the partition.
-        timestamp: Timestamp in ms since the Unix epoch.
-        key: Key, or None.
-        value: Value, or None for a tombstone.
-        headers: Pairs of header name and value, in their order.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
-    @property
-    def text(self) -> str:
-        """Value decoded as UTF-8; an empty string if the value is None.
-
-        Raises:
-            UnicodeDecodeError: The value is not UTF-8.
-        """
-        return (self.value or b"").decode()
-
-    @property
-    def json(self) -> Any:
-        """Value parsed as JSON; None if the value is None.
-
-        Raises:
-            ValueError: The value is not JSON.
-        """
-        return json.loads(self.value or b"null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +390,40 @@ class Kit:
         found = await describe_group(self._cluster, group)
         return [each for member in found.members for each in member.partitions]
 
+    async def configure_group(self, group: str, configs: Config) -> None:
+        """Set configs of a group, which need not exist.
+
+        Args:
+            group: Group ID.
+            configs: Group configs, for example `{"share.delivery.count.limit": 2}`.
+
+        Raises:
+            KafkaError: The broker rejected a config.
+        """
+        changes = {name: (Operation.SET, value) for name, value in properties(configs).items()}
+        await alter_configs(self._cluster, Resource.GROUP, group, changes)
+
+    async def dead_letters(self, group: str) -> list[DeadLetter]:
+        """Return the records in the dead-letter queue of a share group, the oldest first.
+
+        Args:
+            group: Group ID. Records of other groups in the same topic are left out.
+
+        Raises:
+            ValueError: The group has no dead-letter queue.
+        """
+        topic = await dead_letter_topic(self._cluster, group)
+        if topic is None:
+            raise ValueError(
+                f"group {group!r} has no dead-letter queue; set errors.deadletterqueue.topic.name "
+                "for the group"
+            )
+        return await self._dead_letters(group, topic)
+
+    async def _dead_letters(self, group: str, topic: str) -> list[DeadLetter]:
+        found = [DeadLetter.from_record(group, each) for each in await self._records(topic)]
+        return [each for each in found if each is not None]
+
     # -- waits
 
     async def wait_until_idle(
@@ -677,6 +674,45 @@ class Kit:
 
         what = f"group {group!r} with a lag of {lag}"
         return await self.wait_until(observe, what, timeout, group=group)
+
+    async def wait_for_dead_letters(
+        self, group: str, count: int = 1, timeout: float = WAIT_SECONDS
+    ) -> list[DeadLetter]:
+        """Wait until the dead-letter queue of a share group has a number of records.
+
+        Args:
+            group: Group ID.
+            count: Minimum number of dead letters.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            All dead letters of the group, the oldest first.
+
+        Raises:
+            WaitTimeout: There are fewer dead letters; the message lists the newest ones. If the
+                broker cannot write to the queue, the message has the reason.
+        """
+
+        async def observe() -> tuple[bool, FoundDeadLetters]:
+            topic = await dead_letter_topic(self._cluster, group)
+            found = await self._dead_letters(group, topic) if topic is not None else []
+            return len(found) >= count, FoundDeadLetters(found)
+
+        what = f"{count} dead letters of group {group!r}"
+        try:
+            return (await self.wait_until(observe, what, timeout, group=group)).letters
+        except WaitTimeout as error:
+            problem = await self._dead_letter_problem(group)
+            raise WaitTimeout(f"{error}\n{problem}") if problem else error from None
+
+    async def _dead_letter_problem(self, group: str) -> str | None:
+        """Return the reason why the broker cannot write dead letters of a group."""
+        queue = await dead_letter_queue(self._cluster, group)
+        if queue is None:
+            return (
+                "the group has no dead-letter queue: errors.deadletterqueue.topic.name is not set"
+            )
+        return queue.problem and f"dead letters cannot be written: {queue.problem}"
 
 
 def _to_kafka_record(partition: Partition, record: Record) -> KafkaRecord:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from kbroker.client.topics import Partition
 
-from .kit import KafkaRecord
+from .kafka_record import KafkaRecord
 
 # Topic, partition, offset, key and value of a record.
 RecordIdentity = tuple[str, int, int, bytes | None, bytes | None]

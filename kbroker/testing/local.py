@@ -42,16 +42,12 @@ from .broker_security import (
 )
 from .broker_thread import BrokerThread
 from .clock import MovableClock, milliseconds
+from .dead_letters import DeadLetter
 from .disk import Disk, DiskFaults, PowerCut
 from .expectation import Expectation
 from .fault import NO_REGISTRY, Arming, check_faults
-from .kit import (
-    WAIT_SECONDS,
-    Headers,
-    KafkaRecord,
-    Kit,
-    Value,
-)
+from .kafka_record import KafkaRecord
+from .kit import WAIT_SECONDS, Headers, Kit, Value
 from .known_records import KnownRecords
 from .local_nodes import LocalNodes
 from .log_tail import LogTail
@@ -211,6 +207,50 @@ class KafkaHandle:
             NoSuchGroup: The group does not exist.
         """
         return self._call(self._kit.lag, group)
+
+    def configure_group(self, group: str, configs: Config) -> None:
+        """Set configs of a group, which need not exist.
+
+        Args:
+            group: Group ID.
+            configs: Group configs, for example `{"share.delivery.count.limit": 2}`.
+
+        Raises:
+            KafkaError: The broker rejected a config.
+        """
+        self._call(self._kit.configure_group, group, configs)
+
+    def dead_letters(self, group: str) -> list[DeadLetter]:
+        """Return the records in the dead-letter queue of a share group, the oldest first.
+
+        Args:
+            group: Group ID. Records of other groups in the same topic are left out.
+
+        Raises:
+            ValueError: The group has no dead-letter queue.
+        """
+        return self._call(self._kit.dead_letters, group)
+
+    def wait_for_dead_letters(
+        self, group: str, count: int = 1, timeout: float = WAIT_SECONDS
+    ) -> list[DeadLetter]:
+        """Wait until the dead-letter queue of a share group has a number of records.
+
+        Args:
+            group: Group ID.
+            count: Minimum number of dead letters.
+            timeout: Maximum seconds to wait.
+
+        Returns:
+            All dead letters of the group, the oldest first.
+
+        Raises:
+            WaitTimeout: There are fewer dead letters; the message lists the newest ones. If the
+                broker cannot write to the queue, the message has the reason.
+        """
+        found = self._call(self._watched.wait_for_dead_letters, group, count, timeout)
+        self._known.add(each.record for each in found)
+        return found
 
     def wait_for(
         self,

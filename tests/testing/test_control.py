@@ -309,6 +309,25 @@ def test_json_commands_read_records_and_groups(ready: dict[str, Any], command: C
     assert command("delete_topic", name="bytes")["ok"]
 
 
+def test_json_commands_read_dead_letters(command: Commands) -> None:
+    assert command("create_topic", name="dlq.orders")["ok"]
+    assert "has no dead-letter queue" in command("dead_letters", group="s")["error"]
+    configs = {"errors.deadletterqueue.topic.name": "dlq.orders"}
+    assert command("configure_group", group="s", configs=configs) == {"ok": True}
+    assert command("dead_letters", group="s") == {"ok": True, "dead_letters": []}
+    values = {"topic": "orders", "partition": "1", "offset": "7", "group": "s"}
+    values |= {"delivery.count": "5", "message": "Offset rejected by client."}
+    headers = [[f"__dlq.errors.{name}", value] for name, value in values.items()]
+    record = command("produce", topic="dlq.orders", key="k", headers=headers)["record"]
+    found = command("wait_for_dead_letters", group="s", count=1)
+    letter = {"topic": "orders", "partition": 1, "offset": 7, "delivery_count": 5}
+    letter |= {"reason": "Offset rejected by client.", "record": record}
+    assert found == {"ok": True, "dead_letters": [letter]}
+    assert command("dead_letters", group="s") == found
+    late = command("wait_for_dead_letters", group="s", count=2, timeout=0.01)
+    assert "dead letters cannot be written: topic dlq.orders is not enabled" in late["error"]
+
+
 def test_json_commands_restore_and_fork_snapshots(command: Commands, tmp_path: Path) -> None:
     def values(commands: Commands) -> list[str]:
         return [record["value"] for record in commands("records", topic="orders")["records"]]

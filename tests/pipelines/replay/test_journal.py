@@ -21,7 +21,7 @@ from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
 from kbroker.pipelines.replay.journal import ends_of
 from kbroker.testing import LocalBroker
-from kbroker.testing.kit import KafkaRecord
+from kbroker.testing.kafka_record import KafkaRecord
 
 from ...limits import PROCESS_SECONDS
 

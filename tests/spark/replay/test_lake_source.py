@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kbroker.pipelines.lake.layout import file_name
 from kbroker.testing import LocalBroker
-from kbroker.testing.kit import KafkaRecord
+from kbroker.testing.kafka_record import KafkaRecord
 
 START = datetime.datetime(2026, 3, 1, 10, tzinfo=datetime.UTC)
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -131,6 +131,7 @@ def too_long(source: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_functions_do_not_exceed_length_limit() -> None:
     scanned_files = (
         each for directory in NOT_INSTALLED for each in (ROOT / directory).rglob("*.py")
@@ -217,6 +218,7 @@ def large_classes(source: str) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 def test_classes_do_not_exceed_size_limits() -> None:
     found = [large_classes(path.read_text()) for path in sources()]
     assert len(found) > 500

@@ -113,6 +113,7 @@ def test_that_takes_long():
 """
 
 
+@pytest.mark.slow
 def test_slowest_tests_of_all_parts_are_printed_slowest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_that_cannot_start(broken): pass
 """
 
 
+@pytest.mark.slow
 def test_summary_names_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

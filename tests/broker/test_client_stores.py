@@ -469,6 +469,7 @@ async def fill(store: Store, world: World, wire: Wire) -> int:
     return largest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
 async def test_one_client_cannot_exceed_bound_of_store(
     store: Store, monkeypatch: pytest.MonkeyPatch
@@ -485,6 +486,7 @@ async def test_one_client_cannot_exceed_bound_of_store(
             await until(lambda: store.size(world.broker) == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.name)
 async def test_same_requests_exceed_store_without_bound(
     store: Store, monkeypatch: pytest.MonkeyPatch

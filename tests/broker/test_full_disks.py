@@ -113,6 +113,7 @@ def await_produce(server: Server) -> None:
     )
 
 
+@pytest.mark.slow
 def test_file_size_limit_rejects_records(tmp_path: Path) -> None:
     """The limit acts like a disk quota and needs no administrator."""
     topics = ("t:1:internal.segment.bytes=1000000",)

@@ -169,6 +169,7 @@ async def test_rejected_share_partition_leaves_no_reference_cycles(tmp_path: Pat
     assert not cycles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", list(Codec)[1:])
 @pytest.mark.parametrize("is_rejected", [False, True])
 async def test_batches_validated_in_pieces_leave_no_reference_cycles(

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -182,6 +183,7 @@ async def commit(wire: Wire, group: str, retention_time_ms: int = -1) -> None:
     assert {row.error_code for row in response.topics[0].partitions} == {0}
 
 
+@pytest.mark.slow
 async def test_retention_and_compaction_run_in_real_time(tmp_path: Path) -> None:
     """Retention and compaction run with short intervals and librdkafka as the client."""
     async with started(

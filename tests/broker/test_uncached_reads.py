@@ -145,6 +145,7 @@ READS: list[Read] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("read", READS, ids=lambda read: read.__name__)
@@ -167,6 +168,7 @@ async def test_cold_read_does_not_block_event_loop(
     assert disk.loads > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BATCHES)
 async def test_cold_read_over_tls_does_not_block_event_loop(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -108,6 +108,7 @@ async def check(
     assert row.error_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     "query",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
@@ -26,6 +27,7 @@ def states(ready: dict[str, Any]) -> dict[int, str]:
     return {row["id"]: row["state"] for row in rows}
 
 
+@pytest.mark.slow
 def test_node_commands_stop_start_add_and_remove_nodes(tmp_path: Path) -> None:
     port_file = tmp_path / "ports"
     flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
@@ -60,6 +62,7 @@ def test_node_commands_stop_start_add_and_remove_nodes(tmp_path: Path) -> None:
         assert "give both nodes of a link, or none" in run(ready, "link", "heal", "2", status=2)
 
 
+@pytest.mark.slow
 def test_topic_commands_wait_for_new_leader_after_crash(tmp_path: Path) -> None:
     flags = ("--nodes", "3", "--topic", "orders:3", "-o", "default.replication.factor=3")
     with run_server(*flags) as ready:

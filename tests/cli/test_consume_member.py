@@ -59,6 +59,7 @@ def read(process: subprocess.Popen[str], count: int) -> list[str]:
     return [process.stdout.readline().strip() for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_member_commits_and_leaves_group_on_signal(
     number: signal.Signals, broker: LocalBroker, start: Start
@@ -98,6 +99,7 @@ def test_two_members_print_every_record_once(broker: LocalBroker, start: Start) 
     assert broker.committed("g") == {("t", 0): 3, ("t", 1): 2}
 
 
+@pytest.mark.slow
 def test_offset_option_applies_without_committed_offset(broker: LocalBroker, start: Start) -> None:
     for partition in (0, 1):
         broker.produce("t", f"of {partition}", partition=partition)

@@ -92,6 +92,7 @@ async def test_results_are_printed_in_any_locale(locale: str, cli: Cli, broker: 
     assert done.stdout.count(b"done: ") == len(commands)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locale", LOCALES)
 def test_server_starts_in_any_locale(locale: str, tmp_path: Path) -> None:
     directory = tmp_path / "d\u00e4ta \u2603"
@@ -128,6 +129,7 @@ def test_replaced_output_streams_are_accepted(monkeypatch: pytest.MonkeyPatch) -
     accept_all_characters()
 
 
+@pytest.mark.slow
 def test_text_files_and_pipes_are_opened_with_encoding() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{call.lineno}: {ast.unparse(call)[:100]}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ..commands import Cli, ReadJson
 from .records import offsets
 
 
+@pytest.mark.slow
 async def test_seek_accepts_all_offset_forms(cli: Cli, read_json: ReadJson, topic: str) -> None:
     made = await read_json("group", "seek", "g", "--to", "end", "-t", topic)
     assert offsets(made) == {0: (None, 5), 1: (None, 0)}

@@ -98,6 +98,7 @@ def test_health_wait_times_out() -> None:
     assert 0.6 < seconds < 60
 
 
+@pytest.mark.slow
 def test_health_wait_succeeds_when_server_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

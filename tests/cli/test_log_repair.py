@@ -215,6 +215,7 @@ async def test_repair_keeps_all_records_when_replaced_segments_came_back(tmp_pat
     assert await served(tmp_path) == values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 async def test_repaired_compacted_topic_is_readable(tmp_path: Path, share: float) -> None:
     _, values = await write_compacted(tmp_path)

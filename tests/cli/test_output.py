@@ -256,6 +256,7 @@ async def _make_user(wire: Wire) -> None:
     assert response.results[0].error_code == 0
 
 
+@pytest.mark.slow
 async def test_commands_escape_control_characters_of_client_names(tmp_path: Path) -> None:
     data = tmp_path / "data"
     seen: set[str] = set()

@@ -14,6 +14,7 @@ from .records import lines_of
 BYTES = [None, b"", b"text", "h\xe4 \u2713".encode(), b"\xff\x00", b'"\\\n{}']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 async def test_json_output_of_consume_restores_records_byte_for_byte(
     cli: Cli, broker: Broker, codec: str

@@ -79,6 +79,7 @@ async def test_replay_preserves_records_and_partitions(filled: Cli) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

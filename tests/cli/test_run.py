@@ -26,6 +26,7 @@ def ran(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_run_passes_broker_with_topics_and_records_to_command(tmp_path: Path) -> None:
     topics = tmp_path / "topics.toml"
     topics.write_text("[topics.orders]\npartitions = 3\n")
@@ -66,6 +67,7 @@ def test_run_returns_exit_status_of_command() -> None:
     assert ran("--topic", "t:x", "--", "true").returncode == 2
 
 
+@pytest.mark.slow
 def test_run_with_keep_keeps_data_directory(tmp_path: Path) -> None:
     environ = os.environ | {"TMPDIR": str(tmp_path)}
     command = [*RUN, "--keep", "--topic", "t", "--", "true"]
@@ -76,6 +78,7 @@ def test_run_with_keep_keeps_data_directory(tmp_path: Path) -> None:
     assert tempfile.gettempdir() != str(tmp_path)
 
 
+@pytest.mark.slow
 def test_run_forwards_signals_to_command() -> None:
     script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
     with subprocess.Popen([*RUN, "--", "sh", "-c", script], stdout=subprocess.PIPE) as process:
@@ -89,6 +92,7 @@ def test_run_forwards_signals_to_command() -> None:
 SERVE = [sys.executable, "-m", "kbroker", "serve", "--port", "0", "--idle-timeout", "0s"]
 
 
+@pytest.mark.slow
 async def test_seed_is_not_written_again_after_restart(tmp_path: Path) -> None:
     seed, data = tmp_path / "seed.ndjson", tmp_path / "data"
     seed.write_text('{"topic": "t", "value": "a"}\n{"topic": "t", "value": "b"}\n')

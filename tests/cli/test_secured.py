@@ -6,6 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from click.testing import CliRunner, Result
 
@@ -132,6 +133,7 @@ def profile(directory: Path, broker: LocalBroker, user: str) -> dict[str, str]:
     return {"KBROKER_PROFILES": str(path), "KBROKER_BOOTSTRAP": ""}
 
 
+@pytest.mark.slow
 async def test_all_commands_work_with_tls_sasl_and_acls(tmp_path: Path) -> None:
     async def prepare(broker: Broker) -> None:
         pass

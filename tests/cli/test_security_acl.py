@@ -190,6 +190,7 @@ async def test_producer_and_consumer_shortcuts_grant_required_operations(
         assert len(output.stdout.splitlines()) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "question", "allowed", "rule", "commands"),
     [
@@ -327,6 +328,7 @@ def test_commands_of_acl_explain_grant_permission() -> None:
     assert changed > 1000
 
 
+@pytest.mark.slow
 async def test_acl_remove_asks_for_confirmation_on_terminal(broker: Broker) -> None:
     """The command shows the matching ACLs first."""
     async with open_cluster([broker.endpoint], security=ADMIN) as cluster:

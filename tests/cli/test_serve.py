@@ -66,6 +66,7 @@ def test_serve_prints_ready_line_and_exits_cleanly_on_signal(tmp_path: Path) -> 
     assert not port_file.exists()
 
 
+@pytest.mark.slow
 def test_serve_json_events_contain_banner_facts(tmp_path: Path) -> None:
     port_file = tmp_path / "port.json"
     with serving("--memory", "--port", "0", "--json", "--port-file", str(port_file)) as process:
@@ -80,6 +81,7 @@ def test_serve_json_events_contain_banner_facts(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_serve_writes_ready_event_to_descriptor() -> None:
     read_end, write_end = os.pipe()
     flags = ("--memory", "--port", "0", "--ready-fd", str(write_end))
@@ -89,6 +91,7 @@ def test_serve_writes_ready_event_to_descriptor() -> None:
     assert event["event"] == "ready"
 
 
+@pytest.mark.slow
 def test_serve_rejects_directory_in_use(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     flags = ("--port", "0", "--data-dir", str(tmp_path / "d"))
@@ -100,6 +103,7 @@ def test_serve_rejects_directory_in_use(tmp_path: Path) -> None:
     assert "--data-dir" in second.stderr
 
 
+@pytest.mark.slow
 def test_serve_with_port_in_use_names_option_and_creates_no_directory(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -140,6 +144,7 @@ def test_serve_that_cannot_start_prints_reason_in_one_line(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_serve_json_reports_failed_start_as_event() -> None:
     done = run_serve("--memory", "--json", "-o", "num.partitions=abc")
     event = json.loads(done.stdout.splitlines()[-1])
@@ -147,6 +152,7 @@ def test_serve_json_reports_failed_start_as_event() -> None:
     assert "num.partitions" in event["message"]
 
 
+@pytest.mark.slow
 def test_serve_warns_of_unknown_setting_with_suggestion(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     with serving(
@@ -158,6 +164,7 @@ def test_serve_warns_of_unknown_setting_with_suggestion(tmp_path: Path) -> None:
     assert "num.partitions" in errors
 
 
+@pytest.mark.slow
 def test_serve_env_config_applies_image_variables(tmp_path: Path) -> None:
     """Listeners, topics, cluster ID and log level; an unknown logger causes a warning."""
     ports = tmp_path / "port.json"
@@ -180,6 +187,7 @@ def test_serve_env_config_applies_image_variables(tmp_path: Path) -> None:
     assert "anyone who can reach 0.0.0.0" in errors
 
 
+@pytest.mark.slow
 def test_serve_warns_of_unknown_logger(tmp_path: Path) -> None:
     port_file = tmp_path / "port"
     levels = ["--log-level", "kbroker.nothing=debug", "--log-level", "kbroker.node.node=debug"]
@@ -207,11 +215,13 @@ def test_serve_stops_when_parent_exits(event: str) -> None:
     assert json.loads(output.splitlines()[-1])["event"] == "stopped"
 
 
+@pytest.mark.slow
 def test_serve_stops_after_idle_timeout() -> None:
     with serving("--memory", "--port", "0", "--idle-timeout", "200ms") as process:
         assert process.wait(SECONDS) == 0
 
 
+@pytest.mark.slow
 def test_health_exit_status_shows_running_server(tmp_path: Path) -> None:
     health = [sys.executable, "-m", "kbroker", "health", "--bootstrap"]
     port_file = tmp_path / "port"

@@ -100,6 +100,7 @@ def run(check: Check, build: Build) -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("name", CHECKS)
 def test_store_fulfils_contract(name: str, store: str) -> None:

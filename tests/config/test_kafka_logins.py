@@ -147,6 +147,7 @@ def test_invalid_user_variables_are_rejected(environ: dict[str, str], reason: st
         config_of(environ)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(("KafkaServer", "a.KafkaServer", "Client")), MODULES))
 @settings(max_examples=60)
 def test_jaas_file_parser_restores_written_modules(sections: dict[str, list[LoginModule]]) -> None:
@@ -206,6 +207,7 @@ async def test_listener_security_detects_missing_users(mechanism: str, has_users
             assert listener.security.lacks_users is not has_users
 
 
+@pytest.mark.slow
 def test_server_warns_of_listener_without_users() -> None:
     options = ("listeners=SASL_PLAINTEXT://localhost:0", "sasl.enabled.mechanisms=SCRAM-SHA-256")
     arguments = [word for option in options for word in ("-o", option)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
 from kbroker.coordinator import GroupCoordinator, GroupSettings, PendingResponse, hash_partition
 from kbroker.coordinator.group_coordinator import GROUPS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
@@ -118,6 +120,7 @@ def test_pending_response_completes_once() -> None:
     assert slot.response == 1
 
 
+@pytest.mark.slow
 def test_random_requests_raise_no_exception() -> None:
     """Field values come from a small set, so that requests interact, and from extremes."""
     h = Harness(GroupSettings(group_size_max=3))

@@ -129,6 +129,7 @@ async def commit(wire: Wire, group: str, topic: str, offsets: Iterable[int]) -> 
     return {row.error_code for row in response.partitions}
 
 
+@pytest.mark.slow
 async def test_recreated_topic_keeps_new_commits(broker: Broker, wire: Wire) -> None:
     await create_topic(wire, "gone")
     fill(broker, offsets_of_many_groups())
@@ -164,6 +165,7 @@ async def test_coordinator_stops_deleting_offsets_after_losing_partition(
     assert shard not in ran
 
 
+@pytest.mark.slow
 async def test_offsets_of_missed_topic_deletions_are_deleted_in_background_after_load(
     broker: Broker, wire: Wire
 ) -> None:
@@ -184,6 +186,7 @@ async def test_offsets_of_missed_topic_deletions_are_deleted_in_background_after
 # -- expiration
 
 
+@pytest.mark.slow
 async def test_groups_expire_in_background() -> None:
     async with started(offsets_retention_check_interval_ms=100) as broker:
         await broker.node.groups.create_topic()
@@ -194,6 +197,7 @@ async def test_groups_expire_in_background() -> None:
         assert step.seconds < STEP_SECONDS_MAX, str(step)
 
 
+@pytest.mark.slow
 async def test_transactional_ids_expire_in_background() -> None:
     async with started(transaction_remove_expired_transaction_cleanup_interval_ms=100) as broker:
         transactions = broker.node.transactions
@@ -287,6 +291,7 @@ def pending(broker: Broker, group: str = "wide") -> None:
         shard_of(broker).coordinator.replay(record, PRODUCER_ID)
 
 
+@pytest.mark.slow
 async def test_ending_transaction_with_many_offsets_does_not_block_clients(
     broker: Broker, wire: Wire
 ) -> None:
@@ -366,6 +371,7 @@ async def crowded(broker: Broker, wire: Wire) -> list[str]:
     return sorted([*names, OFFSETS_TOPIC])
 
 
+@pytest.mark.slow
 async def test_describing_page_of_many_topics_does_not_block_loop(
     broker: Broker, wire: Wire, crowded: list[str]
 ) -> None:

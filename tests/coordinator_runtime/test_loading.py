@@ -89,6 +89,7 @@ async def test_node_serves_before_its_coordinators_are_loaded(tmp_path: Path) ->
         assert await commit(wire, 20) == 0
 
 
+@pytest.mark.slow
 async def test_loading_does_not_block_loop(tmp_path: Path) -> None:
     await fill(tmp_path, commits=100)
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:

@@ -223,6 +223,7 @@ async def test_member_continues_after_coordinator_moved(
     assert member.generation == generation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 async def test_consumer_group_members_continue_after_coordinator_moved(
     broker: Broker, wire: Routed, how: str

@@ -84,6 +84,7 @@ async def write_all(writer: Writer, topic: Topic, value: bytes) -> None:
         await writer.write(topic, value, partition=partition)
 
 
+@pytest.mark.slow
 @PROTOCOLS
 @BOTH_ENDS
 async def test_transaction_ends_in_partitions_of_three_leaders(
@@ -125,6 +126,7 @@ async def test_fenced_producer_is_rejected_by_all_leaders(
     assert await all_seen(wire, topic) == [[b"z"]] * 3
 
 
+@pytest.mark.slow
 @PROTOCOLS
 @BOTH_ENDS
 async def test_transaction_commits_offsets_of_groups_on_all_nodes(
@@ -155,6 +157,7 @@ async def send_offset(writer: Writer, group: str, offset: int) -> None:
     assert response.topics[0].partitions[0].error_code == 0
 
 
+@pytest.mark.slow
 @WAYS
 async def test_new_coordinator_completes_prepared_transaction(
     broker: Broker,
@@ -220,6 +223,7 @@ def state_at(node: LocalNode) -> TransactionState | None:
     return None
 
 
+@pytest.mark.slow
 @WAYS
 async def test_new_leader_gets_marker_after_leader_ends(
     broker: Broker, wire: Routed, topic: Topic, version: int, commit: bool, how: str

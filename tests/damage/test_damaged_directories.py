@@ -56,6 +56,7 @@ def swapped_partitions(data: Path, _: random.Random, __: Templates) -> str:
     return "swap many-0 and many-1"
 
 
+@pytest.mark.slow
 async def test_undamaged_directories_are_served_exactly(
     templates: Templates, tmp_path: Path
 ) -> None:
@@ -81,6 +82,7 @@ def plant_unchecked_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionDirectories, "check_identity", lambda *_, **__: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "damage"),
     [

@@ -153,6 +153,7 @@ async def test_interrupted_growth_is_atomic(alone: Path, tmp_path: Path) -> None
     assert left > 10
 
 
+@pytest.mark.slow
 async def test_interrupted_shrinking_is_atomic(alone: Path, tmp_path: Path) -> None:
     grow(OsFiles(), [str(alone)], 3)
     seen = set()

@@ -123,6 +123,7 @@ def test_failed_broker_start_names_log(tmp_path: Path) -> None:
         OwnBroker(tmp_path).start()
 
 
+@pytest.mark.slow
 def test_restarted_broker_keeps_port(tmp_path: Path) -> None:
     broker = OwnBroker(tmp_path)
     try:

@@ -114,6 +114,7 @@ def check_sent(frame: bytes, sent: bytes, description: str) -> None:
         assert check_answer(frame, response) == "", description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
 async def test_bytes_after_body_are_ignored(broker: Broker, wire: Wire, key: ApiKey) -> None:
     """Apache Kafka ignores them as well."""
@@ -132,6 +133,7 @@ async def test_bytes_after_body_are_ignored(broker: Broker, wire: Wire, key: Api
         check_sent(head + data, sent, f"version {version}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", VALID, ids=lambda key: key.name)
 async def test_request_with_empty_arrays_gets_response(
     broker: Broker, wire: Wire, key: ApiKey
@@ -158,6 +160,7 @@ async def topic(wire: Wire) -> Topic:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acks", [2, -2, 127, 32767, -32768])
 @pytest.mark.parametrize("version", range(3, 14))
 async def test_invalid_acks_are_rejected(wire: Wire, topic: Topic, version: int, acks: int) -> None:

@@ -181,6 +181,7 @@ async def test_fuzzer_reports_raising_handler() -> None:
     assert all("ZeroDivisionError" in failure for failure in report.failures)
 
 
+@pytest.mark.slow
 async def test_fuzzer_reports_error_of_asynchronous_handler() -> None:
     """The error occurs in an asynchronous handler, after the request was read."""
 

@@ -69,6 +69,7 @@ def with_right_crcs(out: bytearray) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.slow
 async def test_mutated_message_sets_are_rejected_or_readable(
     broker: Broker, wire: Wire, request: pytest.FixtureRequest
 ) -> None:

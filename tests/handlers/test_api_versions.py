@@ -150,6 +150,7 @@ def unserved_versions() -> list[tuple[int, int]]:
     return [*pairs, (4, 0), (7, 0), (93, 0), (-1, 0), (32767, 0), (ApiKey.METADATA, -1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "version"), unserved_versions())
 async def test_unserved_api_or_version_closes_connection(
     broker: Broker, wire: Wire, key: int, version: int
@@ -162,6 +163,7 @@ async def test_unserved_api_or_version_closes_connection(
         assert await other.works()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "software", "code"),
     [
@@ -192,6 +194,7 @@ async def test_client_software_name_and_version_are_validated(
     assert await wire.works()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "versions"), SERVED.items(), ids=lambda each: str(each))
 async def test_every_advertised_version_gets_response_of_its_version(
     broker: Broker, wire: Wire, key: ApiKey, versions: tuple[int, int]

@@ -101,6 +101,7 @@ async def test_synonyms_are_returned_only_on_request(wire: Wire, version: int) -
     assert shown == [("segment.bytes", "2000000", 1), ("log.segment.bytes", "1073741824", 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("kind", "name", "code"),

@@ -77,6 +77,7 @@ def offsets_in_old_format(row: Any, version: int) -> list[int]:
 # -- produce
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 1, 2])
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", CODECS)
@@ -361,6 +362,7 @@ async def test_messages_are_stored_if_client_disconnects_during_conversion(
 # -- fetch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(4))
 @pytest.mark.parametrize("codec", CODECS)
 async def test_record_batches_are_converted_for_old_consumers(

@@ -596,6 +596,7 @@ async def create_log_with_epochs(directory: Path) -> Topic:
     return topic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(9, 19))
 async def test_fetch_checks_current_leader_epoch(tmp_path: Path, version: int) -> None:
     topic = await create_log_with_epochs(tmp_path)

@@ -155,6 +155,7 @@ def freeze_clock(broker: Broker) -> Callable[[int], None]:
     return advance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(10))
 async def test_single_member_joins_commits_and_leaves_in_every_version(
     start: Start, version: int

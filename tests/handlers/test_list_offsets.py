@@ -52,6 +52,7 @@ async def test_earliest_and_latest_offsets_are_returned(
             await produce(wire, topic, batch())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("timestamp", "since", "offset", "time"),
@@ -204,6 +205,7 @@ async def offsets_before(wire: Wire, topic: Topic, timestamp: int, count: int = 
     return offsets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(4, 12))
 async def test_list_offsets_checks_and_returns_leader_epochs(tmp_path: Path, version: int) -> None:
     topic = await create_log_with_epochs(tmp_path)
@@ -231,6 +233,7 @@ async def epoch_end(
     return response.topics[0].partitions[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize(
     ("requested", "epoch", "end"),

@@ -130,6 +130,7 @@ def log_of(broker: Broker) -> Log:
     return broker.node.partitions.named_replica(OFFSETS, index).log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(7))
 @pytest.mark.parametrize("commit", [True, False])
 async def test_offsets_are_pending_until_transaction_ends_in_every_version(

@@ -101,6 +101,7 @@ async def test_produce_to_internal_topic_is_rejected(wire: Wire, version: int) -
 # -- timestamps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 async def test_log_append_time_replaces_timestamps(wire: Wire, version: int, codec: Codec) -> None:

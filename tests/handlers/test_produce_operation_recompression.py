@@ -59,6 +59,7 @@ def numbered(count: int, size: int = 1000) -> list[Record]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("source", list(Codec))
 async def test_recompression_changes_only_codec(wire: Wire, name: str, source: Codec) -> None:

@@ -259,6 +259,7 @@ ALTERATIONS: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "codes"), ALTERATIONS, ids=map(str, range(len(ALTERATIONS))))
 async def test_alterations_are_validated(
     rows: list[Upsertion | Deletion], codes: dict[str, int], authority: Authority

@@ -62,6 +62,7 @@ async def create(wire: Wire, version: int, *topics: New, **fields: Any) -> list[
 # -- CreateTopics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(8))
 async def test_new_topic_is_usable_at_once(start: Start, version: int) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
@@ -107,6 +108,7 @@ BAD: dict[str, tuple[New, int]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(8))
 @pytest.mark.parametrize("case", BAD)
 async def test_invalid_topic_is_rejected(
@@ -292,6 +294,7 @@ async def test_partitions_are_added_to_topic(start: Start, version: int) -> None
         assert values_of(await fetch(wire, topic, partitions=[1])) == [b"old"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(4))
 @pytest.mark.parametrize(
     ("case", "name", "count", "fields", "code"),

@@ -621,6 +621,7 @@ async def test_markers_in_transaction_topic_are_ignored(broker: Broker, wire: Wi
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
 
+@pytest.mark.slow
 @PROTOCOLS
 @pytest.mark.parametrize("state", STATES)
 async def test_transaction_recovers_from_crash_in_every_state(

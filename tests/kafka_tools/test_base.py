@@ -26,6 +26,7 @@ def test_unsupported_request_prints_alternative(arguments: tuple[str, ...], expe
     assert expected in invoke("compat", *arguments, status=1).output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "kafka-run-class"])
 def test_usage_errors_of_kafka_tools_hide_secrets(tool: str) -> None:
     for arguments in (

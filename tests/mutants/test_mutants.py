@@ -53,6 +53,7 @@ def test_bug_is_detected_and_harmless_change_is_not(tmp_path: Path) -> None:
     assert Mutant.read(harmless).killed_by(seconds=60) is None
 
 
+@pytest.mark.slow
 def test_patch_with_unknown_name_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a patch would fail the harness without planting its bug."""
     stale = Failure(("-c", "pass"), "AttributeError: 'Partitions' object has no attribute 'clock'")
@@ -74,6 +75,7 @@ def test_failure_without_the_bug_does_not_count(monkeypatch: pytest.MonkeyPatch)
     assert skips_history.killed_by(seconds=60) is None
 
 
+@pytest.mark.slow
 def test_violation_of_simulator_is_parsed() -> None:
     """The simulator reports violations in an exception group, with a seed."""
     code = (

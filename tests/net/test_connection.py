@@ -113,6 +113,7 @@ async def test_pending_fetch_delays_later_responses_but_not_later_appends(start:
 # -- back-pressure
 
 
+@pytest.mark.slow
 async def test_broker_stops_reading_from_client_that_never_reads(start: Start) -> None:
     """The unanswered requests are bounded, other clients are served, and the client can resume."""
     async with start() as broker, connected(broker.endpoint) as wire:
@@ -137,6 +138,7 @@ async def test_broker_stops_reading_from_client_that_never_reads(start: Start) -
             assert values_of(response.responses[0].partitions[0]) == [bytes(500_000)]
 
 
+@pytest.mark.slow
 async def test_pipelined_requests_above_queue_limit_are_all_answered(wire: Wire) -> None:
     count = 5 * REPLIES_MAX
     data = b"".join(wire.frame(APIS, 0, request(APIS)) for _ in range(count))

@@ -109,6 +109,7 @@ async def leave_nothing_pending(broker: Broker, wire: Wire, topic: Topic) -> Non
     await wire.ask(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(
     "state", [leave_nothing_pending, leave_fetch_pending, leave_responses_unsent]

@@ -180,6 +180,7 @@ async def test_idle_connection_closes_after_invalid_frame(caplog: pytest.LogCapt
         await until(lambda: not broker.server.connections)
 
 
+@pytest.mark.slow
 async def test_idle_connections_use_little_memory() -> None:
     async with (
         started(max_connections_per_ip=2 * IDLE_CONNECTIONS) as broker,

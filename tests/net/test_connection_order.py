@@ -928,6 +928,7 @@ async def check_visible_to_next_request(wire: Wire, pair: ChangeAndQuery) -> Non
     assert pair.is_visible(described), f"{changed}\n{described}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", CHANGES, ids=lambda key: key.name)
 async def test_change_is_visible_to_next_request(start: Start, key: ApiKey) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
@@ -1088,6 +1089,7 @@ async def test_half_closed_client_gets_all_responses(start: Start) -> None:
         assert created_topics(broker) == names(50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resets", [False, True], ids=["FIN", "RST"])
 async def test_transaction_ended_by_disconnected_client_does_not_stay_open(
     start: Start, resets: bool

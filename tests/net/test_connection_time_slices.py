@@ -103,6 +103,7 @@ async def receive_sizes(wire: Wire, count: int) -> list[int]:
 # -- unread responses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [500, 2000])
 async def test_unread_responses_stop_reading_requests(count: int) -> None:
     async with broker_of_many() as (broker, other), connected(broker.endpoint) as stalled:
@@ -231,6 +232,7 @@ def names(count: int) -> list[MetadataRequest.Topic]:
     return [MetadataRequest.Topic(name=f"topic-{i}") for i in range(count)]
 
 
+@pytest.mark.slow
 async def test_large_request_yields_to_others() -> None:
     async with started() as broker:
         replace_handler(broker, ApiKey.METADATA, lambda ctx, message: MetadataResponse())

@@ -157,6 +157,7 @@ async def test_failed_accept_is_retried(
 # -- several brokers
 
 
+@pytest.mark.slow
 async def test_twenty_brokers_in_one_process_are_isolated(tmp_path: Path) -> None:
     """All have the same topic, group and partition, but different data; half of them use disks."""
     async with contextlib.AsyncExitStack() as stack:

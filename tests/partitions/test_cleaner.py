@@ -52,6 +52,7 @@ async def contents(wire: Wire, topic: Topic) -> list[Record]:
         offset = listed[-1].offset + 1 if listed else offset + 1
 
 
+@pytest.mark.slow
 async def test_topic_is_compacted_during_writes(start: Start) -> None:
     async with start() as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
@@ -90,6 +91,7 @@ async def test_disabled_cleaner_compacts_nothing(start: Start) -> None:
         assert log_of(broker, "t").first_dirty_offset == -1
 
 
+@pytest.mark.slow
 async def test_compacted_topic_survives_a_restart(tmp_path: Path) -> None:
     async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
         topic = await create_topic(wire, "t", configs=COMPACTED)
@@ -104,6 +106,7 @@ async def test_compacted_topic_survives_a_restart(tmp_path: Path) -> None:
         assert await broker.node.maintenance.cleaner.clean_all() > 0
 
 
+@pytest.mark.slow
 async def test_committed_offsets_are_compacted(start: Start) -> None:
     small = {"offsets_topic_num_partitions": 1}
     async with start(**small) as broker, connected(broker.endpoint) as wire:
@@ -223,6 +226,7 @@ async def test_missing_segment_files_do_not_stop_the_broker(
     assert caplog.text.count("the compacted segment is missing") == 1
 
 
+@pytest.mark.slow
 async def test_dirtiest_log_is_compacted_first(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:

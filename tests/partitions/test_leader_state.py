@@ -269,6 +269,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(steps=steps, in_sync_min=st.integers(1, 3), isr=st.sampled_from([[1], [1, 2], [1, 2, 3]]))
 def test_committed_records_are_on_all_isr_members(

@@ -42,6 +42,7 @@ print(json.dumps(trio.run(main, json.loads(sys.argv[1]), clock, clock=clock)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_collected", [True, False])
 def test_periodic_collection_moves_long_queue_to_old_generation(is_collected: bool) -> None:
     command = [sys.executable, "-c", CHURN, json.dumps(is_collected)]

@@ -83,6 +83,7 @@ def test_accessible_data_directories_cause_warnings(
     assert all(each.endswith(f"chmod 700 {tmp_path}") for each in found)
 
 
+@pytest.mark.slow
 def test_strict_reports_all_problems_together(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "server.properties"
     data.mkdir()
@@ -99,6 +100,7 @@ def test_strict_reports_all_problems_together(tmp_path: Path) -> None:
     assert [*data.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_insecure_settings_without_strict_are_warnings(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("ssl.key.password=hush\n")
@@ -115,6 +117,7 @@ def test_insecure_settings_without_strict_are_warnings(tmp_path: Path) -> None:
     assert errors.count("WARNING") == 2
 
 
+@pytest.mark.slow
 def test_created_files_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     data = tmp_path / "data"
     flags = ("--strict", "--tls-dev", "--host", "0.0.0.0", "--port", "0", "--data-dir", str(data))

@@ -136,6 +136,7 @@ def test_banner_describes_possible_data_loss(
     )
 
 
+@pytest.mark.slow
 async def test_options_override_environment_and_file(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=3\nlog.segment.bytes=2000000\nmessage.max.bytes=3000\n")
@@ -161,6 +162,7 @@ async def test_options_override_environment_and_file(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.slow
 async def test_declared_topics_exist_when_server_is_ready(tmp_path: Path) -> None:
     more = ("--topic", "plain:3", "--topic", "keys:1:cleanup.policy=compact,retention.ms=5")
     with serving(*flags(tmp_path, *more)) as process:
@@ -171,6 +173,7 @@ async def test_declared_topics_exist_when_server_is_ready(tmp_path: Path) -> Non
         server.stop()
 
 
+@pytest.mark.slow
 async def test_first_signal_stops_server_gracefully(tmp_path: Path) -> None:
     """Pending fetches are answered, and the next start reports a clean shutdown."""
     with serving(*flags(tmp_path)) as process:
@@ -195,6 +198,7 @@ async def test_first_signal_stops_server_gracefully(tmp_path: Path) -> None:
     assert "clean shutdown" in output
 
 
+@pytest.mark.slow
 async def test_second_signal_stops_server_immediately(tmp_path: Path) -> None:
     """A client that reads no responses delays the graceful stop."""
     with serving(*flags(tmp_path, "--grace", "30s")) as process:
@@ -213,6 +217,7 @@ async def test_second_signal_stops_server_immediately(tmp_path: Path) -> None:
         assert process.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 async def test_graceful_stop_ends_after_grace_period(tmp_path: Path) -> None:
     with serving(*flags(tmp_path, "--grace", "500ms")) as process:
         server = await_server(process, tmp_path / "port")
@@ -227,6 +232,7 @@ async def test_graceful_stop_ends_after_grace_period(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_systemd_is_notified_of_start_and_stop(tmp_path: Path) -> None:
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
@@ -239,6 +245,7 @@ def test_systemd_is_notified_of_start_and_stop(tmp_path: Path) -> None:
             assert receiver.recv(100) == b"STOPPING=1"
 
 
+@pytest.mark.slow
 def test_json_flag_prints_only_events(tmp_path: Path) -> None:
     """Warnings are printed as events, and the creation of a topic is only logged."""
     more = ("--json", "--topic", "t", "-o", "no.such.setting=1", "--host", "0.0.0.0")
@@ -249,6 +256,7 @@ def test_json_flag_prints_only_events(tmp_path: Path) -> None:
     assert "no.such.setting" in errors
 
 
+@pytest.mark.slow
 def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     more = ("--log-format", "json", "--topic", "t")
     with serving(*flags(tmp_path, *more)) as process:
@@ -265,6 +273,7 @@ async def can_connect(endpoint: tuple[str, int]) -> bool:
         return False
 
 
+@pytest.mark.slow
 async def test_server_works_with_few_file_descriptors(tmp_path: Path) -> None:
     """Connections leave some descriptors for the logs of many partitions and of new topics."""
 
@@ -330,6 +339,7 @@ def test_young_garbage_collections_scan_few_objects() -> None:
     assert max(seen) < 4 * GC_THRESHOLDS[0] <= 100_000
 
 
+@pytest.mark.slow
 def test_thread_switch_interval_is_shorter_than_time_slice() -> None:
     """With a longer interval, threads wait at each time slice, up to 300 ms for an fsync."""
     script = (

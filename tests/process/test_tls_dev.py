@@ -71,6 +71,7 @@ def use_admin_profile(directory: Path, ready: dict[str, Any]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_first_user_has_all_permissions_and_others_none(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         assert list(ready["listeners"]) == ["SASL_SSL"]
@@ -88,6 +89,7 @@ def test_first_user_has_all_permissions_and_others_none(tmp_path: Path) -> None:
     assert "anyone who can reach" not in ready["errors"]
 
 
+@pytest.mark.slow
 def test_admin_password_is_not_printed_or_logged(tmp_path: Path) -> None:
     with secured(tmp_path, "--json", "--log-level", "debug") as ready:
         password = Path(ready["tls_dev"], "admin.password").read_text()
@@ -104,6 +106,7 @@ def test_admin_password_is_not_printed_or_logged(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_created_files_are_private_and_reused(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         pass
@@ -125,6 +128,7 @@ def test_created_files_are_private_and_reused(tmp_path: Path) -> None:
     assert "bootstrap.servers=box.example:9092\n" in (directory / "client.properties").read_text()
 
 
+@pytest.mark.slow
 def test_in_memory_server_uses_temporary_directory(tmp_path: Path) -> None:
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "orders", "value": "first"}\n')
@@ -135,6 +139,7 @@ def test_in_memory_server_uses_temporary_directory(tmp_path: Path) -> None:
     assert not Path(ready["tls_dev"]).exists()
 
 
+@pytest.mark.slow
 def test_failed_start_leaves_no_files(tmp_path: Path) -> None:
     with secured(tmp_path) as ready:
         port = ready["bootstrap_servers"].rpartition(":")[2]
@@ -144,6 +149,7 @@ def test_failed_start_leaves_no_files(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -180,6 +186,7 @@ def test_several_nodes_authenticate_to_each_other(flag: str, tmp_path: Path) -> 
         assert [len(each["isr"]) for each in rows["partitions"]] == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_tls_dev_conflicts_with_cluster_flag() -> None:
     done = run_serve("--tls-dev", "--cluster", "etcd://localhost:1/c")
     assert done.returncode == 2
@@ -213,6 +220,7 @@ def test_error_for_unusable_files_names_their_directory(
         DevSecurity(BrokerConfig.load(), directory)
 
 
+@pytest.mark.slow
 def test_missing_cryptography_error_names_install_command(tmp_path: Path) -> None:
     (tmp_path / "cryptography.py").write_text("raise ModuleNotFoundError(name='cryptography')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

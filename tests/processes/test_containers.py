@@ -184,6 +184,7 @@ def test_containers_replicate_during_rolling_restart(kind: str, tmp_path: Path) 
         assert consume(deployed[0].address) == [*range(100 * BROKERS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manifest", ["etcd.yaml", "kbroker.yaml"])
 def test_manifests_match_kubernetes_schema(manifest: str) -> None:
     command = [sys.executable, "-m", "kubernetes_validate", "--strict", str(KUBERNETES / manifest)]

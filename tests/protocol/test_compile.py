@@ -425,6 +425,7 @@ def test_records_cannot_be_a_tagged_field() -> None:
 # -- all messages ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", Style)
 def test_every_declared_version_round_trips(style: Style) -> None:
     for pair in PAIRS:

@@ -45,6 +45,7 @@ def rejection_code(batch: bytes, rules: ProduceRules = DEFAULT_RULES) -> ErrorCo
 PLACES = {"alone": (0, 1), "first": (0, 20), "in the middle": (11, 20), "last": (19, 20)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("position", PLACES)
 @pytest.mark.parametrize("name", MALFORMED_RECORDS)
@@ -105,6 +106,7 @@ def test_size_of_a_decompressed_record_is_limited(size: int, codec: Codec) -> No
         )  # uncompressed batches cannot be decompression bombs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_accepted_batch_equals_what_a_reader_finds(seed: int) -> None:
     """A damaged batch is accepted only if all its records can be read, with these times."""
@@ -187,6 +189,7 @@ def test_time_outside_a_java_long_is_judged_the_same_at_once(base: int) -> None:
                 as_stored(batch, 9, NOW, rules)  # compares both ways
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", list(Codec))
 @pytest.mark.parametrize("source", list(Codec))
 @pytest.mark.parametrize("count", [20, 2000])
@@ -204,6 +207,7 @@ def test_batch_in_another_codec_is_recompressed(source: Codec, target: Codec, co
         assert before == after or name in alike
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec", "levels"),
     [(Codec.GZIP, (1, 9, -1)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (-7, 3, 22))],

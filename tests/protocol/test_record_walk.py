@@ -36,6 +36,7 @@ def outcome(header: BatchHeader, pieces: Sequence[bytes], rules: ProduceRules, s
     return walk.max_timestamp, walk.untimely, walk.errors, walk.index, walk.headers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_records_in_pieces_are_checked_like_records_in_one(seed: int) -> None:
     draw = random.Random(seed)

@@ -250,6 +250,7 @@ varied_records = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(records=varied_records, codec=st.sampled_from(Codec), base_offset=st.integers(0, 2**62))
 @settings(max_examples=100)
 def test_arbitrary_records_round_trip(
@@ -1041,6 +1042,7 @@ def test_mutated_batches_with_a_valid_crc_raise_only_kafka_errors(
 MUTATED = {codec: encode_batch(RECORDS[:3] * 3, codec=codec) for codec in Codec}
 
 
+@pytest.mark.slow
 def test_accepted_batches_can_be_read_back() -> None:
     # A topic that decodes batches never stores an unreadable one.
     draw = random.Random(7)

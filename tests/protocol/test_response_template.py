@@ -37,6 +37,7 @@ def response_with(
     return ProduceResponse(responses=[topic])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", range(5, RESPONSE.VERSIONS.stop))
 @given(numbers=st.tuples(INT, SHORT, LONG, LONG, LONG))
 def test_filled_template_equals_an_encoded_message(

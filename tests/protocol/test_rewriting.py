@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ listed = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(records=listed, codec=st.sampled_from(list(Codec)), data=st.data())
 def test_kept_records_are_unchanged(
     records: list[Record], codec: Codec, data: st.DataObject

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -136,6 +138,7 @@ async def write_one_more(broker: Broker, topic: Topic) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_follower_replicates_a_compacted_log(links: Links, tmp_path: Path) -> None:
     settings = {"log_cleaner_enable": False, "replica_lag_time_max_ms": 300}
     async with started(tmp_path, nodes=2, **settings) as broker:

@@ -85,6 +85,7 @@ def limit_memory(process_id: int) -> None:
     resource.prlimit(process_id, resource.RLIMIT_AS, (limit, limit))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process")
 async def test_process_without_memory_logs_error_and_exits() -> None:
     flags = ("memory.limit.bytes=10000000000", f"message.max.bytes={2 * VALUE_BYTES}")

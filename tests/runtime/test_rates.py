@@ -85,6 +85,7 @@ def test_wait_reduces_rate_to_its_limit(
     assert counted(*events).wait_ms(limit, now_ms) == wait_ms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1000, 16_384, 65_536, 262_144])
 @pytest.mark.parametrize("bytes_per_second", [2_000_000, 10_000_000, 200_000_000])
 def test_client_that_obeys_throttle_time_stays_within_quota(

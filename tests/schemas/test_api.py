@@ -6,6 +6,7 @@ import base64
 import json
 from pathlib import Path
 
+import pytest
 import trio
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
@@ -150,6 +151,7 @@ async def _all_registered(clients: list[RegistryClient], count: int) -> dict[str
     return found
 
 
+@pytest.mark.slow
 async def test_concurrent_writes_of_several_nodes_agree() -> None:
     async with registry(nodes=3) as (_, clients):
         found = await _all_registered(clients, 12)
@@ -273,6 +275,7 @@ async def test_protobuf_file_without_message_is_accepted() -> None:
         assert response.body["error_code"] == 42201
 
 
+@pytest.mark.slow
 async def test_long_lists_of_schemas_are_sent_in_chunks() -> None:
     async with registry() as (_, [client]):
         names = [f"R{number}" + "x" * 900 for number in range(40)]

@@ -95,6 +95,7 @@ def test_users_can_authenticate_at_each_process(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_registry_with_users_is_not_served_on_exposed_address() -> None:
     flags = ("--memory", "--port", "0", "--registry-port", "0", "--registry-host", "0.0.0.0")
     done = run_serve(*flags, "--tls-dev")
@@ -103,6 +104,7 @@ def test_registry_with_users_is_not_served_on_exposed_address() -> None:
     assert "--registry-host" in done.stderr
 
 
+@pytest.mark.slow
 def test_exposed_address_is_warned_about_or_rejected() -> None:
     flags = ("--memory", "--port", "0", "--registry-host", "0.0.0.0", "--registry-port", "0")
     done = run_serve(*flags, "--strict")
@@ -110,6 +112,7 @@ def test_exposed_address_is_warned_about_or_rejected() -> None:
     assert "can register and delete schemas" in done.stderr
 
 
+@pytest.mark.slow
 def test_missing_extra_is_reported_with_install_command() -> None:
     command = [sys.executable, "-c", RUN, "-", "hypercorn,starlette,jsonschema,google"]
     flags = ["serve", "--memory", "--port", "0", "--registry-port", "0"]

@@ -58,6 +58,7 @@ async def write_as_other_registry(broker: Broker, value: dict[str, Any], text: s
         assert not row.error_code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema_type", "schema", "written", "other"),
     [

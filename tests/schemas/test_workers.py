@@ -54,6 +54,7 @@ async def assert_bounded(workers: SchemaWorkers, compared: CheckTask, client: st
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_attack_is_rejected_within_time_limit_of_small_schema(name: str) -> None:
     async with schema_workers() as workers:

@@ -253,6 +253,7 @@ def test_permission_table_covers_every_api() -> None:
     assert NEEDS.keys() | HIDES | OWNED | FREE == set(load_apis())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", NEEDS, ids=lambda key: key.api_name)
 async def test_api_requires_each_listed_permission(key: ApiKey) -> None:
     """Check without permissions, with all but one, and with all."""

@@ -113,6 +113,7 @@ def random_acl(rng: random.Random) -> Acl:
     )
 
 
+@pytest.mark.slow
 def test_random_decisions_match_model() -> None:
     """ACLs change between decisions, and cached decisions must not persist (CVE-2024-27309)."""
     answers, known_before = {True: 0, False: 0}, 0

@@ -287,6 +287,7 @@ def test_audit_file_rotates_and_drops_oldest(
     assert logging.getLogger("kbroker.audit").propagate
 
 
+@pytest.mark.slow
 async def test_server_writes_audit_file(tmp_path: Path) -> None:
     path, port_file = tmp_path / "audit.log", tmp_path / "port"
     settings = (
@@ -313,6 +314,7 @@ async def test_server_writes_audit_file(tmp_path: Path) -> None:
     assert "kbroker.audit" not in errors
 
 
+@pytest.mark.slow
 async def test_secured_server_creates_files_only_for_owner(tmp_path: Path) -> None:
     """All files with umask 022, except the port file."""
     directory, port_file = tmp_path / "place", tmp_path / "port"
@@ -335,6 +337,7 @@ async def test_secured_server_creates_files_only_for_owner(tmp_path: Path) -> No
     assert [each for each in found if each.stat().st_mode & 0o077] == []
 
 
+@pytest.mark.slow
 def test_unwritable_audit_file_rejects_start(tmp_path: Path) -> None:
     flags = ("--memory", "--audit-log", str(tmp_path / "none" / "audit.log"))
     with serving(*flags) as process:

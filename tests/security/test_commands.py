@@ -44,6 +44,7 @@ def client_options(*settings: str) -> list[str]:
     return [word for each in settings for word in ("-X", each)]
 
 
+@pytest.mark.slow
 def test_commands_work_over_tls(authority: Authority) -> None:
     with secured(f"ssl.keystore.location={authority.pem('server')}") as address:
         trusting = client_options(
@@ -57,6 +58,7 @@ def test_commands_work_over_tls(authority: Authority) -> None:
         assert "orders" in listed.stdout
 
 
+@pytest.mark.slow
 def test_commands_suggest_missing_tls_settings(authority: Authority) -> None:
     with secured(f"ssl.keystore.location={authority.pem('server')}") as address:
         plain = kbroker("topic", "list", "-b", address)
@@ -70,6 +72,7 @@ def test_commands_suggest_missing_tls_settings(authority: Authority) -> None:
         assert "valid: PLAINTEXT, SSL" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_commands_present_client_certificate(authority: Authority) -> None:
     with secured(
         f"ssl.keystore.location={authority.pkcs12('server')}",
@@ -86,6 +89,7 @@ def test_commands_present_client_certificate(authority: Authority) -> None:
         assert kbroker("health", "--bootstrap", address, *trusting, *alice).returncode == 0
 
 
+@pytest.mark.slow
 def test_seed_is_produced_to_tls_broker(authority: Authority, tmp_path: Path) -> None:
     seed = tmp_path / "seed.ndjson"
     seed.write_text('{"topic": "orders", "value": "first"}\n')
@@ -98,6 +102,7 @@ def test_seed_is_produced_to_tls_broker(authority: Authority, tmp_path: Path) ->
         assert "first" in read.stdout, read.stderr
 
 
+@pytest.mark.slow
 def test_listener_prefix_overrides_settings(authority: Authority) -> None:
     """The prefix is `listener.name.NAME.`, as in Kafka (KIP-103)."""
     with secured(
@@ -108,6 +113,7 @@ def test_listener_prefix_overrides_settings(authority: Authority) -> None:
         assert kbroker("health", "--bootstrap", address).returncode == 0
 
 
+@pytest.mark.slow
 def test_tls_listener_without_certificate_rejects_start() -> None:
     ended = run_serve("--memory", "-o", "listeners=SSL://127.0.0.1:0")
     assert ended.returncode == 3
@@ -121,6 +127,7 @@ LOGIN = (
 )
 
 
+@pytest.mark.slow
 def test_commands_authenticate_by_scram() -> None:
     with secured(*LOGIN) as address:
         protocol = client_options(
@@ -136,6 +143,7 @@ def test_commands_authenticate_by_scram() -> None:
         assert healthy.returncode == 0, healthy.stderr
 
 
+@pytest.mark.slow
 def test_nodes_without_credentials_reject_start() -> None:
     settings = [word for each in LOGIN for word in ("-o", each)]
     ended = run_serve("--memory", *settings, "--nodes", "3")
@@ -143,6 +151,7 @@ def test_nodes_without_credentials_reject_start() -> None:
     assert "set sasl.mechanism.inter.broker.protocol, and username=..." in ended.stderr
 
 
+@pytest.mark.slow
 def test_seed_is_produced_despite_sasl_and_acls(tmp_path: Path) -> None:
     """The process itself needs neither authentication nor permissions."""
     seed = tmp_path / "seed.ndjson"
@@ -160,6 +169,7 @@ def test_seed_is_produced_despite_sasl_and_acls(tmp_path: Path) -> None:
         assert "first" in read.stdout, read.stderr
 
 
+@pytest.mark.slow
 def test_anonymous_nodes_with_authorizer_reject_start() -> None:
     authorizer = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     ended = run_serve("--memory", "-o", authorizer, "--nodes", "3")
@@ -182,6 +192,7 @@ def test_nodes_of_data_directory_are_counted_for_security_check(tmp_path: Path) 
     assert "set inter.broker.listener.name to a SASL listener" in ended.stderr
 
 
+@pytest.mark.slow
 def test_strict_accepts_secured_public_listener(authority: Authority) -> None:
     key = authority.pem("server")
     key.chmod(0o600)

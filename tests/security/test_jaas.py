@@ -68,6 +68,7 @@ def test_arbitrary_text_raises_only_bad_jaas(text: str) -> None:
         parse_jaas(text)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), st.text(max_size=20)))
 def test_quoted_values_round_trip(options: dict[str, str]) -> None:
     def quoted(value: str) -> str:

@@ -225,6 +225,7 @@ async def test_other_request_before_authentication_closes_connection(
         assert await wire.wait_closed() == b""
 
 
+@pytest.mark.slow
 async def test_other_request_during_authentication_returns_error_and_closes() -> None:
     """The response contains the error if its schema has a field for it, as in Kafka."""
     errors = 0

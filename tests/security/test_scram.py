@@ -203,6 +203,7 @@ def test_arbitrary_bytes_raise_only_authentication_error(messages: list[bytes]) 
             one.answer(message)
 
 
+@pytest.mark.slow
 def test_mutated_messages_never_authenticate() -> None:
     chance = random.Random(7)
     for _ in range(500):

@@ -197,6 +197,7 @@ LOGIN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
 async def test_no_output_contains_a_secret(form: str, authority: Authority, tmp_path: Path) -> None:
     data, outputs = tmp_path / "data", tmp_path / "outputs"
@@ -279,6 +280,7 @@ def check(form: str, settings: dict[str, str], data: Path, outputs: Path) -> Non
     assert not {name: found for name, found in kept.items() if set(found) - {CHANGED}}
 
 
+@pytest.mark.slow
 def test_rejected_start_prints_no_secret(authority: Authority, tmp_path: Path) -> None:
     store = authority.locked("server", "another password")
     secret = SECRETS["key password"]

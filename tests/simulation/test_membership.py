@@ -18,6 +18,7 @@ from .store import SharedTruth, StoreFaults
 BAD = {"lost_requests": 0.3, "lost_responses": 0.3, "late_requests": 0.2, "late_events": 0.2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_node_is_ready_again_after_store_becomes_reachable(seed: int) -> None:
     async def main() -> None:

@@ -994,6 +994,7 @@ def hostile_task(files: Files, kind: str, count: int) -> CompactionTask:
     return task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["records", "headers"])
 def test_steps_stay_short_for_hostile_batch(kind: str) -> None:
     files = MemFiles()

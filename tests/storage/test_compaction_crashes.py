@@ -204,6 +204,7 @@ def test_no_crash_loses_the_last_value_of_a_key(capsys: pytest.CaptureFixture[st
     cut_everywhere(Script, find_faults, capsys)
 
 
+@pytest.mark.slow
 def test_enumeration_detects_restored_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the list of replaced segments, old segments reappear next to the new one."""
     monkeypatch.setattr(recovery, "replaced_from_bytes", lambda data: None)
@@ -212,6 +213,7 @@ def test_enumeration_detects_restored_segments(monkeypatch: pytest.MonkeyPatch) 
     assert any("CorruptLogError" in fault for fault in enumeration.faults)
 
 
+@pytest.mark.slow
 def test_enumeration_detects_removals_before_the_swap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -137,6 +137,7 @@ def test_no_crash_loses_records_of_read_committed_consumers(
     assert len(script.truth.acked) == 5
 
 
+@pytest.mark.slow
 def test_enumeration_detects_compaction_by_aborted_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -402,6 +402,7 @@ def test_crash_in_any_step_of_a_move_leaves_one_log() -> None:
     assert enumeration.cuts_in_recovery > 300
 
 
+@pytest.mark.slow
 def test_enumeration_detects_a_rename_before_the_copy_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

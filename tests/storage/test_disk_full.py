@@ -121,6 +121,7 @@ def checked(files: CrashFiles, start: int) -> tuple[LogManager, Log]:
     return manager, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_crash_after_retention_on_a_full_disk_leaves_a_readable_log(
     mode: Mode, pytestconfig: pytest.Config

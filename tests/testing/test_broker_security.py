@@ -145,6 +145,7 @@ def test_security_is_kept_over_restart_and_fork(make: Make, tmp_path: Any) -> No
         assert (len(broker.records("orders")), len(fork.records("orders"))) == (1, 2)
 
 
+@pytest.mark.slow
 def test_nodes_authenticate_to_each_other(make: Make) -> None:
     broker = make(
         nodes=3,

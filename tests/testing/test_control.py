@@ -411,6 +411,7 @@ def test_json_commands_end_transactions(ready: dict[str, Any], command: Commands
     assert finished.stdout.decode().startswith("transactional id tx is Empty"), finished
 
 
+@pytest.mark.slow
 def test_json_commands_stop_and_crash_broker() -> None:
     with run_server("--topic", "orders:1", "--faulty-disk", "--idle-timeout", "1h") as ready:
         command = Commands(ready)
@@ -477,6 +478,7 @@ def test_json_commands_arm_registry_faults(server: Commands) -> None:
     command.close()
 
 
+@pytest.mark.slow
 def test_server_with_registry_accepts_registry_faults() -> None:
     with run_server("--registry-port", "0") as ready:
         command = Commands(ready)
@@ -560,6 +562,7 @@ def test_start_node_with_port_in_use_returns_error(
     command.close()
 
 
+@pytest.mark.slow
 def test_control_port_in_use_is_rejected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
@@ -609,6 +612,7 @@ def test_cli_commands_control_broker(ready: dict[str, Any], command: Commands) -
     assert "wrong token" in kbroker("fault", "check", *at, *wrong, status=1)
 
 
+@pytest.mark.slow
 def test_run_passes_control_address_to_its_command() -> None:
     script = "import json, os; print(json.dumps(dict(os.environ)))"
     command = [*KBROKER, "run", "--control", "--", sys.executable, "-c", script]
@@ -804,6 +808,7 @@ def test_json_commands_open_broker_with_users_and_acls(server: Commands) -> None
     command.close()
 
 
+@pytest.mark.slow
 def test_json_commands_open_broker_with_certificates_and_tokens(server: Commands) -> None:
     ready = server("open", tokens=["bot"], tls=True)
     command = Commands(ready)

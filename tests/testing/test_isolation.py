@@ -42,6 +42,7 @@ def test_client_of_earlier_test_finds_port_closed() -> None:
     thread.close()
 
 
+@pytest.mark.slow
 def test_ports_are_not_reused_soon() -> None:
     thread = BrokerThread()
     seen = set()

@@ -45,6 +45,7 @@ def register(broker: LocalBroker, subject: str = "s") -> Any:
     return call_registry(broker, f"/subjects/{subject}/versions", {"schema": '"string"'})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "status"), [(503, 503), (50001, 500), (409, 409), (42201, 422)])
 def test_registry_error_has_its_number_and_status(
     broker: LocalBroker, error: int, status: int

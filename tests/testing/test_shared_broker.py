@@ -54,6 +54,7 @@ def is_reachable(bootstrap: str) -> bool:
         kafka.close()
 
 
+@pytest.mark.slow
 def test_shared_broker_runs_until_last_user_leaves(tmp_path: Path) -> None:
     first, second = User(tmp_path), User(tmp_path)
     assert first.bootstrap == second.bootstrap
@@ -69,6 +70,7 @@ def test_shared_broker_runs_until_last_user_leaves(tmp_path: Path) -> None:
         is_reachable(second.bootstrap)
 
 
+@pytest.mark.slow
 def test_killed_user_counts_as_left(tmp_path: Path) -> None:
     with shared_broker(tmp_path) as bootstrap:
         user = User(tmp_path)

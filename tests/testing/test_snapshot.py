@@ -486,6 +486,7 @@ def test_saved_snapshot_can_be_loaded(broker: LocalBroker, tmp_path: Path) -> No
             other.produce("orders", "more")
 
 
+@pytest.mark.slow
 def test_saved_snapshot_can_be_served(tmp_path: Path) -> None:
     with LocalBroker() as broker:
         broker.produce("orders", "kept")

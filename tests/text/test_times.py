@@ -66,6 +66,7 @@ def test_consumed_timestamps_are_produced_unchanged(broker: LocalBroker) -> None
     assert "clean" in run(broker, "audit", "t", "--against", "copy").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", TIMES)
 def test_single_record_keeps_its_timestamp(broker: LocalBroker, each: int) -> None:
     """The record has its own batch, so no other record determines the base timestamp."""

@@ -30,6 +30,7 @@ SHOWN_BY: dict[type[Model], set[Kind]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_correct_model_has_no_anomalies(seed: int) -> None:
     simulation = Simulation(Model, seed)

@@ -22,6 +22,7 @@ def status_of(url: str) -> int:
         return status
 
 
+@pytest.mark.slow
 def test_banner_and_event_contain_http_address(tmp_path: Path) -> None:
     port_file = tmp_path / "ready.json"
     flags = ("--memory", "--port", "0", "--http-port", "0", "--port-file", str(port_file))
@@ -65,6 +66,7 @@ def test_each_process_serves_its_own_http(tmp_path: Path) -> None:
     assert f"{urls[1]}/metrics  (node 2)" in output
 
 
+@pytest.mark.slow
 def test_exposed_address_is_warned_about_or_rejected() -> None:
     flags = ("--memory", "--port", "0", "--http-host", "0.0.0.0", "--http-port", "0")
     done = run_serve(*flags, "--strict")
@@ -81,6 +83,7 @@ main(sys.argv[3:])
 """
 
 
+@pytest.mark.slow
 def test_missing_extra_is_reported_with_install_command() -> None:
     command = [sys.executable, "-c", RUN, "-", "hypercorn,starlette,prometheus_client"]
     flags = ["serve", "--memory", "--port", "0", "--http-port", "0"]
@@ -108,6 +111,7 @@ serving.run_server(ServeOptions(memory=True, port=0))
 """
 
 
+@pytest.mark.slow
 def test_start_without_http_imports_no_web_modules() -> None:
     done = subprocess.run(
         [sys.executable, "-c", COUNT], capture_output=True, text=True, check=True, timeout=SECONDS

@@ -485,6 +485,7 @@ class Model:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100))
 def test_random_commits_match_model(seed: int) -> None:
     rng = random.Random(seed)

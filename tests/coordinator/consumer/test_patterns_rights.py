@@ -184,6 +184,7 @@ def test_failed_append_leaves_pattern_to_next_heartbeat() -> None:
     group.check_all_is_read()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_members_with_random_permissions_read_exactly_permitted_topics(seed: int) -> None:
     chance = random.Random(seed)

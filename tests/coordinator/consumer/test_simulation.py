@@ -21,6 +21,7 @@ def run_all() -> None:
         ConsumerSimulation(seed).run(STEPS)
 
 
+@pytest.mark.slow
 def test_random_runs_assign_every_partition_to_one_member() -> None:
     work: Counter[str] = Counter()
     for seed in range(SEEDS):

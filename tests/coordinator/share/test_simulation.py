@@ -28,6 +28,7 @@ def run_all() -> Counter[str]:
     return work
 
 
+@pytest.mark.slow
 def test_random_runs_assign_every_member_and_partition() -> None:
     work = run_all()
     for event in ("NONE", "lost", "left", "died", "topics", "made", "not made", "never made"):

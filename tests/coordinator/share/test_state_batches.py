@@ -18,6 +18,7 @@ def table_of(batches: PersisterStateBatches) -> dict[int, tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200))
 def test_greater_progress_wins_for_each_offset(seed: int) -> None:
     rng = random.Random(seed)

@@ -50,6 +50,7 @@ def test_repeated_hashes_are_found(in_memory: int) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [10, 1_000_000])
 def test_differences_between_spills_are_found(in_memory: int) -> None:
     everything = hashes(300)

@@ -146,6 +146,7 @@ def test_replay_killed_at_any_moment_resumes_without_duplicates(
     assert "is finished" in command.run()[1]
 
 
+@pytest.mark.slow
 def test_replay_waits_for_restarted_broker(broker: LocalBroker, lines: Path) -> None:
     """Source and target are on the same broker."""
     broker.create_topic("orders", 3)
@@ -212,6 +213,7 @@ def test_progress_file_of_other_replay_is_rejected(
     assert "is not a progress file of a replay" in Command(broker, *args, "copy").run()[1]
 
 
+@pytest.mark.slow
 def test_second_replay_with_same_progress_file_is_rejected(
     broker: LocalBroker, lines: Path, tmp_path: Path
 ) -> None:
@@ -237,6 +239,7 @@ def test_second_replay_with_same_progress_file_is_rejected(
     assert f"another replay is using {progress}" in stderr
 
 
+@pytest.mark.slow
 def test_recreated_target_topic_is_rejected(
     broker: LocalBroker, lines: Path, tmp_path: Path
 ) -> None:

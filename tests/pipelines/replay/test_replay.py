@@ -177,6 +177,7 @@ async def test_stopped_replay_counts_records_of_started_write() -> None:
     assert replay.positions == {str(0): len(target.rows)} or not target.rows
 
 
+@pytest.mark.slow
 async def test_failed_target_write_keeps_positions_of_written_records(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -146,6 +146,7 @@ def test_canonical_text_is_independent_of_formatting() -> None:
     assert AvroSchema(schema(loose).canonical).canonical == schema(loose).canonical
 
 
+@pytest.mark.slow
 def test_too_large_unions_are_rejected() -> None:
     union = [{"type": "fixed", "name": f"F{index}", "size": 1} for index in range(1000)]
     with pytest.raises(RegistryError, match="too large"):

@@ -39,6 +39,7 @@ async def test_topics_are_listed_with_size_rate_groups_and_lag() -> None:
         assert details["partitions"][0]["trend"][-1] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "wanted"),
     [

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import pytest
 import trio
 
 from kbroker.broker import Broker
@@ -218,6 +219,7 @@ async def test_each_route_needs_a_permission_or_filters_its_rows() -> None:
         assert (await setup.ask(f"{API}/transactions")).json()["transactions"] == []
 
 
+@pytest.mark.slow
 async def test_acl_for_one_host_counts_by_the_address_of_the_viewer() -> None:
     async with shop() as setup:
         for route in ROUTES:

@@ -207,6 +207,7 @@ async def test_live_view_decodes_records_by_schema() -> None:
         assert b"DE" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("origin", "scanned"), [("oldest", 1), ("newest", FIRST_WINDOW)])
 async def test_costly_values_do_not_block_event_loop_and_spend_budget(
     origin: str, scanned: int
@@ -229,6 +230,7 @@ async def test_costly_values_do_not_block_event_loop_and_spend_budget(
 # -- without a broker
 
 
+@pytest.mark.slow
 def test_console_does_not_import_registry_dependencies() -> None:
     code = (
         "import sys, kbroker.web.service; "
@@ -273,6 +275,7 @@ async def test_unusable_schema_of_another_registry_is_reported(content: Content,
             assert (await decode_by_id(decoder, 1)).startswith(why)
 
 
+@pytest.mark.slow
 async def test_parsed_schemas_are_cached_up_to_size_limit() -> None:
     half = TEXT_MAX // 2
     contents = [

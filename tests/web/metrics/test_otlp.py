@@ -220,6 +220,7 @@ async def test_stop_does_not_wait_for_collector() -> None:
     assert trio.current_time() - began < 3
 
 
+@pytest.mark.slow
 def test_serve_exports_to_collector(collector: Collector, tmp_path: Path) -> None:
     arguments = ["serve", "--memory", "--port", "0", "-o", f"otlp.endpoint={collector.url}"]
     command = [sys.executable, "-m", "kbroker", *arguments, "-o", "otlp.interval.ms=1000"]
@@ -234,6 +235,7 @@ def test_serve_exports_to_collector(collector: Collector, tmp_path: Path) -> Non
     assert attributes_of(collector.requests[0])["kbroker.node.id"] == 1
 
 
+@pytest.mark.slow
 def test_missing_otlp_library_is_reported_with_install_command() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"

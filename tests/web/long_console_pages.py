@@ -19,16 +19,28 @@ import pytest
 import trio
 from playwright.sync_api import Browser, Page, Route, expect
 
-from kbroker.client.cluster import open_cluster
+from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.client.cluster_details import ERROR, WARNING
+from kbroker.client.configs import Operation, Resource, alter_configs
 from kbroker.client.endpoint import Endpoint
+from kbroker.client.errors import check
 from kbroker.client.groups import commit_offsets
 from kbroker.client.producer import Producer
+from kbroker.client.share_groups import alter_share_offsets
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.compression import Codec
+from kbroker.protocol.messages.streams_groups import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    TopologyDescription,
+    TopologyDescriptionGlobalStore,
+    TopologyDescriptionNode,
+    TopologyDescriptionSubtopology,
+)
 from kbroker.protocol.records import Record
 
 from ..cli.test_serve import serving, wait_for
+from ..coordinator.harness import subtopology, topology
 from .browser import chromium
 
 ROOT = Path(__file__).parents[2]
@@ -54,13 +66,75 @@ PAGES = {
     "produce": "#/topics/orders/produce",
     "groups": "#/groups",
     "group": "#/groups/billing",
+    "share-group": "#/groups/queue",
+    "streams-group": "#/groups/totals",
+    "hostile-streams-group": "#/groups/hostile",
+    "dead-letters": "#/topics/dlq.orders/messages",
     "activity": "#/activity",
     "storage": "#/storage",
     "cluster": "#/cluster",
     "explain": "#/explain/partition/orders/0",
     "tests": "#/tests",
 }
+REJECTED = "Offset rejected by client."
 
+
+def chain(subtopology_id: str, *nodes: TopologyDescriptionNode) -> TopologyDescriptionSubtopology:
+    return TopologyDescriptionSubtopology(subtopology_id=subtopology_id, nodes=list(nodes))
+
+
+def processor(name: str, *successors: str, stores: tuple[str, ...] = ()) -> TopologyDescriptionNode:
+    return TopologyDescriptionNode(
+        name=name, node_type=2, stores=list(stores), successors=list(successors)
+    )
+
+
+def source(name: str, topic: str, *successors: str) -> TopologyDescriptionNode:
+    return TopologyDescriptionNode(
+        name=name, node_type=1, source_topics=[topic], successors=list(successors)
+    )
+
+
+def sink(name: str, topic: str) -> TopologyDescriptionNode:
+    return TopologyDescriptionNode(name=name, node_type=3, sink_topic=topic)
+
+
+TOPOLOGY = TopologyDescription(
+    subtopologies=[
+        chain(
+            "0",
+            source("KSTREAM-SOURCE-0000000000", "orders", "KSTREAM-AGGREGATE-0000000001"),
+            processor(
+                "KSTREAM-AGGREGATE-0000000001",
+                "KTABLE-TOSTREAM-0000000002",
+                "KTABLE-FILTER-0000000003",
+                stores=("totals",),
+            ),
+            processor("KTABLE-TOSTREAM-0000000002", "KSTREAM-SINK-0000000004"),
+            processor("KTABLE-FILTER-0000000003", "KSTREAM-SINK-0000000004"),
+            sink("KSTREAM-SINK-0000000004", "payments"),
+        ),
+        chain("1", *(processor(f"N{n}", f"N{n + 1}") for n in range(201))),
+    ],
+    global_stores=[
+        TopologyDescriptionGlobalStore(
+            source=source("KSTREAM-SOURCE-0000000005", "rates", "KTABLE-SOURCE-0000000006"),
+            processor=processor("KTABLE-SOURCE-0000000006", stores=("rates",)),
+        )
+    ],
+)
+# Names of clients: markup, a cycle, a successor that does not exist, and two nodes of one name.
+HOSTILE_TOPOLOGY = TopologyDescription(
+    subtopologies=[
+        chain(
+            EVIL,
+            source(EVIL * 20, EVIL, "b", "nowhere"),
+            processor("b", "c", "b", stores=(EVIL,)),
+            processor("c", "b"),
+            processor("c", EVIL * 20),
+        )
+    ]
+)
 
 SCHEMAS = {
     "typed-value": {
@@ -126,6 +200,47 @@ async def seed(address: str) -> None:
         await Producer(cluster, codec=Codec.GZIP).write({("oversized", 0): oversized})
         await commit_offsets(cluster, "billing", {("orders", at): 60 for at in range(6)})
         await commit_offsets(cluster, EVIL, {("payments", 0): 1})
+        await seed_share_group(cluster)
+        await seed_streams_group(cluster, "totals", TOPOLOGY)
+        await seed_streams_group(cluster, "hostile", HOSTILE_TOPOLOGY)
+
+
+async def seed_share_group(cluster: ClusterClient) -> None:
+    """Create a share group with records in its dead-letter queue."""
+    enabled = {"errors.deadletterqueue.group.enable": "true"}
+    await create_topics(cluster, [NewTopic("dlq.orders", 1, configs=enabled)])
+    await alter_share_offsets(cluster, "queue", {("orders", 0): 0})
+    changes = {"errors.deadletterqueue.topic.name": (Operation.SET, "dlq.orders")}
+    await alter_configs(cluster, Resource.GROUP, "queue", changes)
+    records = []
+    for offset in range(3):
+        source = {"topic": "orders", "partition": "0", "offset": f"{offset}", "group": "queue"}
+        source |= {"delivery.count": "5", "message": EVIL if offset else REJECTED}
+        headers = [(f"__dlq.errors.{name}", value.encode()) for name, value in source.items()]
+        records.append(Record(None, None, offset, headers, -1))
+    await Producer(cluster).write({("dlq.orders", 0): records})
+
+
+async def seed_streams_group(
+    cluster: ClusterClient, name: str, description: TopologyDescription
+) -> None:
+    """Create a streams group that has a member and a topology description."""
+    coordinator = await cluster.coordinator(name)
+    beat = StreamsGroupHeartbeatRequest(
+        group_id=name,
+        member_id="a",
+        topology=topology(subtopology("0", "orders")),
+        process_id="p",
+        rebalance_timeout_ms=60_000,
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+    )
+    check((await coordinator.ask(beat)).error_code)
+    update = StreamsGroupTopologyDescriptionUpdateRequest(
+        group_id=name, member_id="a", topology_description=description
+    )
+    check((await coordinator.ask(update)).error_code)
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +282,10 @@ class Shown:
             self.foreign_requests.append(request.url)
 
     def go(self, fragment: str) -> Page:
+        """Open a page of the console, and wait until it replaces the previous one."""
+        self.page.evaluate("document.querySelector('main > div')?.setAttribute('data-old', '')")
         self.page.goto(f"{self._base}/console/{fragment}")
-        self.page.wait_for_selector("main h1")
+        self.page.wait_for_selector("main > div:not([data-old]) h1")
         return self.page
 
 
@@ -432,6 +549,79 @@ def test_group_offsets_are_reset_after_preview(shown: Shown) -> None:
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Reset offsets").click()
     page.wait_for_selector("text=Offsets reset:")
+
+
+def test_share_group_links_to_its_dead_letters(shown: Shown) -> None:
+    page = shown.go("#/groups/queue")
+    expect(page.locator("main")).to_contain_text("Dead-letter queue")
+    cards = page.locator("main .cards").nth(1)
+    expect(cards).to_contain_text("Records of all groups")
+    cards.get_by_role("link", name="dlq.orders").click()
+    page.wait_for_selector("tr.pick")
+    assert page.get_by_label("Header").input_value() == "__dlq.errors.group=queue"
+    last = page.locator("tr.pick").last
+    expect(last).to_contain_text("orders-0 offset 0, delivered 5 times: Offset rejected by client.")
+    expect(page.locator("tr.pick").first).to_contain_text("<img src=x")
+    last.focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("dialog")
+    expect(dialog).to_contain_text("Cause: Offset rejected by client.")
+    dialog.get_by_role("link", name="orders, partition 0, offset 0").click()
+    expect(page.locator("h1").first).to_have_text("orders")
+    expect(page.locator("tr.pick").first).to_contain_text('"order": 0')
+
+
+def test_problem_of_dead_letter_queue_is_shown(shown: Shown) -> None:
+    queue = {"topic": "dlq.x", "copies_records": True, "records": None, "problem": f"no {EVIL}"}
+    shown.page.route(
+        "**/dead-letter-queue", lambda route: route.fulfill(json={"dead_letter_queue": queue})
+    )
+    page = shown.go("#/groups/queue")
+    expect(page.locator("main .bad")).to_contain_text("Problem: no <img src=x")
+    assert page.locator("main img").count() == 0
+
+
+def test_streams_group_has_drawing_of_its_topology(shown: Shown) -> None:
+    page = shown.go("#/groups/totals")
+    page.wait_for_selector(".graph")
+    first, stores = page.locator(".graph").all()
+    assert first.locator("g.node").count() == 5
+    assert first.locator("path.edge").count() == 5
+    places = {
+        (each.locator("text.name").text_content() or "").rpartition("-")[2]: each.bounding_box()
+        for each in first.locator("g.node").all()
+    }
+    heights = [round((places[f"000000000{n}"] or {"y": 0})["y"]) for n in range(5)]
+    assert heights[0] < heights[1] < heights[2] == heights[3] < heights[4]
+    expect(stores.locator("g.processor text.detail")).to_have_text("stores: rates")
+    expect(page.locator("main")).to_contain_text("201 nodes are too many to draw")
+    table = page.get_by_role("region", name="Nodes of the topology")
+    expect(table.locator("tbody tr")).to_have_count(5 + 201 + 2)
+    expect(table.get_by_role("link", name="payments")).to_have_attribute(
+        "href", "#/topics/payments"
+    )
+
+
+def test_names_in_topology_are_shown_as_text(shown: Shown) -> None:
+    page = shown.go("#/groups/hostile")
+    page.wait_for_selector(".graph g.node")
+    assert page.locator(".graph g.node").count() == 4
+    assert page.locator("main img").count() == 0
+    assert "broken" not in page.title()
+    widths = page.locator(".graph text").evaluate_all("all => all.map((it) => it.getBBox().width)")
+    assert max(widths) < 264
+    page.locator(".graph").focus()
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(
+        "Subtopology"
+    )
+
+
+def test_missing_topology_is_explained(shown: Shown) -> None:
+    shown.page.route(
+        "**/topology", lambda route: route.fulfill(json={"status": "NOT_STORED", "nodes": []})
+    )
+    page = shown.go("#/groups/totals")
+    expect(page.locator("main")).to_contain_text("No topology description is stored.")
 
 
 def test_faults_are_disarmed_and_clock_is_advanced(shown: Shown) -> None:

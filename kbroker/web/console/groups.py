@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kbroker.client.dead_letters import dead_letter_queue
 from kbroker.client.group_details import group_details
 from kbroker.client.groups import delete_groups, list_groups
 from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.client.seek import Seek
+from kbroker.client.topology_descriptions import topology_description
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.security.acls import AclOperation, AclResourceType
@@ -38,6 +42,10 @@ class Groups:
         return [
             read_route("/groups", self._list),
             read_route("/groups/{group:path}/details", self._group_details, DESCRIBE_GROUP),
+            read_route(
+                "/groups/{group:path}/dead-letter-queue", self._dead_letter_queue, DESCRIBE_GROUP
+            ),
+            read_route("/groups/{group:path}/topology", self._topology, DESCRIBE_GROUP),
             write_route("/groups/{group:path}/seek", self._seek, READ_GROUP),
             write_route("/groups/{group:path}/delete", self._delete, DELETE_GROUP),
         ]
@@ -75,6 +83,15 @@ class Groups:
             ring = trend.partitions.get((each["topic"], each["partition"])) if trend else None
             each["trend"] = ring.values() if ring and number < TRENDS_MAX else None
         return await json_rows_response(details, "partitions", details.pop("partitions"))
+
+    async def _dead_letter_queue(self, request: Request, viewer: Viewer) -> Response:
+        found = await dead_letter_queue(viewer.cluster, request.path_params["group"])
+        return json_response({"dead_letter_queue": None if found is None else asdict(found)})
+
+    async def _topology(self, request: Request, viewer: Viewer) -> Response:
+        found = await topology_description(viewer.cluster, request.path_params["group"])
+        nodes = (node._asdict() for node in found.nodes)
+        return await json_rows_response({"status": found.status}, "nodes", nodes)
 
     async def _seek(self, request: Request, viewer: Viewer) -> Response:
         body = await read_json_body(request)

@@ -1,11 +1,18 @@
-"""Consumer groups in the console."""
+"""Groups in the console."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
+from kbroker.client.configs import Operation, Resource, alter_configs
 from kbroker.client.groups import commit_offsets
+from kbroker.client.topics import NewTopic, create_topics
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescriptionUpdateRequest
 
+from ...coordinator.streams.test_descriptions import SOURCE, description
+from ...handlers.test_streams_groups import remove_delays, streams_beat
+from ...wire import connected
 from .consoles import console, record
 
 
@@ -26,3 +33,33 @@ async def test_group_offsets_are_previewed_and_reset_and_group_is_deleted() -> N
         wrongs: list[object] = [{"to": "nowhere"}, {"to": 1}, {"to": "end", "value": "x"}, []]
         for wrong in wrongs:
             assert (await client.post(f"{path}/seek", wrong)).status == 400
+
+
+async def test_dead_letter_queue_of_share_group_is_shown() -> None:
+    async with console() as client:
+        path = f"/groups/{quote('s/1', safe='')}/dead-letter-queue"
+        assert await client.get(path) == {"dead_letter_queue": None}
+        configs = {"errors.deadletterqueue.group.enable": "true"}
+        await create_topics(client.cluster, [NewTopic("dlq.s", 1, configs=configs)])
+        changes = {"errors.deadletterqueue.topic.name": (Operation.SET, "dlq.s")}
+        await alter_configs(client.cluster, Resource.GROUP, "s/1", changes)
+        queue = {"topic": "dlq.s", "copies_records": False, "records": 0, "problem": None}
+        assert await client.get(path) == {"dead_letter_queue": queue}
+
+
+async def test_topology_of_streams_group_is_shown() -> None:
+    async with console() as client, connected(client.broker.endpoint) as wire:
+        await client.create_topic("t")
+        await remove_delays(wire)
+        assert not (await streams_beat(wire, "a", 0)).error_code
+        assert await client.get("/groups/g/topology") == {"status": "NOT_STORED", "nodes": []}
+        request = StreamsGroupTopologyDescriptionUpdateRequest(
+            group_id="g", member_id="a", topology_description=description(SOURCE)
+        )
+        key = ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+        assert not (await wire.ask(key, 0, request)).error_code
+        node = {"subtopology": "0", "name": "source", "type": "source", "topics": ["orders"]}
+        node |= {"stores": [], "successors": ["count"]}
+        found = await client.get("/groups/g/topology")
+        assert found == {"status": "AVAILABLE", "nodes": [node]}
+        assert (await client.ask("/groups/nobody/topology")).status == 404

@@ -41,14 +41,18 @@ export function visible(text) {
   );
 }
 
-const SVG = "http://www.w3.org/2000/svg";
+// Creates an SVG element.
+export function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  element.append(...children.flat(Infinity));
+  return element;
+}
 
 export function sparkline(values, label, width = 120, height = 24) {
   const known = (values ?? []).filter((each) => each !== null);
   if (!known.length) return h("span", { class: "soft" }, "–");
   const most = Math.max(...known, 1),
-    svg = document.createElementNS(SVG, "svg");
-  const path = document.createElementNS(SVG, "path"),
     step = width / Math.max(values.length - 1, 1);
   let line = "",
     isDown = false;
@@ -62,25 +66,18 @@ export function sparkline(values, label, width = 120, height = 24) {
   });
   const last = values.length - 1;
   if (values[last] !== null && values[last - 1] === null) line += "h0.1";
-  path.setAttribute("d", line);
-  for (const [name, value] of [
-    ["fill", "none"],
-    ["stroke", "currentColor"],
-    ["stroke-width", "1.8"],
-    ["stroke-linecap", "round"],
-  ])
-    path.setAttribute(name, value);
-  for (const [name, value] of [
-    ["class", "spark"],
-    ["width", width],
-    ["height", height],
-    ["viewBox", `0 0 ${width} ${height}`],
-    ["role", "img"],
-    ["aria-label", `${label}: now ${known[known.length - 1]}, maximum ${most}`],
-  ])
-    svg.setAttribute(name, value);
-  svg.append(path);
-  return svg;
+  const text = `${label}: now ${known[known.length - 1]}, maximum ${most}`;
+  return svg(
+    "svg",
+    { class: "spark", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text },
+    svg("path", {
+      d: line,
+      fill: "none",
+      stroke: "currentColor",
+      "stroke-width": "1.8",
+      "stroke-linecap": "round",
+    }),
+  );
 }
 
 const ROW = 33,

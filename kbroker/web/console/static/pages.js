@@ -2,6 +2,7 @@
 
 import { Unreachable, get, encodePart, post, session } from "./api.js";
 import { Table, bytes, card, field, h, link, notify, number, sparkline, time, visible } from "./dom.js";
+import { topology } from "./topology.js";
 
 const CONSOLE_CLIENT_ID = "kbroker-console";
 
@@ -252,7 +253,8 @@ export async function groups(view, _, query) {
 
 export async function group(view, parts) {
   const name = parts[1],
-    cards = h("div", { class: "cards" });
+    cards = h("div", { class: "cards" }),
+    details = detailsByType(name);
   const table = new Table(
     [
       ["Topic", (row) => (row.topic ? link(`/topics/${encodePart(row.topic)}`, row.topic) : "–")],
@@ -271,6 +273,7 @@ export async function group(view, parts) {
     h("h1", {}, visible(name)),
     h("p", {}, link(`/explain/group/${encodePart(name)}`, "Explain")),
     cards,
+    details.element,
     h("h2", {}, "Partitions"),
     table.element,
   );
@@ -284,10 +287,56 @@ export async function group(view, parts) {
       card("Assignor", visible(it.assignor || "–")),
     );
     table.set(it.partitions);
+    await details.refresh(it.type);
   }
   await refresh();
   if (session.may_write) view.append(resetForm(name, refresh));
   return refreshEvery(5, refresh);
+}
+
+const DETAILS = {
+  Share: ["dead-letter-queue", "Dead-letter queue", deadLetterQueue],
+  Streams: ["topology", "Topology", topology],
+};
+
+// The details that only groups of one type have. A topology that is available is not read again.
+function detailsByType(name) {
+  const element = h("div");
+  let shown = "",
+    isComplete = false;
+  async function refresh(type) {
+    if (!(type in DETAILS) || isComplete) return;
+    const [path, title, draw] = DETAILS[type];
+    const it = await get(`/groups/${encodePart(name)}/${path}`).catch((error) => {
+      if (error instanceof Unreachable) throw error;
+      return { error: error.message };
+    });
+    isComplete = it.status === "AVAILABLE";
+    const text = JSON.stringify(it);
+    if (text === shown) return; // unchanged elements keep the focus
+    shown = text;
+    element.replaceChildren(
+      h("h2", {}, title),
+      it.error ? h("p", { class: "bad" }, visible(it.error)) : h("div", {}, draw(it, name)),
+    );
+  }
+  return { element, refresh };
+}
+
+function deadLetterQueue({ dead_letter_queue: queue }, group) {
+  if (!queue) return h("p", { class: "soft" }, "None: errors.deadletterqueue.topic.name is not set for the group.");
+  const query = new URLSearchParams({ from: "newest", header: `__dlq.errors.group=${group}` });
+  return [
+    queue.topic &&
+      h(
+        "div",
+        { class: "cards" },
+        card("Topic", link(`/topics/${encodePart(queue.topic)}/messages?${query}`, queue.topic)),
+        card("Records of all groups", number(queue.records)),
+        card("Copies key and value", queue.copies_records ? "yes" : "no"),
+      ),
+    queue.problem && h("p", { class: "bad" }, visible(`Problem: ${queue.problem}`)),
+  ];
 }
 
 function resetForm(name, refresh) {

@@ -41,6 +41,26 @@ const sizeOf = (row) =>
     ? new TextEncoder().encode(row.value ?? "").length
     : atob(row.value_base64).length);
 
+// Context headers of a record in a dead-letter queue (KIP-1191), or null.
+function deadLetterOf(row) {
+  const prefix = "__dlq.errors.",
+    found = {};
+  for (const each of row.headers) {
+    const name = shown(each, "key");
+    if (name.startsWith(prefix)) found[name.slice(prefix.length)] = shown(each, "value");
+  }
+  const isWhole = ["topic", "partition", "offset", "group", "delivery.count", "message"].every(
+    (each) => each in found,
+  );
+  return isWhole ? found : null;
+}
+
+function valueText(row) {
+  const letter = row.value === null && deadLetterOf(row);
+  if (!letter) return shown(row, "value");
+  return `${letter.topic}-${letter.partition} offset ${letter.offset}, delivered ${letter["delivery.count"]} times: ${letter.message}`;
+}
+
 async function messages(view, name, query, isShown) {
   const value = (key, otherwise = "") => query.get(key) ?? otherwise,
     from = value("from", "newest");
@@ -103,7 +123,7 @@ async function messages(view, name, query, isShown) {
       ["Partition", (row) => row.partition, "num"],
       ["Offset", (row) => number(row.offset), "num"],
       ["Key", (row) => (oversizedText(row) ? "–" : visible(shown(row, "key").slice(0, 80))), "mono"],
-      ["Value", (row) => oversizedText(row) || visible(shown(row, "value").slice(0, 300)), "mono"],
+      ["Value", (row) => oversizedText(row) || visible(valueText(row).slice(0, 300)), "mono"],
       ["Size", (row) => bytes(sizeOf(row)), "num"],
     ],
     { label: "Records", pick: (row) => detail(name, row) },
@@ -329,10 +349,35 @@ function detail(topicName, row) {
       h("div", { class: "row" }, close, copy, oversizedText(row) ? [] : resend),
       oversizedText(row)
         ? h("p", { class: "bad" }, `${oversizedText(row)}; use kbroker topic consume to read the record.`)
-        : [block("key"), block("value"), headersOf(row)],
+        : [deadLetterBlock(row), block("key"), block("value"), headersOf(row)],
     ),
   );
   dialog.showModal();
+}
+
+function deadLetterBlock(row) {
+  const it = deadLetterOf(row);
+  if (!it) return [];
+  const query = new URLSearchParams({ from: "offset", offset: it.offset, partition: it.partition });
+  return [
+    h("h2", {}, "Dead letter"),
+    h(
+      "ul",
+      { class: "lines card" },
+      h("li", {}, "Cause: ", visible(it.message)),
+      h(
+        "li",
+        {},
+        "Source: ",
+        link(
+          `/topics/${encodePart(it.topic)}/messages?${query}`,
+          `${it.topic}, partition ${it.partition}, offset ${it.offset}`,
+        ),
+      ),
+      h("li", {}, "Group: ", link(`/groups/${encodePart(it.group)}`, it.group)),
+      h("li", {}, "Deliveries: ", visible(it["delivery.count"])),
+    ),
+  ];
 }
 
 const headersOf = (row) => [

@@ -252,7 +252,7 @@ class History:
         values |= self._subscription(0 if member.instance is not None else version, member.group)
         if version == 0 and member.instance is not None and self._chance(0.5):
             values["member_id"] = ""
-        if member.group.endswith("solo"):
+        if member.group.endswith("solo") and "subscribed_topic_regex" not in values:
             values["server_assignor"] = self.rng.choice(("uniform", None, "range"))
         self._beat(member, version, 0, values)
 

@@ -31,7 +31,7 @@ from kbroker.protocol.messages.groups import (
 from ..classic.group import CONSUMER_PROTOCOL_TYPE, FIRST_VERSION_REQUIRING_MEMBER_ID, protocols_of
 from ..common.modern_group import MemberState
 from ..common.result import ClientInfo, Now, Result, append_error
-from ..common.settings import GroupSettings
+from ..common.settings import GroupSettings, MigrationPolicy
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..common.version_adapters import leave_response, leaving_members
@@ -91,7 +91,9 @@ class ClassicMembers:
     ) -> Result[JoinGroupResponse]:
         settings = self._settings(group.id)
         self._check_session_timeout(request)
-        if len(group.members) >= settings.size_max and request.member_id not in group.members:
+        if settings.migration is MigrationPolicy.DISABLED:
+            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        if group.is_full_for(request.member_id, request.group_instance_id, settings.size_max):
             raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         subscription = self._read_subscription(group, request)
         member_id = request.member_id or f"{client.client_id[:255]}-{self._new_uuid()}"

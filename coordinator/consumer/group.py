@@ -210,6 +210,14 @@ class ConsumerGroup:
         member_id = None if instance_id is None else self.static_ids.get(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
+    def is_full_for(self, member_id: str, instance_id: str | None, size_max: int) -> bool:
+        """Return True if the group has no room for a member, unless it is a member already.
+
+        A static member that joins again takes the place of its predecessor.
+        """
+        is_known = member_id in self.members or self.static_member(instance_id) is not None
+        return len(self.members) >= size_max and not is_known
+
     def set_assignment_epoch(self, epoch: int, at_ms: int) -> None:
         """Set the epoch of the target assignment and the time at which it was computed (ms since 1970)."""
         self.assignment_epoch = epoch

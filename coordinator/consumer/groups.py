@@ -152,7 +152,12 @@ class ConsumerGroups:
         result: Result[Response] = Result()
         group = self._group(request, settings, now, result)
         step = Step(group, result.records)
-        self._check_size(group, request.member_id, settings)
+        if group.is_full_for(request.member_id, request.instance_id, settings.size_max):
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group is full: it has {settings.size_max} members "
+                "(group.consumer.max.size).",
+            )
         owned = _reported_partitions(request)
         self._find_member(step, request, owned)
         step.member = _updated_member(step.before, request, client)
@@ -197,16 +202,6 @@ class ConsumerGroups:
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
             )
         return self._conversion.to_consumer_group(classic, settings, now, result)
-
-    def _check_size(
-        self, group: ConsumerGroup, member_id: str, settings: ConsumerGroupSettings
-    ) -> None:
-        if len(group.members) >= settings.size_max and member_id not in group.members:
-            raise KafkaError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group is full: it has {settings.size_max} members "
-                "(group.consumer.max.size).",
-            )
 
     def _find_member(
         self, step: Step, request: ConsumerGroupHeartbeatRequest, owned: Owned | None

@@ -269,6 +269,28 @@ def test_classic_member_joins_consumer_group() -> None:
     assert h.sync(member_id, 2).response.error_code == ErrorCode.ILLEGAL_GENERATION
 
 
+def test_classic_member_cannot_join_if_migration_is_disabled() -> None:
+    h = harness()
+    h.beat("c", 0)
+    member_id = h.new_id()
+    h.join(member_id)
+    h.consumer = replace(AT_ONCE, migration=MigrationPolicy.DISABLED)
+    for name in ("", member_id):
+        response = h.join(name).response
+        assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert response.member_id == ""
+    h.consumer = replace(AT_ONCE, migration=MigrationPolicy.DOWNGRADE)
+    assert h.join(member_id).response.error_code == 0
+
+
+def test_full_group_admits_static_member_that_changes_protocol() -> None:
+    h = harness(size_max=1)
+    h.beat("a", 0, instance_id="i")
+    down = h.join(instance="i", version=5).response
+    assert not down.error_code
+    assert is_classic(h)
+
+
 def test_sole_classic_member_may_change_its_protocols() -> None:
     """Protocols of a classic member must match the other classic members, not its previous ones."""
     h = harness()

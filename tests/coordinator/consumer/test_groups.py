@@ -154,6 +154,17 @@ def test_full_group_rejects_new_members() -> None:
     assert h.beat("a", 0).error_code == 0
 
 
+def test_full_group_admits_returning_static_member() -> None:
+    h = harness(size_max=1)
+    h.beat("a", 0, instance_id="i")
+    assert h.beat("b", 0, instance_id="j").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    # Unlike Kafka 4.3, 4.4 admits the instance, and then finds that "a" has not left.
+    assert h.beat("b", 0, instance_id="i").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    h.beat("a", -2, instance_id="i")
+    assert h.beat("b", 0, instance_id="i").error_code == 0
+    assert set(members(h)) == {"b"}
+
+
 # -- topics
 
 

@@ -437,7 +437,7 @@ class _Decoder(_Writer):
             marker = self.local("n")
             self.read("b", marker)
             self.flush()
-            self.line(f"if {marker} < 0:")
+            self.line(f"if {marker} <= {field.null_marker}:")
             self.line(f"    {target} = None")
             self.line("else:")
             self.nested(field.kind, target)
@@ -643,12 +643,13 @@ class _Encoder(_Writer):
         elif isinstance(field.kind, str):
             self.scalar(field.kind, value, nullable)
         else:
-            self.struct(field.kind, value, field.has_null_marker(self.version))
+            marker = field.null_marker if field.has_null_marker(self.version) else None
+            self.struct(field.kind, value, marker)
 
-    def struct(self, cls: type[Struct], value: str, nullable: bool) -> None:
+    def struct(self, cls: type[Struct], value: str, null_marker: int | None) -> None:
         this = self.local("o")
         self.line(f"{this} = {value}")
-        if not nullable:
+        if null_marker is None:
             # None in a field that is not nullable: the struct with all defaults.
             self.line(f"if {this} is None:")
             self.line(f"    {this} = {self.name('fresh', cls)}()")
@@ -656,7 +657,7 @@ class _Encoder(_Writer):
             return
         self.flush()
         self.line(f"if {this} is None:")
-        self.line(f"    {self.out}.append(255)")
+        self.line(f"    {self.out}.append({null_marker & 0xFF})")
         self.line("else:")
         self.indent += 1
         self.write("B", "1")
@@ -768,7 +769,7 @@ class _Encoder(_Writer):
             literal = type(default) in (bool, int, str, bytes)
             return f"{value} != {repr(default) if literal else self.name('default', default)}"
         if field.has_null_marker(self.version):
-            return f"{value} is not None"
+            return "True"
         unset = self.name("unset", field.kind())
         return f"{value} is not None and {value} != {unset}"
 

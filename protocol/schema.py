@@ -104,7 +104,8 @@ def wire(
         field is nullable in all versions.
         tag: Number of a tagged field (KIP-482), which is omitted if it equals its default. A tagged
             struct of type ``X | None`` is omitted if it is None. With the default None, the field
-            is also nullable in Kafka's declaration, and has a null marker.
+            is also nullable in Kafka's declaration. Then it has a null marker and is never omitted,
+            because Kafka reads a missing struct as one with all defaults.
         default: Value if the constructor does not set the field. By default the zero value of the
             type: None if allowed, a new list for an array.
         secret: True if the value must not be logged.
@@ -138,6 +139,11 @@ class Field(typing.NamedTuple):
     def has_null_marker(self, version: int) -> bool:
         """Return True if a struct has a prefix that marks it as null or not."""
         return self.nullable(version) and (self.tag is None or self.default is None)
+
+    @property
+    def null_marker(self) -> int:
+        """The byte that marks a struct as null; 1 marks other structs."""
+        return -1 if self.tag is None else 0
 
     @property
     def mutable(self) -> bool:

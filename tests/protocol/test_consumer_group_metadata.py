@@ -69,7 +69,7 @@ VALUES: dict[str, tuple[str, Any]] = {
             ),
         ),
     ),
-    "000001010263032f680101ffffffff0100": (
+    "000001010263032f680101ffffffff0101000100": (
         "000500016700016d",
         Member(
             instance_id="",
@@ -132,10 +132,17 @@ def test_nullable_struct_with_defaults_is_encoded() -> None:
         session_timeout_ms=0, supported_protocols=[]
     )
     assert encode_value(member).hex() == data + "0100070100000000" + "0100"
-    null = decode_value(key, bytes.fromhex(data + "01 00 01 ff"))
-    assert isinstance(null, Member)
-    assert null.classic_member_metadata is None
-    assert encode_value(null).hex() == data + "00"
+
+
+def test_null_struct_of_kafka_is_decoded_and_encoded() -> None:
+    """Kafka encodes the missing metadata of a member that uses the consumer protocol."""
+    key = KEYS["000500016700016d"]
+    data = "000001010263032f680101ffffffff01"
+    for tagged in ("01000100", "00"):  # kbroker once omitted the field
+        null = decode_value(key, bytes.fromhex(data + tagged))
+        assert isinstance(null, Member)
+        assert null.classic_member_metadata is None
+        assert encode_value(null).hex() == data + "01000100"
 
 
 def test_unknown_records_are_rejected_or_ignored() -> None:

@@ -16,7 +16,6 @@ from .primitives import Buffer, DecodeError, read_uvarint
 from .schema import ZERO_UUID, Float64, Int8, Int32, Int64, Uuid, message, struct, wire
 
 FRAME_VERSION = 1
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 LEADER_UNCHANGED = -2
 
 

@@ -23,15 +23,12 @@ from itertools import zip_longest
 from pathlib import Path
 from uuid import UUID
 
-from kbroker.cluster import Cluster, LocalStore
+from kbroker.cluster import EVERY_NODE, Cluster, LocalStore, ResourceType
+from kbroker.cluster.model import TRANSACTIONS_TOPIC, Topic, check_topic_name, random_cluster_id
 from kbroker.cluster.model import Partition as ClusterPartition
-from kbroker.cluster.model import Topic, check_topic_name, random_cluster_id
-from kbroker.config import BrokerConfig, ConfigError, validate_topic_configs
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.metadata_log import (
-    BROKER_RESOURCE,
     LEADER_UNCHANGED,
-    TOPIC_RESOURCE,
     ConfigRecord,
     MetadataRecord,
     PartitionChangeRecord,
@@ -74,6 +71,7 @@ from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.sync import sync_file
 
 from .found_directories import METADATA_JOURNAL
+from .imported_configs import ImportedConfigs
 from .imported_security import ImportedSecurity
 
 logger = logging.getLogger(__name__)
@@ -85,6 +83,8 @@ INT32_MAX = 2**31 - 1
 CAUSE = "imported from Apache Kafka"
 # Number of producer IDs in the blocks that Kafka allocates to brokers. Used IDs may not be logged yet.
 PRODUCER_ID_BLOCK = 1000
+# Broker settings that are the retention of topics without a retention of their own.
+DEFAULT_RETENTION = frozenset({"log.retention.ms", "log.retention.bytes"})
 
 Key = tuple[str, int]
 
@@ -108,6 +108,7 @@ class Source:
 
     path: Path
     cluster_id: str
+    node_id: str
     is_clean: bool
     partitions: dict[Key, UUID]
     # Names of directories that only look like partitions.
@@ -118,9 +119,7 @@ class Source:
 class KafkaMetadata:
     """Data from Kafka's metadata log that the partition directories do not contain."""
 
-    configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    # Dynamic broker settings.
-    broker_configs: dict[str, str] = field(default_factory=dict)
+    configs: ImportedConfigs = field(default_factory=ImportedConfigs)
     leader_epochs: dict[tuple[UUID, int], int] = field(default_factory=dict)
     next_producer_id: int = 0
     security: ImportedSecurity = field(default_factory=ImportedSecurity)
@@ -130,7 +129,7 @@ class KafkaMetadata:
         if isinstance(record, SecurityRecord):
             self.security.replay(record)
         elif isinstance(record, ConfigRecord):
-            self._replay_config(record)
+            self.configs.replay(record)
         elif isinstance(record, PartitionRecord):
             self.leader_epochs[record.topic_id, record.partition_id] = record.leader_epoch
         elif isinstance(record, PartitionChangeRecord) and record.leader != LEADER_UNCHANGED:
@@ -138,18 +137,6 @@ class KafkaMetadata:
             self.leader_epochs[key] = self.leader_epochs.get(key, -1) + 1
         elif isinstance(record, ProducerIdsRecord):
             self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
-
-    def _replay_config(self, record: ConfigRecord) -> None:
-        if record.resource_type == TOPIC_RESOURCE:
-            configs = self.configs.setdefault(record.resource_name, {})
-        elif record.resource_type == BROKER_RESOURCE:
-            configs = self.broker_configs
-        else:
-            return
-        if record.value is None:
-            configs.pop(record.name, None)
-        else:
-            configs[record.name] = record.value
 
 
 @dataclass(slots=True)
@@ -160,6 +147,7 @@ class Plan:
     directories: dict[Key, Path]
     topics: list[Topic]
     next_producer_id: int
+    configs: ImportedConfigs
     security: ImportedSecurity
     cluster_id: str
     # Sentences about data that is not imported.
@@ -197,8 +185,9 @@ def read_source(path: Path) -> Source:
     _check_stopped(path)
     is_clean = (path / CLEAN_SHUTDOWN).exists()
     cluster_id = fields.get("cluster.id") or random_cluster_id()
+    node_id = fields.get("node.id") or fields.get("broker.id") or ""
     partitions, foreign = _partitions_in(path)
-    return Source(path, cluster_id, is_clean, partitions, foreign)
+    return Source(path, cluster_id, node_id, is_clean, partitions, foreign)
 
 
 def _partitions_in(path: Path) -> tuple[dict[Key, UUID], list[str]]:
@@ -353,27 +342,23 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
         for source in sources
         for name in source.foreign
     ]
-    topics = [_topic(name, ids[name], directories, metadata, not_imported) for name in sorted(ids)]
+    known = metadata or KafkaMetadata()
+    not_imported += known.configs.remove_unsupported(ids, {each.node_id for each in sources})
+    topics = [_topic(name, ids[name], directories, known) for name in sorted(ids)]
     next_id = _next_producer_id(directories.values(), metadata)
     not_imported += _open_transactions(directories)
-    not_imported += _broker_settings(topics, metadata)
-    security = ImportedSecurity() if metadata is None else metadata.security
-    not_imported += security.remove_unsupported()
+    not_imported += _default_retention(topics, known.configs)
+    not_imported += known.security.remove_unsupported()
     if metadata is None:
         not_imported.append(
-            f"topic settings, users, ACLs, quotas: no directory contains {METADATA_TOPIC}-0"
+            f"settings, users, ACLs, quotas: no directory contains {METADATA_TOPIC}-0"
         )
-    return Plan(
-        sources, directories, topics, next_id, security, sources[0].cluster_id, not_imported
-    )
+    imported = known.configs, known.security, sources[0].cluster_id
+    return Plan(sources, directories, topics, next_id, *imported, not_imported)
 
 
 def _topic(
-    name: str,
-    topic_id: UUID,
-    directories: Mapping[Key, Path],
-    metadata: KafkaMetadata | None,
-    not_imported: list[str],
+    name: str, topic_id: UUID, directories: Mapping[Key, Path], metadata: KafkaMetadata
 ) -> Topic:
     indexes = sorted(index for topic, index in directories if topic == name)
     if indexes != list(range(len(indexes))):
@@ -382,29 +367,14 @@ def _topic(
             f"partition {missing} of {name} is in none of the directories; add the other directories of "
             "log.dirs, or those of the other brokers"
         )
-    topic = Topic(name, topic_id, configs=_known_configs(name, metadata, not_imported))
+    topic = Topic(name, topic_id, configs=dict(metadata.configs.of(ResourceType.TOPIC, name)))
     if topic.is_internal:
         topic.configs.setdefault("cleanup.policy", "compact")  # never by age
     for index in indexes:
-        epoch = _leader_epoch(directories[name, index])
-        if metadata is not None:
-            epoch = max(epoch, metadata.leader_epochs.get((topic_id, index), -1))
+        known_epoch = metadata.leader_epochs.get((topic_id, index), -1)
+        epoch = max(known_epoch, _leader_epoch(directories[name, index]))
         topic.partitions.append(ClusterPartition(index, [], [], -1, max(epoch, 0)))
     return topic
-
-
-def _known_configs(
-    name: str, metadata: KafkaMetadata | None, not_imported: list[str]
-) -> dict[str, str]:
-    known = {}
-    for key, value in (metadata.configs.get(name, {}) if metadata else {}).items():
-        try:
-            validate_topic_configs({key: value}, BrokerConfig())
-        except ConfigError as error:
-            not_imported.append(f"{key}={value} of {name}: {error}")
-        else:
-            known[key] = value
-    return known
 
 
 def _leader_epoch(directory: Path) -> int:
@@ -441,8 +411,10 @@ def _producer_ids(directory: Path) -> Iterator[int]:
                     yield header.producer_id
 
 
-def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) -> Iterator[str]:
-    """Yield warnings about broker settings that affect topics, such as retention."""
+def _default_retention(topics: Iterable[Topic], configs: ImportedConfigs) -> Iterator[str]:
+    """Yield a warning about topics whose retention was a static setting of the brokers."""
+    if configs.of(ResourceType.BROKER, EVERY_NODE).keys() & DEFAULT_RETENTION:
+        return
     kept = [
         topic.name
         for topic in topics
@@ -455,13 +427,12 @@ def _broker_settings(topics: Iterable[Topic], metadata: KafkaMetadata | None) ->
             f"server.properties ({named}): no topic retention, so kbroker deletes their records "
             "after 7 days unless `kbroker serve --config server.properties` sets another retention"
         )
-    if metadata is not None:
-        for name, value in metadata.broker_configs.items():
-            yield f"{name}={value} of brokers: kbroker serve -o {name}={value}"
 
 
 def _open_transactions(directories: Mapping[Key, Path]) -> Iterator[str]:
-    """Yield warnings about open transactions, which no producer will end."""
+    """Yield warnings about open transactions, if the coordinator that ends them is not imported."""
+    if any(topic == TRANSACTIONS_TOPIC for topic, _ in directories):
+        return
     for key, directory in directories.items():
         newest = max(directory.glob(f"*{SNAPSHOT}"), default=None)
         states = ProducerStates.from_bytes(newest.read_bytes(), 0) if newest else None
@@ -557,6 +528,7 @@ async def _write_metadata(plan: Plan, data_dir: Path, node_id: int) -> None:
             if topic.name not in cluster.topics:
                 await cluster.import_topic(topic, cause=CAUSE)
         await cluster.skip_producer_ids(plan.next_producer_id)
+        await plan.configs.write(cluster, node_id, cause=CAUSE)
         await plan.security.write(cluster, cause=CAUSE)
     except KafkaError as error:
         raise KafkaImportError(error.message) from None

@@ -17,6 +17,7 @@ from uuid import UUID
 import pytest
 import trio
 
+from kbroker.cluster import ResourceType
 from kbroker.data_dirs import kafka_import
 from kbroker.data_dirs.kafka_import import KafkaImportError, KafkaMetadata, Transfer
 from kbroker.protocol.api_keys import ApiKey
@@ -43,7 +44,18 @@ from kbroker.storage.checkpoints import PartitionMetadata
 from ..brokers import started
 from ..commands import Cli, ReadJson, invoke
 from ..limits import PROCESS_SECONDS
-from ..wire import Topic, batch, connected, fetch, metadata, produce, request, sequenced, values_of
+from ..wire import (
+    Topic,
+    Wire,
+    batch,
+    connected,
+    fetch,
+    metadata,
+    produce,
+    request,
+    sequenced,
+    values_of,
+)
 
 pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
@@ -114,6 +126,17 @@ async def write(directory: Path) -> None:
         )
 
 
+async def write_in_open_transaction(wire: Wire) -> None:
+    """Write to "orders" in a transaction that stays open."""
+    find = request(ApiKey.FIND_COORDINATOR, key_type=1, key="t")
+    await wire.ask(ApiKey.FIND_COORDINATOR, 3, find)
+    init = request(ApiKey.INIT_PRODUCER_ID, transactional_id="t", transaction_timeout_ms=60_000)
+    producer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 5, init)
+    data = sequenced(producer.producer_id, 0, [b"v"], transactional=True)
+    row = await produce(wire, Topic("orders"), data, 12, transactional_id="t")
+    assert row.error_code == 0
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("original") / "data"
@@ -155,7 +178,6 @@ async def test_imported_data_is_complete_and_usable(
     output = await cli("log", "import", str(kafka), "--data-dir", str(target), *flags)
     assert "unheard.of=1 of users" in output.stderr
     assert "server.properties (users)" in output.stderr
-    assert "kbroker serve -o num.io.threads=1" in output.stderr
     assert f"kbroker serve --data-dir {target}" in output.stderr
     assert (kafka / "orders-0").exists() == ("--move" not in flags)
     async with started(target) as broker, connected(broker.endpoint) as wire:
@@ -192,6 +214,81 @@ def test_only_closed_segments_are_linked(kafka: Path, tmp_path: Path) -> None:
     invoke("log", "import", str(kafka), "--data-dir", str(target), "--link")
     assert (target / "users-0" / sealed.name).samefile(sealed)
     assert not (target / "users-0" / active.name).samefile(active)
+
+
+async def test_settings_of_all_resources_are_imported(
+    cli: Cli, kafka: Path, tmp_path: Path
+) -> None:
+    metadata_log(
+        kafka,
+        ConfigRecord(resource_type=4, resource_name="", name="message.max.bytes", value="7000"),
+        ConfigRecord(resource_type=4, resource_name="5", name="num.io.threads", value="3"),
+        ConfigRecord(resource_type=4, resource_name="6", name="num.io.threads", value="4"),
+        ConfigRecord(resource_type=4, resource_name="5", name="my.password", value="hunter2"),
+        ConfigRecord(resource_type=8, resource_name="5", name="kafka.Kafka", value="DEBUG"),
+        ConfigRecord(resource_type=16, resource_name="sub", name="interval.ms", value="9000"),
+        ConfigRecord(
+            resource_type=32, resource_name="g", name="share.auto.offset.reset", value="earliest"
+        ),
+        ConfigRecord(
+            resource_type=32, resource_name="g", name="consumer.session.timeout.ms", value="5"
+        ),
+        ConfigRecord(
+            resource_type=32, resource_name="g", name="consumer.session.timeout.ms", value=None
+        ),
+        ConfigRecord(resource_type=32, resource_name="g", name="from.the.future", value="1"),
+    )
+    target = tmp_path / "new"
+    output = await cli("log", "import", str(kafka), "--data-dir", str(target), "--node-id", "3")
+    assert "not imported: my.password=(hidden) of broker 5: " in output.stderr
+    assert "hunter2" not in output.stderr
+    assert "not imported: from.the.future=1 of group g: " in output.stderr
+    async with started(target, node_id=3) as broker:
+        found = {tuple(key): each.values for key, each in broker.node.cluster.configs.items()}
+        assert found == {
+            (ResourceType.BROKER, ""): {"message.max.bytes": "7000"},
+            (ResourceType.BROKER, "3"): {"num.io.threads": "3"},
+            (ResourceType.CLIENT_METRICS, "sub"): {"interval.ms": "9000"},
+            (ResourceType.GROUP, "g"): {"share.auto.offset.reset": "earliest"},
+        }
+        assert broker.node.config.message_max_bytes == 7000
+
+
+def test_settings_of_several_brokers_are_not_imported(kafka: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "meta.properties").write_text(
+        META.format(cluster=CLUSTER).replace("node.id=5", "node.id=6")
+    )
+    plan = kafka_import.plan([kafka, other], tmp_path / "new")
+    assert any("settings of broker 5: " in each for each in plan.not_imported)
+    assert not plan.configs.of(ResourceType.BROKER, "5")
+
+
+async def test_open_transactions_are_reported_without_their_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kbroker.storage.log.SHORT_LOG_BYTES", -1)
+    kafka = tmp_path / "kafka"
+    async with started(kafka, transaction_state_log_num_partitions=1) as broker:
+        await broker.create_topic("orders", 1)
+        async with connected(broker.endpoint) as wire:
+            await write_in_open_transaction(wire)
+    (kafka / "cluster.journal").unlink()
+    (kafka / "meta.properties").write_text(META.format(cluster=CLUSTER))
+    for only, is_reported in (((), False), (("orders",), True)):
+        plan = kafka_import.plan([kafka], tmp_path / "new", only=only)
+        found = any("open transaction in orders-0" in each for each in plan.not_imported)
+        assert found is is_reported
+
+
+async def test_cluster_wide_retention_is_imported(kafka: Path, tmp_path: Path) -> None:
+    metadata_log(
+        kafka,
+        ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="-1"),
+    )
+    plan = kafka_import.plan([kafka], tmp_path / "new")
+    assert not any("server.properties" in each for each in plan.not_imported)
 
 
 @pytest.mark.parametrize("has_epochs", [True, False])
@@ -310,7 +407,7 @@ def test_import_without_metadata_log_estimates_producer_ids(
     plan = kafka_import.plan([kafka], tmp_path / "new")
     assert (
         plan.not_imported[-1]
-        == "topic settings, users, ACLs, quotas: no directory contains __cluster_metadata-0"
+        == "settings, users, ACLs, quotas: no directory contains __cluster_metadata-0"
     )
     assert plan.next_producer_id == 2000
     configs = {topic.name: topic.configs for topic in plan.topics}

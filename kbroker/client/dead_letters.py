@@ -60,7 +60,9 @@ async def dead_letter_queue(cluster: ClusterClient, group: str) -> DeadLetterQue
         records = await _record_count(cluster, topic)
     except KafkaError as error:
         return DeadLetterQueue(topic, copies_records, None, _unknown(f"topic {topic}", error))
-    problem = await _problem(cluster, topic, is_missing=records is None)
+    problem = await _problem(
+        cluster, topic, is_missing=records is None, copies_records=copies_records
+    )
     return DeadLetterQueue(topic, copies_records, records, problem)
 
 
@@ -99,7 +101,9 @@ async def _record_count(cluster: ClusterClient, topic: str) -> int | None:
     return sum(ends[each] - starts[each] for each in partitions)
 
 
-async def _problem(cluster: ClusterClient, topic: str, *, is_missing: bool) -> str | None:
+async def _problem(
+    cluster: ClusterClient, topic: str, *, is_missing: bool, copies_records: bool
+) -> str | None:
     """Return the reason why the broker cannot write to a topic."""
     connection = await cluster.any()
     level = connection.features.get("share.version", 0)
@@ -124,6 +128,11 @@ async def _problem(cluster: ClusterClient, topic: str, *, is_missing: bool) -> s
         return (
             f"topic {topic} is not enabled as a dead-letter queue; set {GROUP_ENABLE}=true for the "
             "topic"
+        )
+    if "compact" in (own.get("cleanup.policy") or "") and not copies_records:
+        return (
+            f"topic {topic} is compacted, and dead letters have no key; set {COPY_RECORD}=true for "
+            "the group, or cleanup.policy=delete for the topic"
         )
     return None
 

@@ -49,6 +49,7 @@ async def test_queue_has_number_of_records_in_all_partitions() -> None:
     [
         (None, QUEUE, "topic dlq.errors does not exist; create it, or set"),
         ({}, QUEUE, "topic dlq.errors is not enabled as a dead-letter queue; set"),
+        (ENABLED | {"cleanup.policy": "compact"}, QUEUE, "topic dlq.errors is compacted, and"),
         (ENABLED, "errors", "topic name errors does not start with dlq., the value of"),
     ],
 )

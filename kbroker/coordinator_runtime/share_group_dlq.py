@@ -195,22 +195,26 @@ class DeadLetterWriter:
 
 
 class DeadLetterCounts:
-    """Number of dead letters of each group.
+    """Number of dead letters of each group, and of the writes to dead-letter queues.
 
     Attributes:
         written: Records in a dead-letter queue, by group ID.
         lost: Records that were archived because they could not be written, by group ID.
+        produced_batches: Attempts to write a batch, by group ID.
+        failed_batches: Batches that were given up, by group ID.
     """
 
     def __init__(self) -> None:
         self.written: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
+        self.produced_batches: Counter[str] = Counter()
+        self.failed_batches: Counter[str] = Counter()
 
-    def add(self, counts: Counter[str], group_id: str, letters: Sequence[DeadLetters]) -> None:
-        """Count the records of some ranges."""
+    def add(self, counts: Counter[str], group_id: str, number: int) -> None:
+        """Add a number to the count of a group."""
         if group_id not in counts and len(counts) >= GROUPS_MAX:
             group_id = OTHER_GROUPS
-        counts[group_id] += record_count(letters)
+        counts[group_id] += number
 
 
 def offsets_of(letters: Sequence[DeadLetters]) -> Iterator[tuple[DeadLetters, int]]:
@@ -305,17 +309,19 @@ class ShareGroupDLQManager:
                     writer.producer = None
                 elif code is not None and not code.retriable:
                     writer.producer = None
+                    self._count(self.counts.failed_batches, writer)
                     self._give_up(writer, letters, _describe(error))
                     return
                 if writer.closed:
                     return
                 if attempt == ATTEMPTS_MAX:
                     writer.producer = None
+                    self._count(self.counts.failed_batches, writer)
                     raise ShareGroupDLQError(
                         f"{attempt} attempts failed, the last one with: {_describe(error)}"
                     ) from error
             else:
-                self.counts.add(self.counts.written, writer.key.group_id, letters)
+                self._count(self.counts.written, writer, record_count(letters))
                 writer.archive(letters)
                 return
             await trio.sleep(backoff.next())
@@ -323,8 +329,11 @@ class ShareGroupDLQManager:
     def _give_up(
         self, writer: DeadLetterWriter, letters: Sequence[DeadLetters], reason: str
     ) -> None:
-        self.counts.add(self.counts.lost, writer.key.group_id, letters)
+        self._count(self.counts.lost, writer, record_count(letters))
         writer.give_up(letters, reason)
+
+    def _count(self, counts: Counter[str], writer: DeadLetterWriter, number: int = 1) -> None:
+        self.counts.add(counts, writer.key.group_id, number)
 
     async def _try_to_write(self, writer: DeadLetterWriter, letters: list[DeadLetters]) -> None:
         """Write a batch once. Records that do not fit are moved from `letters` to the queue.
@@ -353,6 +362,7 @@ class ShareGroupDLQManager:
                 )
             )
             del records
+            self._count(self.counts.produced_batches, writer)
             if leader == self._context.node_id:
                 await self._append(destination, batch)
             else:

@@ -102,8 +102,10 @@ async def test_rejected_records_are_written_with_headers_only() -> None:
             ("__dlq.errors.message", REJECTED),
         ]
         assert origin_of(second) == (b"3", b"1", REJECTED)
-        assert broker.node.share.dlq.counts.written == {GROUP: 2}
-        assert not broker.node.share.dlq.counts.lost
+        counts = broker.node.share.dlq.counts
+        assert (counts.written, counts.produced_batches) == ({GROUP: 2}, {GROUP: 1})
+        assert not counts.lost
+        assert not counts.failed_batches
         (share_partition,) = broker.node.share.partitions
         assert share_partition.delivery is not None
         assert share_partition.delivery.start_offset == 4
@@ -238,7 +240,11 @@ async def test_records_are_archived_if_queue_is_unusable(
             await wait_until_stored(broker.node)
         assert reason in caplog.text
         assert "archived 10 records of t-0" in caplog.text
-        assert broker.node.share.dlq.counts.lost == {GROUP: 10}
+        counts = broker.node.share.dlq.counts
+        assert counts.lost == {GROUP: 10}
+        is_sent = reason == "MESSAGE_TOO_LARGE"
+        assert counts.produced_batches.total() == counts.failed_batches.total()
+        assert bool(counts.failed_batches) == is_sent
         (share_partition,) = broker.node.share.partitions
         assert share_partition.delivery is not None
         assert share_partition.delivery.start_offset == 10
@@ -333,6 +339,8 @@ async def test_exhausted_attempts_archive_records(
         with caplog.at_level(logging.ERROR):
             await member.acknowledge_partition((0, 9, REJECT))
             assert not await dead_letters(broker, wire, queue)
+        counts = broker.node.share.dlq.counts
+        assert (counts.produced_batches, counts.failed_batches) == ({GROUP: 5}, {GROUP: 1})
         assert "5 attempts failed, the last one with: NOT_ENOUGH_REPLICAS" in caplog.text
         (share_partition,) = broker.node.share.partitions
         assert share_partition.delivery is not None

@@ -26,7 +26,15 @@ ENDS = ("_bucket", "_count", "_sum")
 # Names in the metrics page that look like metrics.
 IN_PROSE = {"kafka_exporter"}
 # Metrics that are exposed only after a client has pushed them, or a share group has dead letters.
-RARE = {"kbroker_client_metric", "kbroker_share_dead_letters_total"}
+RARE = {
+    "kbroker_client_metric",
+    "kbroker_share_dead_letters_total",
+    "kafka_server_sharegroupmetrics_deadletterqueuerecordcount_total",
+    "kafka_server_sharegroupmetrics_deadletterqueuetotalproducerequests_total",
+    "kafka_server_sharegroupmetrics_deadletterqueuetotalproducerequestspersec_total",
+    "kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequests_total",
+    "kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequestspersec_total",
+}
 
 
 async def served_names(directory: Path) -> set[str]:

@@ -91,6 +91,23 @@ class NodeMetrics:
             for group_id, count in sorted(by_group.items()):
                 letters.add_metric((group_id, outcome), count)
         yield letters
+        share_groups = f"{SERVER}sharegroupmetrics_deadletterqueue"
+        for name, text, by_group in (
+            ("recordcount", "Records written to dead-letter queues.", counts.written),
+            (
+                "totalproducerequests",
+                "Batches sent to dead-letter queues.",
+                counts.produced_batches,
+            ),
+            ("failedproducerequests", "Batches given up.", counts.failed_batches),
+        ):
+            for spelling in ("", "persec") if name != "recordcount" else ("",):
+                family = CounterMetricFamily(
+                    f"{share_groups}{name}{spelling}", text, labels=("group",)
+                )
+                for group_id, count in sorted(by_group.items()):
+                    family.add_metric((group_id,), count)
+                yield family
 
     def _requests(self) -> Iterator[Metric]:
         request_metrics = self._local.node.request_metrics

@@ -9,7 +9,6 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.coordinator import DeadLetters
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.groups import HeartbeatRequest
 from kbroker.web.metrics.loop_monitor import WAKE_UP_SECONDS, LoopMonitor
@@ -122,9 +121,17 @@ async def test_kbroker_metric_names_are_exposed(tmp_path: Path) -> None:
             await wire.ask(ApiKey.HEARTBEAT, 4, HeartbeatRequest(group_id="g", member_id="m"))
         await until(lambda: any(http._loop_monitor.lateness.counts))
         counts = broker.node.share.dlq.counts
-        counts.add(counts.lost, "g", [DeadLetters(1, 3, 5, "")])
+        counts.add(counts.lost, "g", 3)
+        counts.add(counts.written, "g", 7)
+        counts.add(counts.produced_batches, "g", 2)
+        counts.add(counts.failed_batches, "g", 1)
         metrics = await scrape(http.endpoint_of(1))
     assert metrics("kbroker_share_dead_letters_total", group="g", outcome="lost") == 3
+    share_groups = "kafka_server_sharegroupmetrics_deadletterqueue"
+    assert metrics(f"{share_groups}recordcount_total", group="g") == 7
+    for spelling in ("", "persec"):
+        assert metrics(f"{share_groups}totalproducerequests{spelling}_total", group="g") == 2
+        assert metrics(f"{share_groups}failedproducerequests{spelling}_total", group="g") == 1
     assert metrics("kbroker_requests_total", api="Heartbeat") == 2
     assert metrics("kbroker_request_seconds_count", api="Heartbeat") == 2
     assert metrics("kbroker_request_seconds_bucket", api="Heartbeat", le="+Inf") == 2

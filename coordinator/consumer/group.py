@@ -24,6 +24,7 @@ from ..common.modern_group import (
     add_to,
     changed_counts,
 )
+from ..common.static_members import drop_static, put_static
 
 
 class ConsumerGroupState(StrEnum):
@@ -185,14 +186,11 @@ class ConsumerGroup:
             if old.assigned != member.assigned or old.revoking != member.revoking:
                 self._clear_holder(old)
                 self._set_holder(member)
-            if old.instance_id is not None and old.instance_id != member.instance_id:
-                self._drop_static(old)
         else:
             self._set_holder(member)
         self.members[member.id] = member
         self._count(member, 1)
-        if member.instance_id is not None:
-            self.static_ids[member.instance_id] = member.id
+        put_static(self.static_ids, old, member)
         self._update_unreconciled(member)
 
     def remove(self, member_id: str) -> None:
@@ -201,7 +199,7 @@ class ConsumerGroup:
         if member is not None:
             self._count(member, -1)
             self._clear_holder(member)
-            self._drop_static(member)
+            drop_static(self.static_ids, member)
             self.unreconciled.discard(member_id)
             self.last_heartbeat_ms.pop(member_id, None)
             self.viewers.pop(member_id, None)
@@ -306,11 +304,6 @@ class ConsumerGroup:
             self.unreconciled.discard(member.id)
         else:
             self.unreconciled.add(member.id)
-
-    def _drop_static(self, member: ConsumerGroupMember) -> None:
-        # A returning static member already has its instance ID registered under another member ID.
-        if member.instance_id is not None and self.static_ids.get(member.instance_id) == member.id:
-            del self.static_ids[member.instance_id]
 
     def _set_holder(self, member: ConsumerGroupMember) -> None:
         for topic_id, partition in _partitions(member):

@@ -39,6 +39,7 @@ from ..common.modern_group import (
 from ..common.result import ClientInfo, Event, Now, R, Result, append_error
 from ..common.sessions import MemberSessions, SessionSettings
 from ..common.settings import ConsumerGroupSettings
+from ..common.static_members import check_owner, check_released, has_left_temporarily
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
@@ -223,11 +224,8 @@ class ConsumerGroups:
             ):
                 self.replace_member(step, known, member_id)
                 return
-            if known is not None and known.id != member_id:
-                raise KafkaError(
-                    ErrorCode.FENCED_INSTANCE_ID,
-                    f"Static member {request.instance_id} has the member ID {known.id}, not {member_id}.",
-                )
+            if known is not None or not joins:
+                known = check_owner(known, member_id, request.instance_id)
         if known is None and not joins:
             raise KafkaError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
@@ -244,11 +242,8 @@ class ConsumerGroups:
         Raises:
             KafkaError: UNRELEASED_INSTANCE_ID, if the previous member has not left.
         """
-        if known.classic is None and not is_classic and not has_left_temporarily(known):
-            raise KafkaError(
-                ErrorCode.UNRELEASED_INSTANCE_ID,
-                f"Static member {known.instance_id} is still owned by member {known.id}.",
-            )
+        if known.classic is None and not is_classic:
+            check_released(known, member_id)
         step.replaced = known
         step.before = known._replace(
             id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE
@@ -377,11 +372,17 @@ class ConsumerGroups:
                 },
             )
             result.records.append(current_record(group.id, away))
+            self._wait_for_revocation(group.id, away, member, now)
             cause = f"static member {member.instance_id} left temporarily"
             _add_event(group.id, cause, group.epoch, group.state, now, result)
         else:
             self.remove_members(group, [member], f"member {member.id} left", now, result)
-        result.on_failure = lambda code, now: _error_result(append_error(code), None)
+
+        def undo(code: ErrorCode, now: Now) -> Result[Response]:
+            self._wait_for_revocation(group.id, member, None, now)
+            return _error_result(append_error(code), None)
+
+        result.on_failure = undo
         return result
 
     def find(
@@ -392,19 +393,13 @@ class ConsumerGroups:
         Raises:
             KafkaError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
         """
-        if instance_id is None:
-            member = group.members.get(member_id)
-        else:
-            member = group.static_member(instance_id)
+        if instance_id is not None:
+            return check_owner(group.static_member(instance_id), member_id, instance_id)
+        member = group.members.get(member_id)
         if member is None:
             raise KafkaError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                f"Member {member_id or instance_id} is not a member of group {group.id}.",
-            )
-        if member.id != member_id:
-            raise KafkaError(
-                ErrorCode.FENCED_INSTANCE_ID,
-                f"Static member {instance_id} has the member ID {member.id}, not {member_id}.",
+                f"Member {member_id} is not a member of group {group.id}.",
             )
         return member
 
@@ -453,7 +448,8 @@ class ConsumerGroups:
     ) -> None:
         """Start or cancel the revocation timer, which lasts for the member's rebalance timeout."""
         key = (REVOCATION, group_id, member.id)
-        if member.state is not MemberState.UNREVOKED or member.classic is not None:
+        is_revoking = member.state is MemberState.UNREVOKED and not has_left_temporarily(member)
+        if not is_revoking or member.classic is not None:
             self._timers.cancel(key)
         elif before is None or member.revoking != before.revoking:
             self._timers.schedule(key, now.coordinator_ms + max(member.rebalance_timeout_ms, 0))
@@ -496,11 +492,6 @@ def _holder_without(group: ConsumerGroup, replaced_id: str) -> Holder:
         return None if found == replaced_id else found
 
     return holder
-
-
-def has_left_temporarily(member: ConsumerGroupMember) -> bool:
-    """Return True if a static member has left temporarily."""
-    return member.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
 
 
 def _check_request(

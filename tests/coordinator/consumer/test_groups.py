@@ -291,6 +291,16 @@ def test_absent_static_member_is_removed_after_session_timeout() -> None:
     assert not members(h)
 
 
+def test_absent_static_member_is_not_removed_by_revocation_timeout() -> None:
+    h = harness(session_timeout_ms=10 * REBALANCE_MS)
+    h.beat("a", 0, instance_id="i")
+    h.beat("b", 0)
+    h.beat("a", 2, instance_id="i")
+    h.beat("a", -2, instance_id="i")
+    h.sleep(2 * REBALANCE_MS)
+    assert set(members(h)) == {"a", "b"}
+
+
 def test_instance_id_belongs_to_one_member() -> None:
     h = harness()
     h.beat("a", 0, instance_id="i")

@@ -11,7 +11,7 @@ So one address gets at most half of the limit, and other addresses can always ad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from kbroker.protocol import consumer_group_metadata as consumer
@@ -28,14 +28,15 @@ PROTOCOL_BYTES: Final = 160  # one protocol that a classic member supports
 TOPIC_BYTES: Final = 200  # one topic in the subscription of a member
 OFFSET_BYTES: Final = 400  # one committed offset, without its strings
 TRANSACTIONAL_ID_BYTES: Final = 1024  # one transactional ID, without its name
+TASK_OFFSET_BYTES: Final = 200  # one task offset that a member of a streams group has reported
 TOPOLOGY_FACTOR: Final = 4  # bytes in memory per byte of a stored topology
 SHARED_FACTOR: Final = 16  # bytes in memory per stored byte of a share group's partitions
 UNLIMITED: Final = 2**63
 
-RECORD, TOPOLOGY, SHARED = 0, 1, 2
-# A part of a group: a member (by member ID), the `RECORD` of the group itself, its `TOPOLOGY`, or
-# the partitions of a share group that have a share state (`SHARED`).
-Item: TypeAlias = str | int
+RECORD, TOPOLOGY, SHARED, TASK_OFFSETS = 0, 1, 2, 3
+# A part of a group: a member (by member ID), the `RECORD` of the group itself, its `TOPOLOGY`, the
+# partitions of a share group that have a share state (`SHARED`), or (`TASK_OFFSETS`, member ID).
+Item: TypeAlias = str | int | tuple[int, str]
 
 
 _GROUP_KEYS = (
@@ -179,6 +180,8 @@ class ShardMemory:
         if held is not None:
             if record.value is None:
                 self.drop(held.group_id, held.item)
+                if isinstance(held.item, str):
+                    self.drop(held.group_id, (TASK_OFFSETS, held.item))
             else:
                 self.hold(held.group_id, held.item, held.host, held.size)
 
@@ -208,6 +211,14 @@ class ShardMemory:
 def group_bytes(group_id: str) -> int:
     """Return the bytes in memory of a group that has offsets, without the offsets."""
     return GROUP_BYTES + len(group_id)
+
+
+def task_offset_bytes(offsets: Mapping[str, Mapping[int, int]]) -> int:
+    """Return the bytes in memory of task offsets by subtopology ID and partition."""
+    return sum(
+        TASK_OFFSET_BYTES * (1 + len(partitions)) + len(each)
+        for each, partitions in offsets.items()
+    )
 
 
 def offset_bytes(topic: str, value: OffsetCommitValue) -> int:

@@ -1,18 +1,24 @@
 """Sticky task assignor of streams groups, as in Apache Kafka (KIP-1071).
 
-An active task stays with its member, or moves to a member with a standby of it, within the quota.
-The remaining tasks go to the process with the lowest load (tasks per member). A stateful task gets
-the configured number of standbys in other processes: where the task or a standby was before, or in
-the process with the lowest load.
+An active task stays with its member, or moves to a member with a copy of its state, within the
+quota. The remaining tasks go to the process with the lowest load (tasks per member). A stateful
+task gets the configured number of standbys in other processes: where the task or a copy was before,
+or in the process with the lowest load.
+
+A member has a copy if it has a standby of the task or has reported an offset of it. Standbys come
+first, then higher offsets. Members with equal rank are ordered by member ID. (Kafka uses hash table
+order, but processes equally loaded processes in the same order.)
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from .group import Tasks, TasksTuple, freeze_tasks
+from .tasks import Tasks, TasksTuple, freeze_tasks
 from .topics import ConfiguredSubtopology
 
 # Tasks to assign per time slice.
@@ -21,14 +27,67 @@ TASKS_AT_ONCE = 200
 _Task: TypeAlias = tuple[str, int]
 # Process ID and member ID.
 _Member: TypeAlias = tuple[str, str]
+E = TypeVar("E")
 TaskTargets: TypeAlias = dict[str, TasksTuple]
 
 
 class AssignmentMemberSpec(NamedTuple):
-    """Member data for the assignor: the process and the previous target."""
+    """Member data for the assignor: its process, current tasks and reported task offsets."""
 
     process_id: str
-    target: TasksTuple
+    assigned: TasksTuple
+    task_offsets: Mapping[str, Mapping[int, int]] = MappingProxyType({})
+
+
+class _Candidate(NamedTuple):
+    """Member with a copy of a task; lower values rank first."""
+
+    is_no_standby: bool
+    negative_offset: int
+    member: _Member
+
+
+class _PriorityQueue(Generic[E]):
+    """Binary heap that returns equal elements in the same order as Java's `PriorityQueue`.
+
+    The assignments of Kafka depend on this order. That of `heapq` is different.
+    """
+
+    def __init__(self, priority: Callable[[E], float], elements: Iterable[E]) -> None:
+        self._priority = priority
+        self._heap: list[tuple[float, E]] = []
+        for each in elements:
+            self.add(each)
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, element: E) -> None:
+        """Add an element with its current priority."""
+        heap, entry = self._heap, (self._priority(element), element)
+        place = len(heap)
+        heap.append(entry)
+        while place and entry[0] < heap[parent := (place - 1) // 2][0]:
+            heap[place] = heap[parent]
+            place = parent
+        heap[place] = entry
+
+    def poll(self) -> E:
+        """Remove and return the first element."""
+        heap = self._heap
+        first, last = heap[0], heap.pop()
+        size, place = len(heap), 0
+        while (child := 2 * place + 1) < size:
+            right = child + 1
+            if right < size and heap[right][0] < heap[child][0]:
+                child = right
+            if last[0] <= heap[child][0]:
+                break
+            heap[place] = heap[child]
+            place = child
+        if size:
+            heap[place] = last
+        return first[1]
 
 
 class _ProcessState:
@@ -41,10 +100,10 @@ class _ProcessState:
         self.active: dict[str, list[_Task]] = {}
         self.standby: dict[str, list[_Task]] = {}
         self._added = 0
-        self._by_load: list[tuple[int, int, str]] | None = None
+        self._by_load: _PriorityQueue[str] | None = None
 
-    @property
     def load(self) -> float:
+        """Return the number of tasks per member."""
         return self._added / len(self.counts)
 
     def add(self, member_id: str, task: _Task, *, active: bool) -> int:
@@ -62,13 +121,10 @@ class _ProcessState:
     def add_to_least(self, task: _Task, *, active: bool) -> int:
         """Assign a task to the member with the fewest tasks, and return its number of tasks."""
         if self._by_load is None:
-            self._by_load = [
-                (count, place, each) for place, (each, count) in enumerate(self.counts.items())
-            ]
-            heapq.heapify(self._by_load)
-        _, place, member_id = self._by_load[0]
+            self._by_load = _PriorityQueue(self.counts.__getitem__, self.counts)
+        member_id = self._by_load.poll()
         count = self._add(member_id, task, active=active)
-        heapq.heapreplace(self._by_load, (count, place, member_id))
+        self._by_load.add(member_id)
         return count
 
 
@@ -91,26 +147,24 @@ class _Quota:
             self.each = self._rounded()
 
 
-class _ByLoad:
-    """Processes ordered by load, lowest first."""
+def _add_to_least_loaded(
+    processes: _PriorityQueue[_ProcessState], task: _Task, *, active: bool
+) -> int | None:
+    """Assign a task to the first process without it.
 
-    def __init__(self, processes: Iterable[_ProcessState]) -> None:
-        self._heap = [(each.load, place, each) for place, each in enumerate(processes)]
-        heapq.heapify(self._heap)
-
-    def add(self, task: _Task, *, active: bool) -> int | None:
-        """Assign a task to the first process without it, and return its member's task count."""
-        passed = []
-        count = None
-        while count is None and self._heap:
-            load, place, process = heapq.heappop(self._heap)
-            if task not in process.tasks:
-                count = process.add_to_least(task, active=active)
-                load = process.load
-            passed.append((load, place, process))
-        for entry in passed:
-            heapq.heappush(self._heap, entry)
-        return count
+    Returns:
+        Number of tasks of the member that got it, or None if every process has the task.
+    """
+    passed = []
+    count = None
+    while count is None and processes:
+        process = processes.poll()
+        passed.append(process)
+        if task not in process.tasks:
+            count = process.add_to_least(task, active=active)
+    for process in reversed(passed):
+        processes.add(process)
+    return count
 
 
 class _Assignment:
@@ -130,22 +184,22 @@ class _Assignment:
         )
         self._processes: dict[str, _ProcessState] = {}
         self._previous_active: dict[_Task, _Member] = {}
-        self._previous_standby: dict[_Task, list[_Member]] = {}
+        self._candidates: dict[_Task, list[_Candidate]] = {}
         standbys = len(self._stateful) * standby_replicas
         self._active_quota = _Quota(len(self._active), len(members))
         self._quota = _Quota(len(self._active) + standbys, len(members))
 
     def compute(self) -> Generator[None, None, TaskTargets]:
         """Compute the target of each member, in pieces."""
-        for count, (member_id, member) in enumerate(self._members.items(), 1):
+        for count, (member_id, member) in enumerate(sorted(self._members.items()), 1):
             self._add_member(member_id, member)
             if not count % TASKS_AT_ONCE:
                 yield
         left = yield from self._keep_active(sorted(self._active, key=_by_partition))
         left.sort()
-        by_load = _ByLoad(self._processes.values())
+        by_load = _PriorityQueue(_ProcessState.load, self._processes.values())
         for count, task in enumerate(left, 1):
-            self._update_quotas(by_load.add(task, active=True) or 0)
+            self._update_quotas(_add_to_least_loaded(by_load, task, active=True) or 0)
             if not count % TASKS_AT_ONCE:
                 yield
         yield from self._assign_standby()
@@ -155,10 +209,17 @@ class _Assignment:
         process = self._processes.setdefault(member.process_id, _ProcessState())
         process.counts[member_id] = 0
         process_and_member = member.process_id, member_id
-        for task in _iter_tasks(member.target.active):
+        for task in _iter_tasks(member.assigned.active):
             self._previous_active[task] = process_and_member
-        for task in _iter_tasks(member.target.standby):
-            self._previous_standby.setdefault(task, []).append(process_and_member)
+        standbys = set(_iter_tasks(member.assigned.standby))
+        offsets = {
+            (subtopology, partition): offset
+            for subtopology, offsets in member.task_offsets.items()
+            for partition, offset in offsets.items()
+        }
+        for task in standbys | offsets.keys():
+            candidate = _Candidate(task not in standbys, -offsets.get(task, 0), process_and_member)
+            self._candidates.setdefault(task, []).append(candidate)
 
     # -- active tasks
 
@@ -178,7 +239,12 @@ class _Assignment:
         return tasks
 
     def _least_loaded_standby(self, task: _Task) -> _Member | None:
-        return self._least_loaded(self._previous_standby.get(task, ()), None)
+        return self._least_loaded(self._ranked(task), None)
+
+    def _ranked(self, task: _Task) -> list[_Member]:
+        """Return the members with a copy of a task, the most suitable one first."""
+        candidates = self._candidates.get(task, ())
+        return [each.member for each in sorted(candidates, key=itemgetter(0, 1))]
 
     def _assign(self, member: _Member, task: _Task, *, active: bool) -> int:
         process_id, member_id = member
@@ -193,25 +259,17 @@ class _Assignment:
         return self._processes[process_id].counts[member_id] < quota.each
 
     def _least_loaded(self, members: Sequence[_Member], task: _Task | None) -> _Member | None:
-        """Return the member with the lowest load whose process does not have `task`.
-
-        Like Kafka's code, it returns None if the process of the first member has the task.
-        """
-        if not members:
-            return None
-        best = members[0]
-        first = self._processes[best[0]]
-        best_load, best_count = first.load, first.counts[best[1]]
-        for member in members[1:]:
+        """Return the first member whose process does not have `task`, or one with a lower load."""
+        best: _Member | None = None
+        best_load, best_count = math.inf, math.inf
+        for member in members:
             process = self._processes[member[0]]
-            count = process.counts[member[1]]
-            if (
-                process.load < best_load
-                and not (task is not None and task in process.tasks)
-                and count < best_count
-            ):
-                best, best_load, best_count = member, process.load, count
-        return best if task is None or task not in first.tasks else None
+            if task is not None and task in process.tasks:
+                continue
+            load, count = process.load(), process.counts[member[1]]
+            if best is None or (load < best_load and count < best_count):
+                best, best_load, best_count = member, load, count
+        return best
 
     # -- standby tasks
 
@@ -225,10 +283,10 @@ class _Assignment:
             if not count % TASKS_AT_ONCE:
                 yield
         left.sort(reverse=True)
-        by_load = _ByLoad(self._processes.values())
+        by_load = _PriorityQueue(_ProcessState.load, self._processes.values())
         for count, (task, missing) in enumerate(left, 1):
             for _ in range(missing):
-                given = by_load.add(task, active=False)
+                given = _add_to_least_loaded(by_load, task, active=False)
                 if given is None:
                     break  # fewer processes than replicas
                 self._quota.update(given)
@@ -252,7 +310,7 @@ class _Assignment:
             and self._is_below_quota(member, self._quota)
         ):
             return member
-        member = self._least_loaded(self._previous_standby.get(task, ()), task)
+        member = self._least_loaded(self._ranked(task), task)
         if member is not None and self._is_below_quota(member, self._quota):
             return member
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.streams_groups import (
@@ -13,7 +13,8 @@ from kbroker.protocol.streams_group_metadata import StreamsGroupTopologyValue
 
 from ..state import ShardState
 from .descriptions import decode_description
-from .group import NO_TARGET, StreamsGroup, StreamsGroupMember, Tasks, TasksTuple, keys_of
+from .group import StreamsGroup, StreamsGroupMember
+from .tasks import NO_TARGET, NO_TASK_OFFSETS, MemberTaskOffsets, Tasks, TasksTuple, keys_of
 from .topics import ConfiguredInternalTopic, ConfiguredSubtopology
 
 Response = StreamsGroupDescribeResponse
@@ -54,7 +55,11 @@ def describe_streams_group(
         assignment_epoch=group.assignment_epoch,
         topology=_topology(group),
         members=[
-            _member(member, group.targets.get(member.id, NO_TARGET))
+            _member(
+                member,
+                group.targets.get(member.id, NO_TARGET),
+                group.task_offsets.get(member.id, NO_TASK_OFFSETS),
+            )
             for member in group.members.values()
         ],
         topology_description=description,
@@ -127,7 +132,9 @@ def _infos(topics: Iterable[Value.TopicInfo]) -> list[Response.TopicInfo]:
     ]
 
 
-def _member(member: StreamsGroupMember, target: TasksTuple) -> Response.Member:
+def _member(
+    member: StreamsGroupMember, target: TasksTuple, reported: MemberTaskOffsets
+) -> Response.Member:
     endpoint = None
     if member.endpoint is not None:
         endpoint = Response.Endpoint(host=member.endpoint[0], port=member.endpoint[1])
@@ -142,6 +149,8 @@ def _member(member: StreamsGroupMember, target: TasksTuple) -> Response.Member:
         topology_epoch=member.topology_epoch,
         process_id=member.process_id,
         user_endpoint=endpoint,
+        task_offsets=_offsets(reported.offsets),
+        task_end_offsets=_offsets(reported.end_offsets),
         client_tags=[Response.KeyValue(key=key, value=value) for key, value in member.tags],
         assignment=Response.Assignment(
             active_tasks=_tasks(keys_of(held.active)),
@@ -154,6 +163,14 @@ def _member(member: StreamsGroupMember, target: TasksTuple) -> Response.Member:
             warmup_tasks=_tasks(target.warmup),
         ),
     )
+
+
+def _offsets(offsets: Mapping[str, Mapping[int, int]]) -> list[Response.TaskOffset]:
+    return [
+        Response.TaskOffset(subtopology_id=each, partition=partition, offset=offset)
+        for each in sorted(offsets)
+        for partition, offset in sorted(offsets[each].items())
+    ]
 
 
 def _tasks(tasks: Tasks) -> list[Response.TaskIds]:

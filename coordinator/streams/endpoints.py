@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 
 from ..common.topics import KnownTopics
-from .group import StreamsGroup, StreamsGroupMember, Tasks, keys_of
+from .group import StreamsGroup, StreamsGroupMember
+from .tasks import Tasks, keys_of
 from .topics import ConfiguredTopology
 
 Response = StreamsGroupHeartbeatResponse
@@ -13,7 +16,7 @@ Response = StreamsGroupHeartbeatResponse
 
 def partitions_by_endpoint(
     group: StreamsGroup,
-    member: StreamsGroupMember,
+    members: Iterable[StreamsGroupMember],
     configured: ConfiguredTopology,
     topics: KnownTopics,
 ) -> list[Response.EndpointPartitions]:
@@ -22,13 +25,13 @@ def partitions_by_endpoint(
     Rows are cached until their member changes, because there may be many.
 
     Args:
-        group: The group before the step.
-        member: The member after the step.
+        group: The group, which caches the rows.
+        members: The members after the step.
         configured: Topology of the group.
         topics: Topics of the cluster.
     """
     rows = []
-    for each in (*(m for m in group.members.values() if m.id != member.id), member):
+    for each in members:
         if each.endpoint is None:
             continue
         row = group.endpoint_rows.get(each.id)

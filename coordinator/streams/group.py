@@ -8,26 +8,19 @@ a process has each task only once. Epochs, targets and reconciliation are those 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from kbroker.protocol.messages.streams_groups import StreamsGroupHeartbeatResponse
 
+from ..common.static_members import drop_static, put_static
+from .tasks import NOTHING, MemberTaskOffsets, TaskProcessIds, TasksTuple, TasksTupleWithEpochs
 from .topics import ConfiguredTopology
 from .topology import StreamsTopology
 
-# Tasks (partition indexes) by subtopology ID.
-Tasks: TypeAlias = Mapping[str, AbstractSet[int]]
-# Tasks by subtopology ID, each with the epoch in which the member got it.
-ActiveTasks: TypeAlias = Mapping[str, Mapping[int, int]]
 Endpoint: TypeAlias = tuple[str, int]
-
-NO_TASKS: Tasks = MappingProxyType({})
-NO_ACTIVE_TASKS: ActiveTasks = MappingProxyType({})
 
 # Member epochs with which a heartbeat leaves or joins the group.
 LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH, JOIN_GROUP_MEMBER_EPOCH = -1, -2, 0
@@ -36,54 +29,6 @@ FIRST_EPOCH = 1
 # Intervals between two requests for a topology description, which double from the first one.
 DESCRIPTION_BACKOFF_MS, DESCRIPTION_BACKOFF_MAX_MS = 30_000, 3_600_000
 NO_TOPOLOGY_EPOCH = -1
-NO_PROCESSES: frozenset[str] = frozenset()
-
-
-class TasksTuple(NamedTuple):
-    """Active, standby and warm-up tasks of a member: its target, or the tasks it reports."""
-
-    active: Tasks = NO_TASKS
-    standby: Tasks = NO_TASKS
-    warmup: Tasks = NO_TASKS
-
-    def has_any(self, other: TasksTupleWithEpochs) -> bool:
-        """Return True if one of these tasks is in `other` with the same role."""
-        pairs = zip(self, (keys_of(other.active), other.standby, other.warmup), strict=True)
-        return any(
-            not tasks.isdisjoint(theirs.get(subtopology, ()))
-            for mine, theirs in pairs
-            for subtopology, tasks in mine.items()
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self)
-
-
-class TasksTupleWithEpochs(NamedTuple):
-    """Tasks assigned to a member; active tasks carry their assignment epochs."""
-
-    active: ActiveTasks = NO_ACTIVE_TASKS
-    standby: Tasks = NO_TASKS
-    warmup: Tasks = NO_TASKS
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self)
-
-    def without_epochs(self) -> TasksTuple:
-        """Return the tasks without their epochs."""
-        active = {each: frozenset(tasks) for each, tasks in self.active.items()}
-        return TasksTuple(active, self.standby, self.warmup)
-
-
-NO_TARGET = TasksTuple()
-NOTHING = TasksTupleWithEpochs()
-
-
-def keys_of(active: ActiveTasks) -> dict[str, AbstractSet[int]]:
-    """Return active tasks without their epochs."""
-    return {subtopology: tasks.keys() for subtopology, tasks in active.items()}
 
 
 class StreamsGroupState(StrEnum):
@@ -194,9 +139,6 @@ class StreamsGroup:
     """
 
     __slots__ = (
-        "_active",
-        "_standby",
-        "_warmup",
         "assigned_at_ms",
         "assignment_configs",
         "assignment_epoch",
@@ -213,7 +155,10 @@ class StreamsGroup:
         "members",
         "metadata_hash",
         "shutdown_member_id",
+        "static_ids",
         "targets",
+        "task_offsets",
+        "task_process_ids",
         "tasks_sent_ms",
         "topics_version",
         "topology",
@@ -226,8 +171,8 @@ class StreamsGroup:
         self.epoch = FIRST_EPOCH
         self.metadata_hash = 0
         # Epoch of the topology whose topics were validated, or NO_TOPOLOGY_EPOCH if they are
-        # invalid. As in Kafka it is 0 until the first record of a group epoch sets it.
-        self.validated_epoch = 0
+        # invalid.
+        self.validated_epoch = NO_TOPOLOGY_EPOCH
         # Group configs that were used for the last assignment.
         self.assignment_configs: Mapping[str, str] = {}
         self.description_epochs = DescriptionEpochs()
@@ -237,9 +182,9 @@ class StreamsGroup:
         self.members: dict[str, StreamsGroupMember] = {}
         self.targets: dict[str, TasksTuple] = {}
         self.topology: StreamsTopology | None = None
-        self._active: dict[str, dict[int, str]] = {}
-        self._standby: dict[str, dict[int, set[str]]] = {}
-        self._warmup: dict[str, dict[int, set[str]]] = {}
+        # Member IDs by instance ID.
+        self.static_ids: dict[str, str] = {}
+        self.task_process_ids = TaskProcessIds()
         # Members that have not reached the epoch of the target assignment.
         self.unreconciled: set[str] = set()
         # Volatile:
@@ -249,6 +194,8 @@ class StreamsGroup:
         self.tasks_sent_ms: dict[str, int] = {}
         # Members that have reported the tasks that they were sent.
         self.confirmed: set[str] = set()
+        # Offsets of tasks that members have reported, by member ID.
+        self.task_offsets: dict[str, MemberTaskOffsets] = {}
         # Configured topology; None if it must be recomputed.
         self.configured: ConfiguredTopology | None = None
         # Version of the cluster's topics that the group has last processed.
@@ -288,9 +235,11 @@ class StreamsGroup:
         had = None if old is None else (old.process_id, old.assigned, old.revoking)
         if had != (member.process_id, member.assigned, member.revoking):
             if old is not None:
-                self._release(old)
-            self._hold(member)
+                self._remove_tasks(old)
+            for tasks in (member.assigned, member.revoking):
+                self.task_process_ids.add(member.process_id, tasks)
         self.members[member.id] = member
+        put_static(self.static_ids, old, member)
         self.endpoint_rows.pop(member.id, None)
         if member.is_reconciled_to(self.assignment_epoch):
             self.unreconciled.discard(member.id)
@@ -302,11 +251,13 @@ class StreamsGroup:
         member = self.members.pop(member_id, None)
         if member is None:
             return
-        self._release(member)
+        self._remove_tasks(member)
+        drop_static(self.static_ids, member)
         self.unreconciled.discard(member_id)
         self.last_heartbeat_ms.pop(member_id, None)
         self.tasks_sent_ms.pop(member_id, None)
         self.confirmed.discard(member_id)
+        self.task_offsets.pop(member_id, None)
         self.endpoint_rows.pop(member_id, None)
         if not self.members:
             self.shutdown_member_id = None
@@ -324,62 +275,11 @@ class StreamsGroup:
         self.configured = configured
         self.endpoint_rows.clear()
 
-    # -- task holders
+    def static_member(self, instance_id: str) -> StreamsGroupMember | None:
+        """Return the member with an instance ID, or None."""
+        member_id = self.static_ids.get(instance_id)
+        return None if member_id is None else self.members.get(member_id)
 
-    def active_process(self, subtopology: str, partition: int) -> str | None:
-        """Return the process that has a task as active or must still revoke it."""
-        return self._active.get(subtopology, {}).get(partition)
-
-    def has_standby_or_warmup(self, process_id: str, subtopology: str, partition: int) -> bool:
-        """Return True if a process has a task as standby or warm-up, or must still revoke it."""
-        for tasks in (self._standby, self._warmup):
-            known = tasks.get(subtopology)
-            if known is not None and process_id in known.get(partition, NO_PROCESSES):
-                return True
-        return False
-
-    def _hold(self, member: StreamsGroupMember) -> None:
-        for held in (member.assigned, member.revoking):
-            for subtopology, tasks in held.active.items():
-                processes = self._active.setdefault(subtopology, {})
-                processes.update(dict.fromkeys(tasks, member.process_id))
-            _hold(self._standby, held.standby, member.process_id)
-            _hold(self._warmup, held.warmup, member.process_id)
-
-    def _release(self, member: StreamsGroupMember) -> None:
-        for held in (member.assigned, member.revoking):
-            for subtopology, tasks in held.active.items():
-                processes = self._active.get(subtopology, {})
-                for partition in tasks:
-                    # Another process already has the task if a damaged log lacks the record with
-                    # which this member revoked it.
-                    if processes.get(partition) == member.process_id:
-                        del processes[partition]
-                if not processes:
-                    self._active.pop(subtopology, None)
-            _release(self._standby, held.standby, member.process_id)
-            _release(self._warmup, held.warmup, member.process_id)
-
-
-def _hold(known: dict[str, dict[int, set[str]]], tasks: Tasks, process_id: str) -> None:
-    for subtopology, partitions in tasks.items():
-        processes = known.setdefault(subtopology, {})
-        for partition in partitions:
-            processes.setdefault(partition, set()).add(process_id)
-
-
-def _release(known: dict[str, dict[int, set[str]]], tasks: Tasks, process_id: str) -> None:
-    for subtopology, partitions in tasks.items():
-        processes = known.get(subtopology, {})
-        for partition in partitions:
-            holders = processes.get(partition, set())
-            holders.discard(process_id)
-            if not holders:
-                processes.pop(partition, None)
-        if not processes:
-            known.pop(subtopology, None)
-
-
-def freeze_tasks(rows: Iterable[tuple[str, Iterable[int]]]) -> Tasks:
-    """Return tasks from the rows of a record or of a request."""
-    return {subtopology: frozenset(partitions) for subtopology, partitions in rows} or NO_TASKS
+    def _remove_tasks(self, member: StreamsGroupMember) -> None:
+        for tasks in (member.assigned, member.revoking):
+            self.task_process_ids.remove(member.process_id, tasks)

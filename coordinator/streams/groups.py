@@ -22,11 +22,13 @@ from kbroker.protocol.messages.streams_groups import (
 )
 
 from ..common.events import printable
+from ..common.memory import TASK_OFFSETS, task_offset_bytes
 from ..common.modern_group import UnknownMemberState
 from ..common.records import group_tombstone
 from ..common.result import ClientInfo, Event, Now, Pieces, R, Result, append_error
 from ..common.sessions import MemberSessions
 from ..common.settings import StreamsGroupSettings
+from ..common.static_members import check_owner, check_released, has_left_temporarily
 from ..common.target_assignments import is_within_interval
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
@@ -41,11 +43,6 @@ from .group import (
     StreamsGroupState,
     StreamsGroupTopologyDescriptionBackoff,
     StreamsMemberState,
-    Tasks,
-    TasksTuple,
-    TasksTupleWithEpochs,
-    freeze_tasks,
-    keys_of,
 )
 from .reconciliation import reconcile
 from .records import (
@@ -54,6 +51,7 @@ from .records import (
     member_record,
     member_tombstones,
     target_epoch_record,
+    target_record,
 )
 from .target_assignments import (
     INITIAL_DELAY,
@@ -63,8 +61,18 @@ from .target_assignments import (
     StreamsStep,
     StreamsTargetAssignments,
 )
+from .tasks import (
+    NO_TASK_OFFSETS,
+    NOTHING,
+    MemberTaskOffsets,
+    Tasks,
+    TasksTuple,
+    TasksTupleWithEpochs,
+    freeze_tasks,
+    keys_of,
+)
 from .topics import ConfiguredInternalTopic, ConfiguredTopology
-from .topology import check_topology
+from .topology import TOPOLOGY_ENTRIES_MAX, check_topology
 
 SESSION = "streams session"
 REVOCATION = "streams revocation"
@@ -153,14 +161,15 @@ class StreamsGroups:
         joins = request.member_epoch == JOIN_GROUP_MEMBER_EPOCH
         group = self._group(request, joins, settings, result)
         step = StreamsStep(group, result.records)
-        step.before = _find_member(group, request)
+        _find_member(step, request)
         step.member = _updated_member(step.before, request, client)
         if step.member != step.before or step.is_new_member:
             step.records.append(member_record(group.id, step.member))
-            step.needs_new_epoch = True
+            step.needs_new_epoch = request.instance_id is None or _affects_tasks(step)
         self._target_assignments.store_topology(step, request.topology)
         configured = self._target_assignments.configure(step)
         _check_tasks(configured, request)
+        self._keep_task_offsets(group, request, client)
         self._target_assignments.advance(step, settings)
         epoch, target = self._target_assignments.update_target(step, now, settings)
         owned = _reported_tasks(request)
@@ -178,25 +187,49 @@ class StreamsGroups:
         result.response = self._response(step, request, settings, sends_tasks=sends_tasks)
         if version >= 1:
             self._add_first_version_fields(step, result.response, settings, now)
+        if step.replaced is not None:
+            self._cancel_timers(group.id, step.replaced.id)
         self.sessions.keep_alive(group, step.member, now, settings)
         self._wait_for_revocation(group.id, step.member, step.before, now)
         result.work = step.work
-        if not isinstance(self._state.groups.get(group.id), StreamsGroup):
-            result.work = chain(self._copy_volatile_data(group), step.work or ())
+        if step.replaced is not None or not isinstance(
+            self._state.groups.get(group.id), StreamsGroup
+        ):
+            volatile = self._keep_volatile_data(group, step.member.id, now)
+            result.work = chain(volatile, step.work or ())
         _add_step_event(step, now, result)
         result.on_failure = self._undo(step, settings) if result.records else None
         return StreamsHeartbeat(result, configured.missing)
 
-    def _copy_volatile_data(self, group: StreamsGroup) -> Pieces:
-        """Copy the volatile data of a new group to the group that replay has created."""
+    def _keep_volatile_data(self, group: StreamsGroup, member_id: str, now: Now) -> Pieces:
+        """Keep the volatile data of a member after replay has created its group or replaced it."""
         known = self._state.find_group(group.id, StreamsGroup)
-        if known is not None:
-            known.last_heartbeat_ms, known.tasks_sent_ms = (
-                group.last_heartbeat_ms,
-                group.tasks_sent_ms,
-            )
+        if known is not None and member_id in known.members:
+            known.last_heartbeat_ms.setdefault(member_id, now.coordinator_ms)
+            known.tasks_sent_ms.setdefault(member_id, now.coordinator_ms)
             known.description_backoff = group.description_backoff
+            known.task_offsets = group.task_offsets
         yield None
+
+    def _keep_task_offsets(self, group: StreamsGroup, request: Request, client: ClientInfo) -> None:
+        """Keep the task offsets that a member reports, if there is memory. Null means unchanged.
+
+        Raises:
+            KafkaError: INVALID_REQUEST.
+        """
+        if request.task_offsets is None and request.task_end_offsets is None:
+            return
+        known = group.task_offsets.get(request.member_id, NO_TASK_OFFSETS)
+        new, new_end = map(_offsets_by_task, (request.task_offsets, request.task_end_offsets))
+        offsets = MemberTaskOffsets(
+            known.offsets if new is None else new,
+            known.end_offsets if new_end is None else new_end,
+        )
+        memory, item = self._state.memory, (TASK_OFFSETS, request.member_id)
+        size = sum(map(task_offset_bytes, offsets))
+        if memory.limits.members.permits(size - memory.size_of(group.id, item), client.host):
+            memory.hold(group.id, item, client.host, size)
+            group.task_offsets[request.member_id] = offsets
 
     def _group(
         self,
@@ -221,8 +254,8 @@ class StreamsGroups:
                 _reject_unknown_group(f"Group {group_id} is not a streams group.")
             result.records.append(group_tombstone(group_id))
             return StreamsGroup(group_id)
-        is_new = joins and request.member_id not in group.members
-        if is_new and len(group.members) >= settings.size_max:
+        is_known = request.member_id in group.members or request.instance_id in group.static_ids
+        if joins and not is_known and len(group.members) >= settings.size_max:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The streams group has reached its maximum capacity of {settings.size_max} members.",
@@ -259,6 +292,8 @@ class StreamsGroups:
             response.active_tasks = _rows(keys_of(member.assigned.active))
             response.standby_tasks = _rows(member.assigned.standby)
             response.warmup_tasks = _rows(member.assigned.warmup)
+        if step.replaced is not None:
+            group.endpoint_rows.pop(member.id, None)
         has_other_endpoint = member.endpoint != step.before.endpoint
         has_other_tasks = member.assigned != step.before.assigned
         if has_other_endpoint or has_other_tasks:
@@ -267,7 +302,7 @@ class StreamsGroups:
             group.endpoint_epoch += 1
         if group.endpoint_epoch != request.endpoint_information_epoch:
             response.partitions_by_user_endpoint = partitions_by_endpoint(
-                group, member, configured, self._topics
+                group, step.members(), configured, self._topics
             )
         if isinstance(self._state.groups.get(group.id), StreamsGroup):
             response.endpoint_information_epoch = group.endpoint_epoch
@@ -292,7 +327,7 @@ class StreamsGroups:
             step.add_status(
                 MISSING_CLIENT_TAGS,
                 f"Missing required client tags for rack-aware standby assignment: "
-                f"{', '.join(missing)}. Configure them via 'client.tag.<tagKey>' in your Streams "
+                f"[{', '.join(missing)}]. Configure them via 'client.tag.<tagKey>' in your Streams "
                 "config.",
             )
         is_stale = any(each.status_code == STALE_TOPOLOGY for each in step.statuses)
@@ -311,8 +346,10 @@ class StreamsGroups:
             group.configure(None)
             group.description_backoff = StreamsGroupTopologyDescriptionBackoff()
             self._timers.cancel((REVOCATION, group.id, step.member.id))
-            known = group.members.get(step.member.id)
-            if known is not None:
+            if step.member.id not in group.members:
+                group.task_offsets.pop(step.member.id, None)
+                self._state.memory.drop(group.id, (TASK_OFFSETS, step.member.id))
+            for known in filter(None, (group.members.get(step.member.id), step.replaced)):
                 self.sessions.keep_alive(group, known, now, settings)
                 self._wait_for_revocation(group.id, known, None, now)
             return _error_result(append_error(code), None)
@@ -330,12 +367,37 @@ class StreamsGroups:
             _reject_unknown_group(f"Group {group_id} {problem}")
         if request.shutdown_application and group.shutdown_member_id is None:
             group.shutdown_member_id = member_id
-        member = _existing_member(group, member_id)
+        member = _existing_member(group, member_id, request.instance_id)
         response = Response(member_id=member_id, member_epoch=request.member_epoch, status=[])
         result = Result(response)
+        if request.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+            self._leave_temporarily(group, member, now, result)
+            return result
         self._remove_member(group, member, f"member {member_id} left", now, result)
         result.on_failure = lambda code, now: _error_result(append_error(code), None)
         return result
+
+    def _leave_temporarily(
+        self, group: StreamsGroup, member: StreamsGroupMember, now: Now, result: Result[Response]
+    ) -> None:
+        """Keep the tasks of a static member until it returns or its session expires."""
+        active = {each: dict.fromkeys(tasks, 0) for each, tasks in member.assigned.active.items()}
+        away = replace(
+            member,
+            epoch=LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+            assigned=member.assigned._replace(active=active),
+            revoking=NOTHING,
+        )
+        result.records.append(current_record(group.id, away))
+        self._wait_for_revocation(group.id, away, member, now)
+        cause = f"static member {member.instance_id} left temporarily"
+        _add_event(group.id, cause, group.epoch, group.state, now, result)
+
+        def undo(code: ErrorCode, now: Now) -> Result[Response]:
+            self._wait_for_revocation(group.id, member, None, now)
+            return _error_result(append_error(code), None)
+
+        result.on_failure = undo
 
     def _remove_member(
         self,
@@ -368,12 +430,16 @@ class StreamsGroups:
 
     # -- time
 
+    def _cancel_timers(self, group_id: str, member_id: str) -> None:
+        for kind in (SESSION, REVOCATION):
+            self._timers.cancel((kind, group_id, member_id))
+
     def _wait_for_revocation(
         self, group_id: str, member: StreamsGroupMember, before: StreamsGroupMember | None, now: Now
     ) -> None:
         """Start or cancel the revocation timer, which lasts for the member's rebalance timeout."""
         key = (REVOCATION, group_id, member.id)
-        if member.state is not StreamsMemberState.UNREVOKED:
+        if member.state is not StreamsMemberState.UNREVOKED or has_left_temporarily(member):
             self._timers.cancel(key)
         elif before is None or (member.revoking, member.epoch) != (before.revoking, before.epoch):
             self._timers.schedule(key, now.coordinator_ms + max(member.rebalance_timeout_ms, 0))
@@ -431,6 +497,7 @@ def _check_request(request: Request) -> None:
     for name, value in (
         ("MemberId", request.member_id),
         ("GroupId", request.group_id),
+        ("InstanceId", request.instance_id),
         ("RackId", request.rack_id),
     ):
         if value is not None and not value.strip():
@@ -439,7 +506,7 @@ def _check_request(request: Request) -> None:
     task_lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     if epoch == JOIN_GROUP_MEMBER_EPOCH:
         _check_join(request)
-    elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+    elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH and request.instance_id is None:
         _invalid("InstanceId can't be null.")
     elif epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         _invalid(f"MemberEpoch is {epoch}, but must be greater than or equal to -2.")
@@ -451,8 +518,6 @@ def _check_request(request: Request) -> None:
 
 
 def _check_supported(request: Request) -> None:
-    if request.instance_id is not None:
-        _invalid("Static membership is not yet supported.")
     subtopologies = () if request.topology is None else request.topology.subtopologies
     if any(each.source_topic_regex for each in subtopologies):
         _invalid("Regular expressions for source topics are not supported yet.")
@@ -476,7 +541,8 @@ def _check_join(request: Request) -> None:
 
 def _check_lengths(request: Request) -> None:
     endpoint = request.user_endpoint
-    names = [request.group_id, request.member_id, request.rack_id or "", request.process_id or ""]
+    names = [request.group_id, request.member_id, request.instance_id or ""]
+    names += [request.rack_id or "", request.process_id or ""]
     names += [endpoint.host] if endpoint is not None else []
     tags = request.client_tags or []
     names += [text for tag in tags[:TAGS_MAX] for text in (tag.key, tag.value)]
@@ -491,6 +557,15 @@ def _check_lengths(request: Request) -> None:
             _invalid(f"A member may own at most {TASKS_OWNED_MAX} tasks; start more members.")
         if len({row.subtopology_id for row in rows or ()}) < len(rows or ()):
             _invalid("Subtopology IDs must be unique.")
+    for offsets in (request.task_offsets, request.task_end_offsets):
+        if len(offsets or ()) > TASKS_OWNED_MAX:
+            _invalid(f"A member may report the offsets of at most {TASKS_OWNED_MAX} tasks.")
+        ids = {each.subtopology_id for each in offsets or ()}
+        if len(ids) > TOPOLOGY_ENTRIES_MAX or any(len(each) > NAME_LENGTH_MAX for each in ids):
+            _invalid(
+                f"Task offsets may have at most {TOPOLOGY_ENTRIES_MAX} subtopology IDs of at most "
+                f"{NAME_LENGTH_MAX} characters."
+            )
 
 
 def _check_tasks(configured: ConfiguredTopology, request: Request) -> None:
@@ -522,23 +597,44 @@ def _invalid(message: str) -> NoReturn:
 # -- members
 
 
-def _find_member(group: StreamsGroup, request: Request) -> StreamsGroupMember:
-    """Return the member that sent the heartbeat.
+def _find_member(step: StreamsStep, request: Request) -> None:
+    """Find the member that sent the heartbeat, or the static member that it replaces.
 
     Raises:
-        KafkaError: UNKNOWN_MEMBER_ID or FENCED_MEMBER_EPOCH.
+        KafkaError: The member is unknown or fenced, or the instance ID belongs to another member.
     """
-    if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH:
-        return group.members.get(request.member_id) or StreamsGroupMember(request.member_id)
-    member = _existing_member(group, request.member_id)
+    group, member_id, instance_id = step.group, request.member_id, request.instance_id
+    if request.member_epoch != JOIN_GROUP_MEMBER_EPOCH:
+        step.before = _existing_member(group, member_id, instance_id)
+        _check_epoch(step.before, request)
+        return
+    known = None if instance_id is None else group.static_member(instance_id)
+    if known is None:
+        step.before = group.members.get(member_id) or StreamsGroupMember(member_id)
+        return
+    check_released(known, member_id)
+    step.replaced = known
+    step.before = replace(known, id=member_id, epoch=0, previous_epoch=0)
+    step.records += member_tombstones(group.id, known.id)
+    step.records.append(member_record(group.id, step.before))
+    step.records.append(target_record(group.id, member_id, step.target))
+    step.records.append(current_record(group.id, step.before))
+
+
+def _check_epoch(member: StreamsGroupMember, request: Request) -> None:
+    """Check the member epoch of a heartbeat.
+
+    Raises:
+        KafkaError: FENCED_MEMBER_EPOCH.
+    """
     epoch = request.member_epoch
     if epoch == member.epoch:
-        return member
+        return
     is_late = epoch == member.previous_epoch and epoch < member.epoch
     # Accept the previous epoch if the member owns only assigned tasks: it missed the response that
     # bumped its epoch.
     if is_late and _is_subset(_reported_tasks(request), member.assigned):
-        return member
+        return
     size = "greater" if epoch > member.epoch else "smaller"
     raise KafkaError(
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -547,7 +643,22 @@ def _find_member(group: StreamsGroup, request: Request) -> StreamsGroupMember:
     )
 
 
-def _existing_member(group: StreamsGroup, member_id: str) -> StreamsGroupMember:
+def _affects_tasks(step: StreamsStep) -> bool:
+    """Return True if a change of a static member requires a new assignment."""
+    before, after = step.before, step.member
+    return (before.topology_epoch, before.rack_id, before.tags, before.process_id) != (
+        after.topology_epoch,
+        after.rack_id,
+        after.tags,
+        after.process_id,
+    )
+
+
+def _existing_member(
+    group: StreamsGroup, member_id: str, instance_id: str | None
+) -> StreamsGroupMember:
+    if instance_id is not None:
+        return check_owner(group.static_member(instance_id), member_id, instance_id)
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(
@@ -578,6 +689,7 @@ def _updated_member(
     known_endpoint = member.endpoint if keeps_endpoint else None
     return replace(
         member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
         rack_id=member.rack_id if request.rack_id is None else request.rack_id,
         client_id=client.client_id,
         client_host=client.host,
@@ -621,6 +733,21 @@ def _must_resend_tasks(
     )
 
 
+def _offsets_by_task(rows: list[Request.TaskOffset] | None) -> dict[str, dict[int, int]] | None:
+    if rows is None:
+        return None
+    found: dict[str, dict[int, int]] = {}
+    for row in rows:
+        partitions = found.setdefault(row.subtopology_id, {})
+        if row.partition in partitions:
+            _invalid(
+                f"Task offsets contain a duplicate entry for subtopology {row.subtopology_id} and "
+                f"partition {row.partition}."
+            )
+        partitions[row.partition] = row.offset
+    return found
+
+
 def _reported_tasks(request: Request) -> TasksTuple | None:
     """Return the tasks that the member reports as owned, or None if it reports nothing."""
     task_lists = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
@@ -655,7 +782,9 @@ def _reject_unknown_group(message: str) -> NoReturn:
 def _add_step_event(step: StreamsStep, now: Now, result: Result[R]) -> None:
     """Add an event for the changes of a heartbeat."""
     group, state = step.group, step.state()
-    if step.is_new_member:
+    if step.replaced is not None:
+        cause = f"static member {step.member.instance_id} rejoined as {step.member.id}"
+    elif step.is_new_member:
         cause = f"member {step.member.id} joined"
     elif step.epoch != group.epoch:
         cause = "topics or group configs have changed"

@@ -1,10 +1,12 @@
 """Reconciliation: steps of a streams group member from its tasks to its target (KIP-1071).
 
-The steps are those of a consumer group (`consumer.reconciliation`), with two differences:
+The steps are those of a consumer group (`consumer.reconciliation`), with three differences:
 
 - A process has each task only once. A member waits for an active task until no process has it as
-  active, and its own process has no standby of it. It waits for a standby until its own process
-  does not have the task in any role.
+  active, and no other member of its process has a copy of it. It waits for a standby until no other
+  member of its process has the task in any role.
+- An active task becomes a standby at once. A standby or warm-up of a task that gets another role is
+  not revoked first.
 - The member epoch is incremented when the member has revoked its tasks.
 """
 
@@ -15,20 +17,17 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ..common.modern_group import UnknownMemberState
-from .group import (
-    NO_TASKS,
+from .group import StreamsGroup, StreamsGroupMember, StreamsMemberState
+from .tasks import (
+    NO_ACTIVE_TASKS,
     NOTHING,
-    ActiveTasks,
-    StreamsGroup,
-    StreamsGroupMember,
-    StreamsMemberState,
     Tasks,
     TasksTuple,
     TasksTupleWithEpochs,
+    freeze_tasks,
 )
 
-# Returns True if a task is not free yet.
-_Taken: TypeAlias = Callable[[str, int], bool]
+_Task: TypeAlias = tuple[str, int]
 
 
 def reconcile(
@@ -73,71 +72,154 @@ def _advance(
     group: StreamsGroup,
 ) -> StreamsGroupMember:
     """Return the member after a step towards the target, as far as it is possible now."""
-    process_id = member.process_id
-
-    def is_assigned(subtopology: str, partition: int) -> bool:
-        return group.active_process(
-            subtopology, partition
-        ) is not None or group.has_standby_or_warmup(process_id, subtopology, partition)
-
-    def is_in_process(subtopology: str, partition: int) -> bool:
-        return group.active_process(
-            subtopology, partition
-        ) == process_id or group.has_standby_or_warmup(process_id, subtopology, partition)
-
-    had = member.assigned
-    active = _active_step(had.active, target.active, epoch, is_assigned)
-    standby = _step(had.standby, target.standby, is_in_process)
-    warmup = _step(had.warmup, target.warmup, is_in_process)
-    revoking = TasksTupleWithEpochs(active[1], standby[1], warmup[1])
+    step = _Step(member, target, group)
+    revoking = step.revoking()
     if not revoking.is_empty and (owned is None or owned.has_any(revoking)):
-        kept = TasksTupleWithEpochs(active[0], standby[0], warmup[0])
+        kept = step.assigned(epoch, with_free=False)
         return _with_assignment(member, own_epoch, StreamsMemberState.UNREVOKED, kept, revoking)
-    waits = active[3] or standby[3] or warmup[3]
-    state = StreamsMemberState.UNRELEASED if waits else StreamsMemberState.STABLE
-    return _with_assignment(
-        member, epoch, state, TasksTupleWithEpochs(active[2], standby[2], warmup[2]), NOTHING
-    )
+    state = StreamsMemberState.UNRELEASED if step.waits else StreamsMemberState.STABLE
+    assigned = step.assigned(epoch, with_free=True)
+    return _with_assignment(member, epoch, state, assigned, NOTHING)
 
 
-def _active_step(
-    had: ActiveTasks, target: Tasks, epoch: int, is_taken: _Taken
-) -> tuple[ActiveTasks, ActiveTasks, ActiveTasks, bool]:
-    """Split active tasks.
+class _Role:
+    """Tasks of one role: those that the member had and wants, and the free ones that it gets.
 
-    Returns:
-        Tasks that are kept, tasks to revoke, tasks that are kept or free, and True if some tasks of
-        the target are not free yet.
+    Attributes:
+        had: Tasks before the step.
+        kept: Tasks that the member has during the revocation of others.
+        revoked: Tasks to revoke.
+        free: Tasks that the member gets when it has revoked all tasks.
+        waits: True if some tasks of the target are not free yet.
     """
-    kept: dict[str, dict[int, int]] = {}
-    revoked: dict[str, dict[int, int]] = {}
-    for subtopology, tasks in had.items():
-        wanted = target.get(subtopology, frozenset())
-        _put_unless_empty(
-            kept, subtopology, {each: tasks[each] for each in tasks if each in wanted}
+
+    def __init__(
+        self, had: set[_Task], wanted: set[_Task], is_taken: Callable[[_Task], bool]
+    ) -> None:
+        self.had = had
+        self.kept = had & wanted
+        self.revoked = had - wanted
+        new = wanted - had
+        self.free = {task for task in new if not is_taken(task)}
+        self.waits = len(self.free) < len(new)
+
+    def convert(self, other: _Role) -> set[_Task]:
+        """Give the member free tasks that it had in another role, and return them."""
+        converted = self.free & other.had
+        self.free -= converted
+        self.kept |= converted
+        return converted
+
+
+class _Step:
+    """Tasks of a member during one step, by role.
+
+    A task may change its role without a revocation of its own: an active task becomes a standby at
+    once, and a standby stays until the task is free to become active. The client then keeps the
+    state of the task.
+    """
+
+    def __init__(self, member: StreamsGroupMember, target: TasksTuple, group: StreamsGroup) -> None:
+        had = member.assigned
+        self._epochs = {
+            (subtopology, partition): epoch
+            for subtopology, tasks in had.active.items()
+            for partition, epoch in tasks.items()
+        }
+        self._process_id = member.process_id
+        self._processes = group.task_process_ids
+        active, standby, warmup = set(self._epochs), _pairs(had.standby), _pairs(had.warmup)
+        self._had = active, standby, warmup
+        self._active = _Role(active, _pairs(target.active), self._is_active_taken)
+        self._standby = _Role(standby, _pairs(target.standby), self._is_standby_taken)
+        self._warmup = _Role(warmup, _pairs(target.warmup), self._is_warmup_taken)
+        self._convert_roles(_pairs(target.active))
+
+    @property
+    def waits(self) -> bool:
+        """True if some tasks of the target are not free yet."""
+        return self._active.waits or self._standby.waits or self._warmup.waits
+
+    def revoking(self) -> TasksTupleWithEpochs:
+        """Return the tasks to revoke."""
+        return self._tasks(self._active.revoked, self._standby.revoked, self._warmup.revoked, 0)
+
+    def assigned(self, epoch: int, *, with_free: bool) -> TasksTupleWithEpochs:
+        """Return the tasks that the member may use.
+
+        Args:
+            epoch: Assignment epoch of new active tasks.
+            with_free: True if the member has revoked all other tasks.
+        """
+        roles = self._active, self._standby, self._warmup
+        active, standby, warmup = (
+            role.kept | role.free if with_free else role.kept for role in roles
         )
-        _put_unless_empty(
-            revoked, subtopology, {each: tasks[each] for each in tasks if each not in wanted}
+        # A standby or warm-up is given up when its task becomes active.
+        promoted = self._active.free if with_free else set()
+        return self._tasks(active, standby - promoted, warmup - promoted, epoch)
+
+    def _convert_roles(self, wanted_active: set[_Task]) -> None:
+        self._standby.convert(self._active)
+        self._standby.revoked -= self._warmup.convert(self._standby)
+        self._warmup.revoked -= self._standby.convert(self._warmup)
+        for role in (self._standby, self._warmup):
+            promoted = role.had & wanted_active
+            role.revoked -= promoted
+            role.kept |= promoted
+
+    def _tasks(
+        self, active: set[_Task], standby: set[_Task], warmup: set[_Task], epoch: int
+    ) -> TasksTupleWithEpochs:
+        with_epochs: dict[str, dict[int, int]] = {}
+        for task in sorted(active):
+            with_epochs.setdefault(task[0], {})[task[1]] = self._epochs.get(task, epoch)
+        return TasksTupleWithEpochs(with_epochs or NO_ACTIVE_TASKS, _by_id(standby), _by_id(warmup))
+
+    # -- tasks that others have
+
+    def _is_active_taken(self, task: _Task) -> bool:
+        return (
+            self._processes.active(*task) is not None
+            or self._has_other_standby(task)
+            or self._has_other_warmup(task)
         )
-    after, waits = dict(kept), False
-    for subtopology, wanted in target.items():
-        known = kept.get(subtopology, {})
-        new = [each for each in sorted(wanted) if each not in known]
-        free = [each for each in new if not is_taken(subtopology, each)]
-        waits = waits or len(free) < len(new)
-        _put_unless_empty(after, subtopology, known | dict.fromkeys(free, epoch))
-    return kept, revoked, after, waits
+
+    def _is_standby_taken(self, task: _Task) -> bool:
+        return (
+            (self._is_active_here(task) and task not in self._had[0])
+            or self._process_id in self._processes.standby(*task)
+            or self._has_other_warmup(task)
+        )
+
+    def _is_warmup_taken(self, task: _Task) -> bool:
+        return (
+            self._is_active_here(task)
+            or self._has_other_standby(task)
+            or self._process_id in self._processes.warmup(*task)
+        )
+
+    def _is_active_here(self, task: _Task) -> bool:
+        return self._processes.active(*task) == self._process_id
+
+    def _has_other_standby(self, task: _Task) -> bool:
+        """Return True if another member of the process has the task as standby."""
+        return self._process_id in self._processes.standby(*task) and task not in self._had[1]
+
+    def _has_other_warmup(self, task: _Task) -> bool:
+        """Return True if another member of the process has the task as warm-up."""
+        return self._process_id in self._processes.warmup(*task) and task not in self._had[2]
 
 
-def _step(had: Tasks, target: Tasks, is_taken: _Taken) -> tuple[Tasks, Tasks, Tasks, bool]:
-    """Split standby or warm-up tasks, which have no epochs, like `_active_step`."""
-    epochs = {subtopology: dict.fromkeys(tasks, 0) for subtopology, tasks in had.items()}
-    kept, revoked, after, waits = _active_step(epochs, target, 0, is_taken)
-    return _without_epochs(kept), _without_epochs(revoked), _without_epochs(after), waits
+def _pairs(tasks: Tasks) -> set[_Task]:
+    return {(subtopology, each) for subtopology, partitions in tasks.items() for each in partitions}
 
 
-def _without_epochs(tasks: ActiveTasks) -> Tasks:
-    return {each: frozenset(partitions) for each, partitions in tasks.items()} or NO_TASKS
+def _by_id(tasks: set[_Task]) -> Tasks:
+    found: dict[str, set[int]] = {}
+    for subtopology, partition in tasks:
+        found.setdefault(subtopology, set()).add(partition)
+    return freeze_tasks(found.items())
 
 
 def _with_assignment(
@@ -155,10 +237,3 @@ def _with_assignment(
         assigned=assigned,
         revoking=revoking,
     )
-
-
-def _put_unless_empty(
-    into: dict[str, dict[int, int]], subtopology: str, tasks: dict[int, int]
-) -> None:
-    if tasks:
-        into[subtopology] = tasks

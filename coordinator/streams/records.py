@@ -19,7 +19,8 @@ from kbroker.protocol.streams_group_metadata import (
 )
 
 from ..common.record import CoordinatorRecord
-from .group import ActiveTasks, StreamsGroup, StreamsGroupMember, Tasks, TasksTuple
+from .group import StreamsGroup, StreamsGroupMember
+from .tasks import ActiveTasks, Tasks, TasksTuple
 from .topology import StreamsTopology
 
 

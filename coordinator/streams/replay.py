@@ -28,14 +28,11 @@ from kbroker.protocol.streams_group_metadata import (
 from ..common.modern_group import NO_EPOCH, delete_assignment, put_assignment
 from ..common.record import RecordValue
 from ..state import ShardState
-from .group import (
+from .group import DescriptionEpochs, StreamsGroup, StreamsGroupMember, StreamsMemberState
+from .tasks import (
     NO_ACTIVE_TASKS,
     NOTHING,
     ActiveTasks,
-    DescriptionEpochs,
-    StreamsGroup,
-    StreamsGroupMember,
-    StreamsMemberState,
     Tasks,
     TasksTuple,
     TasksTupleWithEpochs,

@@ -31,15 +31,9 @@ from ..common.timers import Timers
 from ..common.topics import KnownTopics
 from ..state import ShardState
 from .assignor import AssignmentMemberSpec, TaskTargets, assign_tasks
-from .group import (
-    NO_TARGET,
-    NO_TOPOLOGY_EPOCH,
-    StreamsGroup,
-    StreamsGroupMember,
-    StreamsGroupState,
-    TasksTuple,
-)
+from .group import NO_TOPOLOGY_EPOCH, StreamsGroup, StreamsGroupMember, StreamsGroupState
 from .records import epoch_record, target_epoch_record, target_record, topology_record
+from .tasks import NO_TARGET, NO_TASK_OFFSETS, TasksTuple
 from .topics import ConfiguredTopology, configure
 from .topology import StreamsTopology, topology_of
 
@@ -60,6 +54,7 @@ class StreamsStep:
         group: The group before the step. It may not be in the state yet.
         records: Records to store.
         before, member: The member before the step (empty if it is new) and after it.
+        replaced: Static member whose tasks `before` has taken over, or None.
         topology, configured: Topology of the group, and its configuration.
         epoch, assignment_epoch, hash: Values of the group after the step.
         needs_new_epoch: True to bump the group epoch.
@@ -77,6 +72,7 @@ class StreamsStep:
         "member",
         "needs_new_epoch",
         "records",
+        "replaced",
         "statuses",
         "topology",
         "work",
@@ -86,6 +82,7 @@ class StreamsStep:
         self.group = group
         self.records = records
         self.before = self.member = StreamsGroupMember("")
+        self.replaced: StreamsGroupMember | None = None
         self.topology: StreamsTopology | None = group.topology
         self.configured: ConfiguredTopology | None = None
         self.epoch = group.epoch
@@ -97,7 +94,13 @@ class StreamsStep:
 
     @property
     def is_new_member(self) -> bool:
-        return self.member.id not in self.group.members
+        return self.replaced is None and self.member.id not in self.group.members
+
+    @property
+    def target(self) -> TasksTuple:
+        """The stored target of the member, or of the static member that it replaces."""
+        member = self.replaced or self.member
+        return self.group.targets.get(member.id, NO_TARGET)
 
     def add_status(self, code: int, detail: str) -> None:
         """Add a status to the response."""
@@ -105,7 +108,17 @@ class StreamsStep:
 
     def members(self) -> list[StreamsGroupMember]:
         """Return all members after the step."""
-        return list((self.group.members | {self.member.id: self.member}).values())
+        members = self.group.members | {self.member.id: self.member}
+        if self.replaced is not None and self.replaced.id != self.member.id:
+            del members[self.replaced.id]
+        return list(members.values())
+
+    def changed_targets(self, targets: TaskTargets) -> list[tuple[str, TasksTuple]]:
+        """Return the targets that differ from the stored ones, by member ID."""
+        known = self.group.targets
+        if self.replaced is not None:
+            known = known | {self.member.id: self.target}
+        return [each for each in targets.items() if each[1] != known.get(each[0])]
 
     def state(self) -> StreamsGroupState:
         """Return the state of the group after the step."""
@@ -116,7 +129,8 @@ class StreamsStep:
         group = self.group
         is_new = self.assignment_epoch != group.assignment_epoch
         waiting = group.members if is_new else group.unreconciled
-        waits = any(each != self.member.id for each in waiting)
+        own = {self.member.id, (self.replaced or self.member).id}
+        waits = any(each not in own for each in waiting)
         if waits or not self.member.is_reconciled_to(self.assignment_epoch):
             return StreamsGroupState.RECONCILING
         return StreamsGroupState.STABLE
@@ -203,7 +217,7 @@ class StreamsTargetAssignments:
     ) -> tuple[int, TasksTuple]:
         """Return the epoch and the target of the member, computing a new target if it is due."""
         group = step.group
-        known = group.targets.get(step.member.id, NO_TARGET)
+        known = step.target
         delay = (INITIAL_DELAY, group.id, "")
         delay_ms = settings.initial_rebalance_delay_ms
         if not group.members and delay_ms > 0 and self._timers.deadline(delay) is None:
@@ -229,7 +243,7 @@ class StreamsTargetAssignments:
             return group.assignment_epoch, known
         standbys = settings.standby_replicas
         targets = run_to_end(_compute_targets(group, members, step.configured, standbys))
-        step.records += _changed_target_records(group, targets.items())
+        step.records += [target_record(group.id, *each) for each in step.changed_targets(targets)]
         step.records.append(target_epoch_record(group.id, step.epoch, now.log_ms))
         step.assignment_epoch = step.epoch
         return step.epoch, targets[step.member.id]
@@ -247,8 +261,9 @@ class StreamsTargetAssignments:
         changed = iter(targets.items())
         while batch := list(islice(changed, RECORDS_AT_ONCE)):
             result: Result[None] = Result()
-            left = [each for each in batch if each[0] in group.members]
-            result.records = _changed_target_records(group, left)
+            for member_id, target in batch:
+                if member_id in group.members and target != group.targets.get(member_id):
+                    result.records.append(target_record(group_id, member_id, target))
             result.on_failure = _cancel_on_failure(group)
             yield result if result.records else None
             if (
@@ -279,24 +294,15 @@ def _compute_targets(
     """Run the assignor in pieces. If topics are missing, the targets are empty."""
     known: dict[str, AssignmentMemberSpec] = {}
     for count, member in enumerate(members, 1):
-        target = group.targets.get(member.id, NO_TARGET)
-        known[member.id] = AssignmentMemberSpec(member.process_id, target)
+        reported = group.task_offsets.get(member.id, NO_TASK_OFFSETS)
+        known[member.id] = AssignmentMemberSpec(
+            member.process_id, member.assigned.without_epochs(), reported.offsets
+        )
         if not count % MEMBERS_AT_ONCE:
             yield
     if configured.subtopologies is None or not configured.is_ready:
         return dict.fromkeys(known, NO_TARGET)
     return (yield from assign_tasks(known, configured.subtopologies, standby_replicas))
-
-
-def _changed_target_records(
-    group: StreamsGroup, targets: Iterable[tuple[str, TasksTuple]]
-) -> list[CoordinatorRecord]:
-    """Return the records of the targets that have changed."""
-    return [
-        target_record(group.id, member_id, target)
-        for member_id, target in targets
-        if target != group.targets.get(member_id)
-    ]
 
 
 def _cancel_on_failure(group: StreamsGroup) -> Callable[..., Result[None]]:

@@ -64,7 +64,7 @@ VOLATILE = {
         "is_initialization_checked",
         "patterns_version",
     ),
-    *("shutdown_member_id", "tasks_sent_ms", "topics_version", "viewers"),
+    *("shutdown_member_id", "task_offsets", "tasks_sent_ms", "topics_version", "viewers"),
 }
 
 

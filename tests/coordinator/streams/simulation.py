@@ -17,7 +17,11 @@ from typing import Any
 from kbroker.coordinator import StreamsGroupSettings
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
-from kbroker.coordinator.streams.group import StreamsGroup, StreamsMemberState
+from kbroker.coordinator.streams.group import (
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    StreamsGroup,
+    StreamsMemberState,
+)
 from kbroker.protocol.errors import ErrorCode
 
 from ..consumer.simulation import BAD_NEWS, FENCED, must
@@ -31,6 +35,7 @@ TOPOLOGY = topology(
     part("2", repartition={"between": 0}, changelogs=["log"]),
 )
 PROCESSES = ("p", "q", "r", "s")
+INSTANCES = {"i", "j"}
 
 
 @dataclass
@@ -39,6 +44,7 @@ class Worker:
 
     member_id: str
     process_id: str
+    instance_id: str | None = None
     epoch: int = 0
     active: set[Task] = field(default_factory=set)
     standby: set[Task] = field(default_factory=set)
@@ -80,6 +86,8 @@ class StreamsSimulation:
             self.join: 3,
             self.beat: 30,
             self.leave: 1,
+            self.leave_temporarily: 1,
+            self.come_back: 2,
             self.die: 1,
             self.change_topics: 1,
             self.change_settings: 1,
@@ -105,7 +113,9 @@ class StreamsSimulation:
     def join(self) -> None:
         if len(self.living) < 6:
             name = f"member-{next(self._numbers)}"
-            worker = Worker(name, self.rng.choice(PROCESSES))
+            taken = {each.instance_id for each in self.living}
+            instance_id = self.rng.choice((None, *sorted(INSTANCES - taken)))
+            worker = Worker(name, self.rng.choice(PROCESSES), instance_id)
             self.workers.append(worker)
             self._beat(worker)
 
@@ -117,11 +127,11 @@ class StreamsSimulation:
             self._beat(worker)
 
     def _beat(self, worker: Worker) -> None:
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"instance_id": worker.instance_id}
         if worker.epoch == 0:
-            fields = {"topology": TOPOLOGY, "process_id": worker.process_id}
+            fields |= {"topology": TOPOLOGY, "process_id": worker.process_id}
         elif self.rng.random() < 0.8:
-            fields = {"owned": _rows(worker.active), "standby": _rows(worker.standby)}
+            fields |= {"owned": _rows(worker.active), "standby": _rows(worker.standby)}
         response = self.h.streams_beat(worker.member_id, worker.epoch, **fields)
         self.work[ErrorCode(response.error_code).name] += 1
         if self.h.missing and self.rng.random() < 0.8:
@@ -152,6 +162,29 @@ class StreamsSimulation:
             self.h.streams_beat(worker.member_id, -1)
             worker.forget()
             self.work["left"] += 1
+
+    def leave_temporarily(self) -> None:
+        worker = self._random_member()
+        if worker is not None and worker.instance_id is not None:
+            self.h.streams_beat(worker.member_id, -2, instance_id=worker.instance_id)
+            worker.alive = False
+            worker.forget()
+            self.work["left temporarily"] += 1
+
+    def come_back(self) -> None:
+        """Replace a static member that has left or died, mostly in the same process."""
+        gone = [each for each in self.workers if not each.alive and each.instance_id is not None]
+        if gone and len(self.living) < 6:
+            before = self.rng.choice(gone)
+            if before.instance_id in {each.instance_id for each in self.living}:
+                return
+            name = self.rng.choice((before.member_id, f"member-{next(self._numbers)}"))
+            process_id = self.rng.choice((before.process_id, before.process_id, "s"))
+            worker = Worker(name, process_id, before.instance_id)
+            self.workers = [each for each in self.workers if each.member_id != name]
+            self.workers.append(worker)
+            self._beat(worker)
+            self.work["came back"] += 1
 
     def die(self) -> None:
         worker = self._random_member()
@@ -225,7 +258,8 @@ class StreamsSimulation:
         holders: dict[Task, str] = {}
         for member in group.members.values():
             before = self._epochs.get(member.id, 0)
-            must(member.epoch >= before, f"the epoch of {member.id} decreased")
+            is_away = member.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH
+            must(is_away or member.epoch >= before, f"the epoch of {member.id} decreased")
             must(member.epoch <= group.epoch, f"{member.id} has an epoch greater than its group")
             self._epochs[member.id] = member.epoch
             for held in (member.assigned, member.revoking):
@@ -234,7 +268,7 @@ class StreamsSimulation:
                         task = (subtopology, partition)
                         must(task not in holders, f"{task} has two members")
                         holders[task] = member.id
-                        found = group.active_process(*task)
+                        found = group.task_process_ids.active(*task)
                         must(found == member.process_id, "process of a task is wrong")
             must(
                 member.revoking.is_empty or member.state is StreamsMemberState.UNREVOKED,
@@ -327,7 +361,7 @@ def picture(group: StreamsGroup) -> tuple[Any, ...]:
         group.members,
         group.targets,
         group.topology,
-        group._active,
-        group._standby,
+        group.task_process_ids,
+        group.static_ids,
         group.unreconciled,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.coordinator.common.target_assignments import run_to_end
 from kbroker.coordinator.streams.assignor import AssignmentMemberSpec, TaskTargets, assign_tasks
-from kbroker.coordinator.streams.group import NO_TARGET, TasksTuple, freeze_tasks
+from kbroker.coordinator.streams.tasks import NO_TARGET, TasksTuple, freeze_tasks
 from kbroker.coordinator.streams.topics import ConfiguredInternalTopic, ConfiguredSubtopology
 
 LOG = (ConfiguredInternalTopic("log", 1, 0, ()),)
@@ -92,6 +92,41 @@ def test_member_with_standby_takes_over_task() -> None:
     found = share(parts, members, {"a": TasksTuple(standby=freeze_tasks([("0", [1])]))}, standbys=1)
     assert found["a"].active["0"] == {1}
     assert found["b"].active["0"] == {0}
+
+
+def test_member_with_highest_offset_gets_standby() -> None:
+    parts = {"0": part(1, stateful=True)}
+    offsets = {"b": 4, "c": 9, "d": 0}
+
+    def standbys_of(*had: str) -> set[str]:
+        known = {
+            name: AssignmentMemberSpec(
+                name,
+                TasksTuple(
+                    freeze_tasks([("0", [0])] if name == "a" else []),
+                    freeze_tasks([("0", [0])] if name in had else []),
+                ),
+                {"0": {0: offsets[name]}} if name in offsets else {},
+            )
+            for name in "abcd"
+        }
+        found = run_to_end(assign_tasks(known, parts, 1))
+        return {name for name, lists in found.items() if lists.standby}
+
+    assert standbys_of() == {"c"}
+    assert standbys_of("d") == {"d"}, "a standby ranks before offsets"
+
+
+def test_equal_members_are_ordered_by_id() -> None:
+    parts = {"0": part(3)}
+    members = {"c": "r", "a": "p", "b": "q"}
+    found = share(parts, members)
+    assert {name: lists.active["0"] for name, lists in found.items()} == {
+        "a": {0},
+        "b": {2},
+        "c": {1},
+    }, "Java's PriorityQueue returns the third of three equal processes before the second"
+    assert share(parts, dict(sorted(members.items()))) == found
 
 
 def test_standbys_do_not_outnumber_processes() -> None:

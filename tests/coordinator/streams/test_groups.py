@@ -116,7 +116,8 @@ def test_full_group_rejects_new_members(h: Harness) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"instance_id": "i"},
+        {"instance_id": ""},
+        {"instance_id": "i" * 1_001},
         {"rebalance_timeout_ms": -1},
         {"topology": None},
         {"owned": {"0": [1]}},
@@ -180,7 +181,7 @@ def test_missing_client_tags_are_reported_to_clients_of_version_1() -> None:
     response = h.streams_beat("a", 0, client_tags=[tag])
     assert status_codes(response) == [6]
     assert details(response)[0].startswith(
-        "Missing required client tags for rack-aware standby assignment: cluster. "
+        "Missing required client tags for rack-aware standby assignment: [cluster]. "
     )
     assert status_codes(h.streams_beat("b", 0, version=0)) == []
     tags = [tag, StreamsGroupHeartbeatRequest.KeyValue(key="cluster", value="c")]

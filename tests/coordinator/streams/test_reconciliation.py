@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from kbroker.coordinator.streams.group import (
-    StreamsGroup,
-    StreamsGroupMember,
-    StreamsMemberState,
-    TasksTuple,
-    TasksTupleWithEpochs,
-)
+from kbroker.coordinator.streams.group import StreamsGroup, StreamsGroupMember, StreamsMemberState
 from kbroker.coordinator.streams.reconciliation import reconcile
+from kbroker.coordinator.streams.tasks import TasksTuple, TasksTupleWithEpochs
 from kbroker.protocol.errors import ErrorCode
 
 from ..harness import REBALANCE_MS, SESSION_MS, Harness
 from .groups import active_tasks, group_state
 
 UNRELEASED, STABLE = StreamsMemberState.UNRELEASED, StreamsMemberState.STABLE
+UNREVOKED = StreamsMemberState.UNREVOKED
 
 
 def test_tasks_move_to_new_member_after_revocation(h: Harness) -> None:
@@ -44,6 +41,35 @@ def test_member_waits_for_tasks_of_each_subtopology() -> None:
     group.put(StreamsGroupMember("a", process_id="a", epoch=3))
     after = reconcile(waiting, 3, target, None, group)
     assert (after.state, after.assigned.active) == (STABLE, {"0": {2: 3}, "1": {0: 3}})
+
+
+def test_tasks_change_their_role_without_a_step_in_between() -> None:
+    """Kafka 4.4 gives an active task as standby at once, and keeps a standby until it is active."""
+    group = StreamsGroup("g")
+    had = TasksTupleWithEpochs({"0": {0: 2, 1: 2}}, {"0": frozenset({2})})
+    mine = StreamsGroupMember("a", process_id="p", epoch=2, assigned=had)
+    group.put(mine)
+    target = TasksTuple({"0": frozenset({0, 2})}, {"0": frozenset({1})})
+    after = reconcile(mine, 3, target, None, group)
+    assert (after.state, after.assigned.active) == (UNREVOKED, {"0": {0: 2}})
+    assert after.assigned.standby == {"0": {1, 2}}
+    assert (after.revoking.active, after.revoking.standby) == ({"0": {1: 2}}, {})
+    owned = TasksTuple({"0": frozenset({0})}, {"0": frozenset({1, 2})})
+    done = reconcile(after, 3, target, owned, group)
+    assert (done.state, done.epoch) == (STABLE, 3)
+    assert (done.assigned.active, done.assigned.standby) == ({"0": {0: 2, 2: 3}}, {"0": {1}})
+
+
+def test_task_waits_for_other_member_of_same_process() -> None:
+    group = StreamsGroup("g")
+    copy = TasksTupleWithEpochs(standby={"0": frozenset({0})})
+    group.put(StreamsGroupMember("a", process_id="p", epoch=2, assigned=copy))
+    member = StreamsGroupMember("b", process_id="p", epoch=2)
+    for target in (TasksTuple({"0": frozenset({0})}), TasksTuple(standby={"0": frozenset({0})})):
+        after = reconcile(member, 3, target, None, group)
+        assert (after.state, after.assigned.is_empty) == (UNRELEASED, True)
+        elsewhere = reconcile(replace(member, process_id="q"), 3, target, None, group)
+        assert (elsewhere.state, elsewhere.assigned.is_empty) == (STABLE, False)
 
 
 def test_previous_epoch_is_accepted_after_lost_response(h: Harness) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordinator.streams.group import StreamsGroup, TasksTuple
+from kbroker.coordinator.streams.tasks import TaskProcessIds, TasksTuple
 
 from ..consumer.simulation import Violation
 from .simulation import StreamsSimulation
@@ -36,14 +36,16 @@ def test_random_runs_assign_every_task_to_one_member() -> None:
     for event in ("NONE", "lost", "left", "died", "topics", "made", "settings"):
         assert work[event] > SEEDS / 4, work
     assert work["committed"] > SEEDS, work
+    for event in ("left temporarily", "came back"):
+        assert work[event] > SEEDS / 4, work
     assert work["restarted"] > SEEDS / 2, work
 
 
 def test_missing_active_process_check_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_no_holder(self: StreamsGroup, *task: Any) -> None:
+    def find_no_process(self: TaskProcessIds, *task: Any) -> None:
         return None
 
-    monkeypatch.setattr(StreamsGroup, "active_process", find_no_holder)
+    monkeypatch.setattr(TaskProcessIds, "active", find_no_process)
     with pytest.raises(Violation):
         run_all()
 

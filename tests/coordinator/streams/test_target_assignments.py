@@ -52,19 +52,20 @@ def test_standby_tasks_are_assigned_to_other_processes(h: Harness) -> None:
     response = h.streams_beat("a", 0, topology=STATEFUL)
     assert (active_tasks(response), standby(response)) == ({"0": [0, 1, 2, 3]}, {})
     h.streams_beat("b", 0, topology=STATEFUL)
-    h.streams_beat("a", 2)
-    response = h.streams_beat("a", 2, owned={"0": [0, 1]})
-    assert (response.member_epoch, active_tasks(response)) == (3, None), (
-        "the process still has the tasks"
+    response = h.streams_beat("a", 2)
+    assert (active_tasks(response), standby(response)) == ({"0": [0, 1]}, {"0": [2, 3]}), (
+        "a task that is given up becomes a standby at once"
     )
-    assert standby(h.streams_beat("a", 3)) == {"0": [2, 3]}
+    response = h.streams_beat("a", 2, owned={"0": [0, 1]}, standby={"0": [2, 3]})
+    assert (response.member_epoch, active_tasks(response)) == (3, None)
     response = h.streams_beat("b", 3)
     assert (active_tasks(response), standby(response)) == ({"0": [2, 3]}, {"0": [0, 1]})
     h.streams_beat("b", -1)
     response = h.streams_beat("a", 3, owned={"0": [0, 1]}, standby={"0": [2, 3]})
-    assert response.member_epoch == 3, "standbys are revoked before the tasks become active"
-    response = h.streams_beat("a", 3, owned={"0": [0, 1]})
-    assert active_tasks(h.streams_beat("a", response.member_epoch)) == {"0": [0, 1, 2, 3]}
+    assert response.member_epoch == 4
+    assert (active_tasks(response), standby(response)) == ({"0": [0, 1, 2, 3]}, {}), (
+        "a standby becomes active without a revocation"
+    )
 
 
 def test_changed_standby_replicas_trigger_new_assignment(h: Harness) -> None:

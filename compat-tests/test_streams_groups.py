@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -369,6 +369,95 @@ def standbys(side: Side) -> None:
     side.describe()
 
 
+def static_members_return(side: Side) -> None:
+    """Let static members leave temporarily and return, as themselves or with other data."""
+    side.topic("in", 4)
+    epoch = side.beat_until(has_tasks, "a", 0, instance_id="i").member_epoch
+    side.beat("a", 0, instance_id="i")
+    side.beat("b", 0, instance_id="i")
+    side.beat("b", epoch, instance_id="i")
+    side.beat("b", -1, instance_id="i")
+    side.beat("b", -2, instance_id="i")
+    side.beat("a", -2)
+    side.beat("a", -2, instance_id="j")
+    side.beat("a", epoch)
+    side.beat("a", epoch, instance_id="i", **no_tasks(active_tasks=tasks(0, 1, 2, 3)))
+    side.beat("a", -2, instance_id="i")
+    side.describe()
+    side.beat("a", epoch, instance_id="i")
+    side.commit("a", epoch, "in", 0)
+    side.commit("a", -2, "in", 0)
+    side.offsets("a", epoch, "in")
+    side.beat("b", 0, instance_id="i", process_id="process-a")
+    side.describe()
+    side.beat("a", epoch, instance_id="i")
+    side.beat("a", epoch)
+    side.beat("a", -1)
+    side.beat("b", epoch, instance_id="i")
+    side.commit("b", epoch, "in", 0)
+    side.beat("b", -2, instance_id="i")
+    side.beat("b", 0, instance_id="i", process_id="process-a")
+    side.beat("b", epoch, instance_id="i", **no_tasks(active_tasks=tasks(0, 1, 2, 3)))
+    side.beat("b", -2, instance_id="i")
+    epoch = side.beat("c", 0, instance_id="i", process_id="other", rack_id="r").member_epoch
+    side.beat("c", epoch, instance_id="i", **no_tasks(active_tasks=tasks(0, 1, 2, 3)))
+    side.describe()
+    side.beat("c", -1, instance_id="i")
+    side.describe()
+
+
+def static_members_share_tasks(side: Side) -> None:
+    """Let static members join, leave and return while tasks move between them."""
+    side.topic("in", 4)
+    first = side.beat_until(has_tasks, "a", 0, instance_id="i").member_epoch
+    second = side.beat("b", 0, instance_id="j").member_epoch
+    side.beat("a", first, instance_id="i")
+    side.beat("a", -2, instance_id="i")
+    side.describe()
+    side.beat("b", second, instance_id="j")
+    side.beat("c", 0, instance_id="i", process_id="process-a")
+    side.beat("c", second, instance_id="i", **no_tasks(active_tasks=tasks(0, 1)))
+    side.beat("b", second, instance_id="j")
+    side.describe()
+    side.beat("d", 0)
+    side.beat("b", -2, instance_id="j")
+    side.beat("e", 0, instance_id="k")
+    side.beat("f", 0, instance_id="j", process_id="process-b")
+    side.describe()
+    side.beat("c", 0, instance_id="l")
+    side.beat("f", -2, instance_id="j")
+    side.beat("d", 0, instance_id="j", process_id="process-b")
+    side.describe()
+    side.beat("c", -1)
+    side.beat("d", -1)
+    side.describe()
+
+
+def task_offsets(side: Side) -> None:
+    """Report offsets of tasks, which decide where standbys go."""
+
+    def at(*offsets: tuple[str, int, int]) -> list[Any]:
+        return [
+            of(BEAT, "TaskOffset", subtopology_id=name, partition=partition, offset=offset)
+            for name, partition, offset in offsets
+        ]
+
+    side.topic("in", 2)
+    side.topic("log", 2)
+    topology = side.topology(side.subtopology("0", sources=["in"], changelogs=("log",)))
+    epoch = side.beat_until(has_tasks, "a", 0, topology=topology).member_epoch
+    side.beat("a", epoch, task_offsets=at(("0", 0, 7), ("0", 0, 8)))
+    side.beat("a", epoch, task_offsets=at(("0", 0, 7), ("x", 9, -5)))
+    side.beat("a", epoch, task_end_offsets=at(("0", 1, 70)))
+    side.beat("b", 0, topology=topology, task_offsets=at(("0", 0, 3), ("0", 1, 5)))
+    side.describe()
+    side.beat("a", epoch, task_offsets=[])
+    side.beat("c", 0, topology=topology, task_offsets=at(("0", 0, 4), ("0", 1, 9)))
+    side.set_group(streams_num_standby_replicas="1")
+    side.beat_until(lambda answer: answer.member_epoch > epoch + 2, "c", epoch + 2)
+    side.describe()
+
+
 def topologies(side: Side) -> None:
     side.topic("in", 2)
     side.topic("other", 3)
@@ -580,6 +669,9 @@ SCRIPTS = (
     members_hand_over_tasks,
     internal_topics_are_created,
     standbys,
+    static_members_return,
+    static_members_share_tasks,
+    task_offsets,
     topologies,
     wrong_requests,
     topology_epochs,
@@ -591,20 +683,7 @@ SCRIPTS = (
 )
 
 
-# Scripts in which kbroker still differs from Apache Kafka 4.4, with the reasons.
-OPEN_DIFFERENCES: Mapping[str, str] = {
-    "standbys": "kbroker assigns a standby task only after its process has given up the active task",
-    "wrong_requests": "kbroker rejects static members of streams groups, as Kafka 4.3",
-}
-
-
-def script_parameter(script: Callable[[Side], None]) -> Any:
-    reason = OPEN_DIFFERENCES.get(script.__name__)
-    marks = () if reason is None else pytest.mark.xfail(reason=reason, strict=True)
-    return pytest.param(script, id=script.__name__, marks=marks)
-
-
-@pytest.mark.parametrize("script", [script_parameter(script) for script in SCRIPTS])
+@pytest.mark.parametrize("script", SCRIPTS, ids=[each.__name__ for each in SCRIPTS])
 def test_scripts_have_same_responses_and_records(
     both: tuple[Side, Side], script: Callable[[Side], None]
 ) -> None:

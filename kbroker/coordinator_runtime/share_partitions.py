@@ -411,10 +411,15 @@ class SharePartitionManager:
     def _archive_dead_letters(self, share: SharePartitionKey, letters: DeadLetters) -> None:
         """Archive records after their write to the dead-letter queue has ended."""
         share_partition = self._share_partitions.get(share)
-        if share_partition is not None and share_partition.delivery is not None:
-            archived = share_partition.delivery.archive_dead_letters(letters)
-            if archived.states:
-                self._store(share_partition, archived, is_final=True)
+        if share_partition is None or share_partition.delivery is None:
+            return
+        delivery = share_partition.delivery
+        was_full = not delivery.can_acquire()
+        archived = delivery.archive_dead_letters(letters)
+        if archived.states:
+            self._store(share_partition, archived, is_final=True)
+            if was_full:
+                share_partition.offer()  # fewer records are in flight
 
     def _store(
         self, share_partition: SharePartition, change: Change, *, is_final: bool = False

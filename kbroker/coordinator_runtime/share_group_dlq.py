@@ -55,6 +55,8 @@ ALL_IN_SYNC = -1
 BATCH_RECORDS_MAX = 1000
 # Maximum number of batches in memory per node that leads partitions of dead-letter queues.
 BATCHES_MAX = 2
+# Maximum sequence number of a record of an idempotent producer.
+SEQUENCE_MAX = 2**31 - 1
 # Records to encode per step, in less than a millisecond.
 RECORDS_PER_STEP = 50
 # Maximum number of groups with counts of their own; further groups are counted as `OTHER_GROUPS`.
@@ -94,6 +96,10 @@ class _Destination(NamedTuple):
     @property
     def leader(self) -> int:
         return self.topic.partitions[self.partition].leader
+
+    @property
+    def topic_partition(self) -> tuple[int, int]:
+        return self.topic.id.int, self.partition
 
 
 class _Producer(NamedTuple):
@@ -300,9 +306,11 @@ class ShareGroupDLQManager:
             ShareGroupDLQError: No record can be written.
         """
         backoff = Backoff(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS)
+        # All attempts write the same records. Otherwise the leader could not detect a repeated batch.
+        copies = self._group_config(writer.key.group_id).errors_deadletterqueue_copy_record_enable
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                await self._try_to_write(writer, letters)
+                await self._try_to_write(writer, letters, copies)
             except (KafkaError, OSError) as error:
                 code = error.code if isinstance(error, KafkaError) else None
                 if code in UNKNOWN_PRODUCER_ERRORS:
@@ -335,7 +343,9 @@ class ShareGroupDLQManager:
     def _count(self, counts: Counter[str], writer: DeadLetterWriter, number: int = 1) -> None:
         self.counts.add(counts, writer.key.group_id, number)
 
-    async def _try_to_write(self, writer: DeadLetterWriter, letters: list[DeadLetters]) -> None:
+    async def _try_to_write(
+        self, writer: DeadLetterWriter, letters: list[DeadLetters], copies: bool
+    ) -> None:
         """Write a batch once. Records that do not fit are moved from `letters` to the queue.
 
         Raises:
@@ -347,12 +357,17 @@ class ShareGroupDLQManager:
         leader = destination.leader
         if leader == NO_LEADER:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+        producer = await self._producer_for(writer, destination)
         slots = self._slots.setdefault(leader, FairSlots(BATCHES_MAX))
         async with slots.taken(writer):
-            records = await DutyCycle().finish(self._records(writer, letters, destination))
-            if writer.closed:
+            # The topic or its settings may have changed during the wait.
+            destination = await self._destination(writer.key)
+            is_same = destination.topic_partition == producer.topic_partition
+            if writer.closed or not is_same or destination.leader != leader:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            producer = await self._producer_for(writer, destination)
+            records = await DutyCycle().finish(
+                self._records(writer, letters, destination, copies=copies)
+            )
             batch = memoryview(
                 encode_batch(
                     records,
@@ -434,21 +449,28 @@ class ShareGroupDLQManager:
             raise ShareGroupDLQError(f"cannot create topic {name}: {_describe(error)}") from error
 
     async def _producer_for(self, writer: DeadLetterWriter, destination: _Destination) -> _Producer:
-        topic_partition = destination.topic.id.int, destination.partition
-        if writer.producer is None or writer.producer.topic_partition != topic_partition:
+        if (
+            writer.producer is None
+            or writer.producer.topic_partition != destination.topic_partition
+            or writer.producer.next_sequence > SEQUENCE_MAX - BATCH_RECORDS_MAX
+        ):
             producer_id = await self._producer_ids.next()
-            writer.producer = _Producer(producer_id, topic_partition, 0)
+            writer.producer = _Producer(producer_id, destination.topic_partition, 0)
         return writer.producer
 
     # -- records
 
     def _records(
-        self, writer: DeadLetterWriter, letters: list[DeadLetters], destination: _Destination
+        self,
+        writer: DeadLetterWriter,
+        letters: list[DeadLetters],
+        destination: _Destination,
+        *,
+        copies: bool,
     ) -> Generator[Wanted, None, list[Record]]:
         """Return the records of a batch, and move those that do not fit back to the queue."""
         records: list[Record] = []
         source, now_ms = writer.source, self._context.clock.log_ms()
-        copies = self._group_config(writer.key.group_id).errors_deadletterqueue_copy_record_enable
         copied: CopiedRecords | None = None
         size_max = left = destination.batch_bytes_max - HEADER_SIZE
         for each, offset in offsets_of(letters):
@@ -503,15 +525,11 @@ class ShareGroupDLQManager:
         Raises:
             KafkaError: The batch was rejected or not committed in time.
         """
-        topic, index, now_ms = (
-            destination.topic,
-            destination.partition,
-            self._context.clock.log_ms(),
-        )
-        rules = self._partitions.replica(topic, index).log.config.produce_rules
+        now_ms = self._context.clock.log_ms()
+        rules = self._replica(destination).log.config.produce_rules
         validator = LogValidator(batch, PRODUCE_VERSION, now_ms, rules)
         stored, header = await DutyCycle().finish(_validate(validator))
-        replica = self._partitions.replica(topic, index)
+        replica = self._replica(destination)
         with self._partitions.storage_errors_reported(replica):
             appended = replica.append_produced(stored, header, now_ms, all_in_sync=True)
         end = appended.last_offset + 1
@@ -531,6 +549,17 @@ class ShareGroupDLQManager:
             raise KafkaError(replica.timeout_error())
         if not outcome[0]:
             raise KafkaError(replica.failure())
+
+    def _replica(self, destination: _Destination) -> Replica:
+        """Return a partition that this node leads, unless its topic was deleted during an await.
+
+        Raises:
+            KafkaError: The partition does not exist, is offline, or has another leader.
+        """
+        topic = self._context.cluster.topics.get(destination.topic.name)
+        if topic is None or topic.id != destination.topic.id:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self._partitions.replica(topic, destination.partition)
 
     async def _produce(self, destination: _Destination, leader: int, batch: memoryview) -> None:
         """Send a batch to the leader of its partition.

@@ -79,6 +79,10 @@ class DeadLetterRun:
         configure(bootstrap, tools, configs)
         self.workers = ShareWorkers(bootstrap, GROUP, TOPIC, self.checker, directory / "workers")
 
+    @property
+    def queue_kind(self) -> str:
+        return "copied records" if self.copies else "headers only"
+
     def finish(self) -> DeadLetterChecker:
         """Wait until the group has finished all records, and check each of them."""
         eventually(
@@ -106,7 +110,7 @@ class DeadLetterRun:
 
 
 def rounds_of_kills(
-    run: DeadLetterRun, kills: int, kill_leader: Callable[[DeadLetterRun], None]
+    run: DeadLetterRun, name: str, kills: int, kill_leader: Callable[[DeadLetterRun], None]
 ) -> None:
     """Kill members and leaders in turn, each after some work, and check all records."""
     killed: Counter[str] = Counter()
@@ -128,15 +132,24 @@ def rounds_of_kills(
                 workers.kill_oldest()
                 workers.start()
             else:
-                killed["leaders"] += 1
+                killed[name] += 1
                 kill_leader(run)
         wait_for_work(workers)
         written = len(feeder.finish())
         checked = run.finish()
     assert sum(checked.counts.values()) == written
     print(
-        f"\nfigures: copies={run.copies}, killed {dict(killed)}; {written} records: "
-        f"{dict(checked.counts)}, {checked.doubled} twice in the queue after a kill of their leader"
+        f"\nfigures: {run.queue_kind}, killed {dict(killed)}: {written} records, "
+        f"{describe(checked.counts)}; {checked.doubled} of the dead letters are there twice, "
+        "because their leader was killed"
+    )
+
+
+def describe(counts: Counter[str]) -> str:
+    """Return the number of records by outcome as text."""
+    return (
+        f"{counts[ACCEPTED]} accepted, {counts[REJECTED]} rejected, "
+        f"{counts[EXCEEDED]} at the delivery limit"
     )
 
 
@@ -150,7 +163,7 @@ def test_each_record_is_in_queue_once_despite_kills_of_broker(
         own_broker.start()
 
     run = DeadLetterRun(own_broker.address, tools, tmp_path, copies=copies)
-    rounds_of_kills(run, request.config.getoption("--kills"), kill_broker)
+    rounds_of_kills(run, "brokers", request.config.getoption("--kills"), kill_broker)
 
 
 @pytest.fixture
@@ -179,7 +192,7 @@ def test_each_record_is_in_queue_once_despite_kills_of_partition_leaders(
         wait_until_in_sync(nodes)
 
     run = DeadLetterRun(nodes.address, tools, tmp_path, copies=copies)
-    rounds_of_kills(run, request.config.getoption("--kills"), kill_leader)
+    rounds_of_kills(run, "leaders of three nodes", request.config.getoption("--kills"), kill_leader)
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["headers", "copies"])
@@ -201,8 +214,8 @@ def test_counts_without_kills_are_those_of_kafka(
         finally:
             broker.kill()
         assert not checked.doubled
-        counts[kind.name] = dict(checked.counts)
-    print(f"\nfigures: copies={copies}, without kills, seed {seed}: {counts}")
+        counts[kind.name] = checked.counts
+        print(f"\nfigures: {kind.name}, {run.queue_kind}, seed {seed}: {describe(checked.counts)}")
     assert counts["kbroker"] == counts["apache"]
 
 

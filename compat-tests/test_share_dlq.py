@@ -1,6 +1,7 @@
 """Dead-letter queues of share groups (KIP-1191) on kbroker and Apache Kafka.
 
-The records of the queue, the states at the share coordinator and created topics are compared.
+The records of the queue, the states at the share coordinator, created topics, and the views of
+command line and test kit are compared.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
 from harness.admin_calls import of, request
 from harness.raw import RawConnection
 from test_share_fetch import (
@@ -25,10 +27,14 @@ from test_share_fetch import (
     started_sides,
 )
 
+from kbroker.client.cluster import open_cluster
+from kbroker.client.dead_letters import DeadLetterQueue, dead_letter_queue
+from kbroker.client.endpoint import Endpoint
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.record_stream import records_of
 from kbroker.protocol.records import Record, encode_batch
+from kbroker.testing import ExternalKafka
 
 QUEUE_PARTITIONS = 2
 # Maximum wait of a fetch. It ends when there are records.
@@ -140,6 +146,19 @@ def test_rejected_records_are_equal(sides: tuple[Side, Side], copies: bool) -> N
         pair.acknowledge("a", {partition: [(first, first + 15, types)]})
     found = same_letters(pair, queue, PARTITIONS * 10)
     assert {letter[0] for letter in found} == {0, 1}
+    ours, theirs = (read_by_test_kit(each, f"rejects {copies}", len(found)) for each in sides)
+    assert ours == theirs
+
+
+def read_by_test_kit(each: Side, group: str, count: int) -> list[tuple[Any, ...]]:
+    """Return the dead letters that the test kit reads, in the order of their sources."""
+    kafka = ExternalKafka(each.broker.address)
+    letters = kafka.wait_for_dead_letters(group, count)
+    kafka.close()
+    return sorted(
+        (one.topic, one.partition, one.offset, one.delivery_count, one.reason, one.key, one.value)
+        for one in letters
+    )
 
 
 def test_records_at_delivery_limit_are_equal(sides: tuple[Side, Side]) -> None:
@@ -189,3 +208,33 @@ def test_unusable_queue_loses_records_but_not_delivery(
     same_letters(pair, queue, 0)
     pair.produce(0, records())
     assert acquired(pair.fetch("a", [0], max_wait_ms=WAIT_MS), ACCEPT)
+
+
+async def described_queue(each: Side, group: str) -> DeadLetterQueue | None:
+    """Return the dead-letter queue that `kbroker group describe` shows."""
+    async with open_cluster([Endpoint.parse(each.broker.address)]) as cluster:
+        return await dead_letter_queue(cluster, group)
+
+
+@pytest.mark.parametrize(
+    ("name", "configs", "problem"),
+    [
+        ("dlq.described", ENABLED, None),
+        ("dlq.described-missing", None, None),  # the broker creates it
+        ("dlq.described-disabled", {}, "is not enabled as a dead-letter queue"),
+        ("dlq.described-compacted", ENABLED | {"cleanup.policy": "compact"}, "is compacted"),
+        ("described-without-prefix", ENABLED, "does not start with dlq."),
+    ],
+)
+def test_described_queues_are_equal(
+    sides: tuple[Side, Side], name: str, configs: dict[str, str] | None, problem: str | None
+) -> None:
+    if configs is not None:
+        create_queue(sides, name, configs)
+    group_with_queue(sides, f"describes {name}", name, copies=False)
+    ours, theirs = (trio.run(described_queue, each, f"describes {name}") for each in sides)
+    assert ours == theirs
+    assert ours is not None
+    assert (ours.topic, ours.copies_records) == (name, False)
+    assert (ours.problem is None) == (problem is None)
+    assert problem is None or problem in (ours.problem or "")

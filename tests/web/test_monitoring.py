@@ -30,6 +30,7 @@ RARE = {
     "kbroker_client_metric",
     "kbroker_share_dead_letters_total",
     "kafka_server_sharegroupmetrics_deadletterqueuerecordcount_total",
+    "kafka_server_sharegroupmetrics_deadletterqueuerecordcount_count_total",
     "kafka_server_sharegroupmetrics_deadletterqueuetotalproducerequests_total",
     "kafka_server_sharegroupmetrics_deadletterqueuetotalproducerequestspersec_total",
     "kafka_server_sharegroupmetrics_deadletterqueuefailedproducerequests_total",

@@ -91,20 +91,26 @@ class NodeMetrics:
             for group_id, count in sorted(by_group.items()):
                 letters.add_metric((group_id, outcome), count)
         yield letters
-        share_groups = f"{SERVER}sharegroupmetrics_deadletterqueue"
-        for name, text, by_group in (
-            ("recordcount", "Records written to dead-letter queues.", counts.written),
+        prefix = f"{SERVER}sharegroupmetrics_deadletterqueue"
+        for names, text, by_group in (
             (
-                "totalproducerequests",
+                ("recordcount_count", "recordcount"),
+                "Records written to dead-letter queues.",
+                counts.written,
+            ),
+            (
+                ("totalproducerequests", "totalproducerequestspersec"),
                 "Batches sent to dead-letter queues.",
                 counts.produced_batches,
             ),
-            ("failedproducerequests", "Batches given up.", counts.failed_batches),
+            (
+                ("failedproducerequests", "failedproducerequestspersec"),
+                "Batches that were not written to dead-letter queues.",
+                counts.failed_batches,
+            ),
         ):
-            for spelling in ("", "persec") if name != "recordcount" else ("",):
-                family = CounterMetricFamily(
-                    f"{share_groups}{name}{spelling}", text, labels=("group",)
-                )
+            for name in names:
+                family = CounterMetricFamily(f"{prefix}{name}", text, labels=("group",))
                 for group_id, count in sorted(by_group.items()):
                     family.add_metric((group_id,), count)
                 yield family

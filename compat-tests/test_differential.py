@@ -15,6 +15,8 @@ from harness.compare import Comparison, Difference
 from harness.differences import DIFFERENCES, NOT_ADMIN, NOT_COMPARED, to_markdown
 from harness.differential import SETTLE_SECONDS, Side, never_compared, run
 from harness.places import ROOT
+from harness.streams_calls import PROPERTIES as STREAMS_PROPERTIES
+from harness.streams_calls import streams_groups
 from harness.transaction_calls import transactions
 
 from kbroker.protocol import messages
@@ -33,6 +35,7 @@ PROPERTIES = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    **STREAMS_PROPERTIES,
 }
 
 
@@ -49,6 +52,7 @@ class Outcome:
 def all_calls() -> Iterator[Call]:
     yield from admin_calls()
     yield from transactions()
+    yield from streams_groups()
 
 
 def side(broker: Broker) -> Side:

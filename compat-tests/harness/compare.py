@@ -26,7 +26,7 @@ from kbroker.protocol.schema import Field, Struct, fields
 IDENTITIES = (
     "name", "topic", "topic_name", "group_id", "feature", "resource_name", "log_dir", "key", "user", "mechanism",
     "transactional_id", "producer_id", "partition_index", "partition_id", "partition", "node_id", "broker_id", "replica_id", "api_key",
-    "entity_type",
+    "entity_type", "process_id", "subtopology_id",
 )  # fmt: skip
 
 RECENT_MS = 300_000
@@ -149,6 +149,11 @@ def both_positive(comparison: Comparison, ours: Any, theirs: Any) -> bool:
 def rejects_single_row(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if kbroker rejects only the invalid row and Kafka fails the whole request."""
     return ours in (0, 42) and theirs == -1
+
+
+def accepts_only_ours(comparison: Comparison, ours: Any, theirs: Any) -> bool:
+    """Return True if kbroker has no error and Kafka has one."""
+    return not ours and bool(theirs)
 
 
 def exactly(ours: Any, theirs: Any) -> Check:
@@ -327,6 +332,8 @@ def _identity(row: Struct, position: int) -> str:
     if "entity" in type(row).DEFAULTS:  # all parts of the entity identify a quota
         parts = ((each.entity_type, each.entity_name) for each in row.entity)  # type: ignore[attr-defined]
         return " ".join(sorted(f"{kind}={name}" for kind, name in parts))
+    if "active_partitions" in type(row).DEFAULTS:  # partitions of an endpoint
+        return str(row.user_endpoint.host)  # type: ignore[attr-defined]
     for name in IDENTITIES:
         if name in type(row).DEFAULTS:
             value = getattr(row, name)

@@ -9,6 +9,7 @@ from kbroker.protocol.api_keys import ApiKey
 
 from .compare import (
     Rule,
+    accepts_only_ours,
     any_values,
     both_have_message,
     both_nonempty,
@@ -40,6 +41,9 @@ ELR = (
 LEADERS = "If a group needs a new leader, Kafka picks it by hash, kbroker by join order."
 QUORUM = "kbroker's metadata log counts its transactions as offsets."
 FLOOR = "kbroker still serves versions that Kafka 4.0 removed (KIP-896), for older clients."
+
+PLUGIN = "kbroker stores topology descriptions; Kafka does so only with a plugin."
+WARMUPS = "Kafka 4.4 assigns no warm-up tasks."
 
 ONE_ROW = "kbroker returns one row, Kafka several"
 
@@ -135,6 +139,44 @@ DIFFERENCES = (
     Rule("JoinGroup", "leader", "one ID per member", OWN, paired_ids),
     Rule("Metadata", "topics.order", "the same rows", UNORDERED, same_rows),
     Rule("ElectLeaders", "*.order", "the same rows", UNORDERED, same_rows),
+    Rule(
+        "StreamsGroupHeartbeat",
+        "topology_description_required",
+        "kbroker: true; Kafka: false",
+        PLUGIN,
+        exactly(True, False),
+    ),
+    Rule(
+        "StreamsGroupDescribe",
+        "groups.topology_description_status",
+        "kbroker: available; Kafka: not stored",
+        PLUGIN,
+        exactly(3, 1),
+    ),
+    Rule(
+        "StreamsGroupDescribe",
+        "groups.topology_description*",
+        "kbroker: the description; Kafka: null",
+        PLUGIN,
+        any_values,
+        call="describe streams: topology",
+    ),
+    Rule(
+        "StreamsGroupTopologyDescriptionUpdate",
+        "error_*",
+        "kbroker: no error; Kafka: UNSUPPORTED_VERSION",
+        PLUGIN,
+        accepts_only_ours,
+        call="streams topology: a member",
+    ),
+    Rule(
+        "StreamsGroupTopologyDescriptionUpdate",
+        "error_code",
+        "kbroker: UNKNOWN_MEMBER_ID; Kafka: UNSUPPORTED_VERSION",
+        PLUGIN,
+        exactly(25, 35),
+    ),
+    Rule("StreamsGroup*", "*.order", "the same rows", UNORDERED, same_rows),
     Rule("ListGroups", "groups.order", "the same rows", UNORDERED, same_rows),
     Rule("DeleteGroups", "results.order", "the same rows", UNORDERED, same_rows),
     Rule("DeleteRecords", "*.order", "the same rows", UNORDERED, same_rows),
@@ -341,7 +383,7 @@ ACCESS_DIFFERENCES = (
         "StreamsGroupTopologyDescriptionUpdate",
         "error_code",
         "kbroker: GROUP_ID_NOT_FOUND; Kafka: UNSUPPORTED_VERSION",
-        "kbroker stores topology descriptions; Kafka does so only with a plugin.",
+        PLUGIN,
         exactly(69, 35),
         call="access: *",
     ),
@@ -396,6 +438,16 @@ NOT_COMPARED: dict[ApiKey, dict[str, str]] = {
         "topics.partitions.eligible_leader_replicas": ONE_LEADER,
         "topics.partitions.last_known_elr": ONE_LEADER,
     },
+    ApiKey.STREAMS_GROUP_HEARTBEAT: {
+        "acceptable_recovery_lag_legacy": "Kafka 4.4 leaves it at 0.",
+        "warmup_tasks.*": WARMUPS,
+        "topology_description_required": PLUGIN,
+    },
+    ApiKey.STREAMS_GROUP_DESCRIBE: {
+        "groups.members.*warmup_tasks.*": WARMUPS,
+        "groups.members.is_classic": "Members of streams groups have one protocol.",
+        "groups.topology_description.*": PLUGIN,
+    },
     ApiKey.SASL_HANDSHAKE: {"mechanisms": TOKENS},
     ApiKey.SASL_AUTHENTICATE: {"*": TOKENS},
     ApiKey.CREATE_DELEGATION_TOKEN: {"*": TOKENS},
@@ -420,9 +472,6 @@ NOT_ADMIN = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: "test_positions.py",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "test_consumer_groups.py",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "test_consumer_groups.py",
-    ApiKey.STREAMS_GROUP_HEARTBEAT: "test_streams_groups.py",
-    ApiKey.STREAMS_GROUP_DESCRIBE: "test_streams_groups.py",
-    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: "test_streams_groups.py",
     ApiKey.SHARE_GROUP_HEARTBEAT: "test_share_groups.py",
     ApiKey.SHARE_GROUP_DESCRIBE: "test_share_groups.py",
     ApiKey.SHARE_FETCH: "test_share_fetch.py",

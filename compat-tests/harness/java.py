@@ -15,14 +15,20 @@ class ToolFailed(Exception):
     """A tool ended with an unexpected exit status."""
 
 
-def command_line(jar_set: str, main: str, *arguments: str) -> list[str]:
+def command_line(
+    jar_set: str, main: str, *arguments: str, logs: str = "log4j2.properties"
+) -> list[str]:
     """Return the command line of a small JVM that starts fast.
 
-    `main` is a class, or a source file with a single class.
+    Args:
+        jar_set: Name of the set of jars.
+        main: Main class, or a source file with a single class.
+        arguments: Its arguments.
+        logs: File with the configuration of its logs, in the directory java.
     """
     return [
         *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"),
-        f"-Dlog4j2.configurationFile={COMPAT / 'java' / 'log4j2.properties'}",
+        f"-Dlog4j2.configurationFile={COMPAT / 'java' / logs}",
         *("--add-opens", "java.base/java.lang=ALL-UNNAMED"),  # ToolRunner reads the shutdown hooks
         *("-cp", jars(jar_set), main, *arguments),
     ]

@@ -55,6 +55,7 @@ class StreamsApplication(JavaProcess):
         guarantee: Value of `processing.guarantee`.
         settings: Additional settings.
         protocol: Group protocol, "classic" or "streams".
+        logs: Configuration of its logs, see `command_line`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class StreamsApplication(JavaProcess):
         guarantee: str = "exactly_once_v2",
         settings: Mapping[str, str] | None = None,
         protocol: str = "classic",
+        logs: str = "log4j2.properties",
     ) -> None:
         self._state = directory / "state"
         settings = {
@@ -78,7 +80,8 @@ class StreamsApplication(JavaProcess):
         }
         source = str(COMPAT / "java" / "StreamsApplication.java")
         arguments = [topology, *(f"{key}={value}" for key, value in settings.items())]
-        super().__init__(command_line("streams-4.4", source, *arguments), directory / "streams.log")
+        command = command_line("streams-4.4", source, *arguments, logs=logs)
+        super().__init__(command, directory / "streams.log")
 
     def wipe(self) -> None:
         """Delete its local state."""

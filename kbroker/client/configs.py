@@ -80,15 +80,17 @@ async def describe_configs(
     kind: Resource,
     names: Iterable[str],
     *,
+    keys: Sequence[str] | None = None,
     synonyms: bool = False,
     docs: bool = False,
 ) -> dict[str, list[Setting]]:
-    """Return all configurations of resources of one type.
+    """Return the configurations of resources of one type.
 
     Args:
         cluster: The cluster to query.
         kind: Resource type.
         names: Resource names.
+        keys: Names of the configurations, or None for all.
         synonyms: Include the config sources of each value.
         docs: Include the documentation of each configuration.
 
@@ -99,7 +101,12 @@ async def describe_configs(
         KafkaError: The broker rejects a resource.
     """
     rows = [
-        DescribeConfigsRequest.Resource(resource_type=kind, resource_name=name) for name in names
+        DescribeConfigsRequest.Resource(
+            resource_type=kind,
+            resource_name=name,
+            configuration_keys=None if keys is None else list(keys),
+        )
+        for name in names
     ]
     connection = await _connection(cluster, kind, [row.resource_name for row in rows])
     request = DescribeConfigsRequest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from kbroker.client import dead_letters
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.client.configs import Operation, Resource, alter_configs, describe_configs
 from kbroker.client.dead_letters import DeadLetterQueue, dead_letter_queue
+from kbroker.client.list_offsets import FoundOffset
 from kbroker.client.producer import Producer
-from kbroker.client.topics import NewTopic, create_topics
+from kbroker.client.topics import NewTopic, Partition, create_topics
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record
 
@@ -75,6 +77,21 @@ async def test_missing_queue_that_broker_creates_is_no_problem() -> None:
         assert await dead_letter_queue(cluster, GROUP) == DeadLetterQueue(QUEUE, False, None, None)
 
 
+async def test_unavailable_partition_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def without_leader(
+        cluster: ClusterClient, wanted: Mapping[Partition, int]
+    ) -> dict[Partition, FoundOffset]:
+        return dict.fromkeys(wanted, FoundOffset(ErrorCode.LEADER_NOT_AVAILABLE, -1, -1))
+
+    monkeypatch.setattr(dead_letters, "list_offsets", without_leader)
+    async with started() as broker, open_cluster([broker.endpoint]) as cluster:
+        await create_topics(cluster, [NewTopic(QUEUE, 1, configs=ENABLED)])
+        await set_group(cluster, topic_name=QUEUE)
+        reason = "partition 0 is not available (LEADER_NOT_AVAILABLE)"
+        found = await dead_letter_queue(cluster, GROUP)
+        assert found == DeadLetterQueue(QUEUE, False, None, reason)
+
+
 async def test_share_version_below_2_is_reported() -> None:
     async with started() as broker, open_cluster([broker.endpoint]) as cluster:
         await set_group(cluster, topic_name=QUEUE)
@@ -88,10 +105,12 @@ async def test_share_version_below_2_is_reported() -> None:
 async def test_settings_that_user_may_not_read_leave_problem_unknown(
     hidden: Resource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def describe(cluster: ClusterClient, kind: Resource, names: list[str]) -> Any:
+    async def describe(
+        cluster: ClusterClient, kind: Resource, names: list[str], *, keys: Sequence[str]
+    ) -> Any:
         if kind == hidden:
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return await describe_configs(cluster, kind, names)
+        return await describe_configs(cluster, kind, names, keys=keys)
 
     monkeypatch.setattr(dead_letters, "describe_configs", describe)
     async with started() as broker, open_cluster([broker.endpoint]) as cluster:

@@ -140,9 +140,10 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
     ) -> None:
         """Wait until the broker, or one group, is idle.
 
-        Idle means: all requests are answered, no rebalance is pending and no transaction is open.
-        All records in the partitions that are assigned to group members are consumed and committed.
-        A compacted topic in which a group never commits, for example a changelog, does not count.
+        Idle means: all requests are answered, no rebalance is pending, no transaction is open, and
+        all dead letters of share groups are written. All records in the partitions that are
+        assigned to group members are consumed and committed. A compacted topic in which a group
+        never commits, for example a changelog, does not count.
 
         Args:
             group: Group to check; None for the whole broker.

@@ -3,7 +3,9 @@
 import { encodePart } from "./api.js";
 import { Table, h, link, number, svg, visible } from "./dom.js";
 
-const DRAWN_MAX = 200;
+// Maximum number of nodes in all drawings of a page, and of links in a cell.
+const DRAWN_MAX = 500,
+  LINKS_MAX = 20;
 const BOX = { width: 264, height: 44 },
   GAP = { x: 20, y: 34 },
   NAME_MAX = 34;
@@ -16,17 +18,25 @@ const STATUS_TEXTS = {
 
 export function topology(it) {
   if (it.status !== "AVAILABLE") return h("p", { class: "soft" }, STATUS_TEXTS[it.status] ?? it.status);
-  const graphs = Map.groupBy(it.nodes, (node) => node.subtopology);
-  const drawings = [...graphs].map(([id, nodes]) => {
+  const drawings = [];
+  let drawn = 0,
+    omitted = 0;
+  for (const [id, nodes] of Map.groupBy(it.nodes, (node) => node.subtopology)) {
+    if (drawn + nodes.length > DRAWN_MAX) {
+      omitted += nodes.length;
+      continue;
+    }
+    drawn += nodes.length;
     const name = id === null ? "Global stores" : `Subtopology ${visible(id)}`;
-    return [h("h3", {}, name), drawing(nodes, name)];
-  });
+    drawings.push(h("h3", {}, name), drawing(nodes, name));
+  }
+  if (omitted) drawings.push(h("p", { class: "soft" }, `${number(omitted)} more nodes are only listed.`));
   const table = new Table(
     [
       ["Subtopology", (row) => visible(row.subtopology ?? "–")],
       ["Node", (row) => visible(row.name)],
       ["Type", (row) => row.type],
-      ["Topics", (row) => row.topics.map((each) => [link(`/topics/${encodePart(each)}`, each), " "])],
+      ["Topics", (row) => topicLinks(row.topics)],
       ["State stores", (row) => visible(row.stores.join(", ") || "–")],
       ["Successors", (row) => visible(row.successors.join(", ") || "–")],
     ],
@@ -35,9 +45,12 @@ export function topology(it) {
   return h("div", {}, drawings, h("h3", {}, "Nodes"), table.element);
 }
 
+const topicLinks = (topics) => [
+  topics.slice(0, LINKS_MAX).map((each) => [link(`/topics/${encodePart(each)}`, each), " "]),
+  topics.length > LINKS_MAX && `and ${number(topics.length - LINKS_MAX)} more`,
+];
+
 function drawing(nodes, name) {
-  if (nodes.length > DRAWN_MAX)
-    return h("p", { class: "soft" }, `${number(nodes.length)} nodes are too many to draw; see the table.`);
   const places = layout(nodes);
   const all = [...places.values()];
   const width = Math.max(...all.map((each) => each.x)) + BOX.width + 2,

@@ -241,6 +241,16 @@ class ConsumerGroup:
         """Return True if a member subscribes to a topic."""
         return topic in self.topics or any(topic in each.topics for each in self.resolved.values())
 
+    def drop_pattern(self, pattern: str) -> None:
+        """Forget the topics of a pattern that no member has any more.
+
+        Otherwise the next member with this pattern would find them known to its client, and they
+        would never be stored for the group.
+        """
+        self.resolved.pop(pattern, None)
+        for key in [each for each in self.described if each[0] == pattern]:
+            del self.described[key]
+
     def topics_after(
         self,
         old: ConsumerGroupMember | None,

@@ -281,7 +281,7 @@ class ConsumerGroups:
             group.holder if replaced is None else _holder_without(group, replaced.id),
             has_new_subscription=has_changed,
         )
-        if member is not step.member:
+        if member != step.member:
             step.records.append(current_record(group.id, member))
             step.member = member
         elif replaced is None and member.id not in group.members:

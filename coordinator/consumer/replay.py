@@ -174,7 +174,7 @@ def _put_resolved(
 
 
 def _delete_resolved(group: ConsumerGroup, key: ConsumerGroupRegularExpressionKey) -> None:
-    group.resolved.pop(key.regular_expression, None)
+    group.drop_pattern(key.regular_expression)
 
 
 _PUT: Mapping[type[Key], Callable[[ConsumerGroup, Any, Any], None]] = MappingProxyType(

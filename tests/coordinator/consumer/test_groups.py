@@ -212,6 +212,34 @@ def test_regular_expression_matches_only_topics_that_client_may_describe() -> No
     assert assignment_in(h, response) == {"audit": [0]}
 
 
+def test_heartbeat_of_waiting_member_writes_no_record() -> None:
+    """A member that waits for partitions of others does not change with each heartbeat."""
+    h = harness()
+    h.beat("a", 0)
+    epoch = h.beat("b", 0).member_epoch
+    h.beat("b", epoch)
+    before = len(h.log)
+    for _ in range(3):
+        assert h.beat("b", epoch).error_code == 0
+    assert len(h.log) == before
+
+
+def test_member_gets_topics_of_pattern_that_last_member_left() -> None:
+    """The member that left had the same permissions, so the pattern was known to the client."""
+    h = harness()
+    h.beat("other", 0, topics=["audit"])
+    pattern: dict[str, Any] = {
+        "subscribed_topic_regex": "or.*",
+        "may_describe": "orders".__eq__,
+        "topics": [],
+    }
+    h.beat("a", 0, **pattern)
+    h.beat("a", -1)
+    assert assignment_in(h, h.beat("b", 0, **pattern)) == ALL
+    (group,) = h.coordinator._state.groups_of(ConsumerGroup)
+    assert group.resolved["or.*"].topics == {"orders"}
+
+
 def test_unused_regular_expression_is_deleted() -> None:
     h = harness()
     h.beat("a", 0, subscribed_topic_regex="or.*")

@@ -243,11 +243,11 @@ class ApacheBroker(Broker):
         }
         text = "".join(f"{key}={value}\n" for key, value in values.items())
         (self.directory / "server.properties").write_text(text)
-        cluster = "kBrokerCompatTests0001"
         config = str(self.directory / "server.properties")
         tool = "kafka.tools.StorageTool"
-        java("kafka-4.4", tool, "format", "-t", cluster, "-c", config, *self.format_options)
+        java("kafka-4.4", tool, "format", "-t", self.cluster_id, "-c", config, *self.format_options)
 
+    cluster_id = "kBrokerCompatTests0001"
     format_options = ("--standalone",)
 
     def _quorum(self, controller: int) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.configs import Operation, Resource, alter_configs
+from kbroker.client.configs import Operation, Resource, alter_configs, describe_configs
 from kbroker.client.consumer import reading
 from kbroker.client.dead_letters import dead_letter_queue, dead_letter_topic
 from kbroker.client.errors import NoSuchGroup, NoSuchPartition, NoSuchTopic, check
@@ -391,7 +391,7 @@ class Kit:
         return [each for member in found.members for each in member.partitions]
 
     async def configure_group(self, group: str, configs: Config) -> None:
-        """Set configs of a group, which need not exist.
+        """Set configs of a group, which need not exist, and wait until they are in effect.
 
         Args:
             group: Group ID.
@@ -399,9 +399,23 @@ class Kit:
 
         Raises:
             KafkaError: The broker rejected a config.
+            WaitTimeout: The broker still describes other values.
         """
-        changes = {name: (Operation.SET, value) for name, value in properties(configs).items()}
+        wanted = properties(configs)
+        changes = {name: (Operation.SET, value) for name, value in wanted.items()}
         await alter_configs(self._cluster, Resource.GROUP, group, changes)
+
+        async def observe() -> tuple[bool, dict[str, str | None]]:
+            described = await describe_configs(
+                self._cluster, Resource.GROUP, [group], keys=list(wanted)
+            )
+            found = {each.name: each.value for each in described[group]}
+            return all(
+                _without_spaces(found.get(name)) == _without_spaces(value)
+                for name, value in wanted.items()
+            ), found
+
+        await self.wait_until(observe, f"configs of group {group!r}", WAIT_SECONDS)
 
     async def dead_letters(self, group: str) -> list[DeadLetter]:
         """Return the records in the dead-letter queue of a share group, the oldest first.
@@ -724,6 +738,11 @@ def _to_kafka_record(partition: Partition, record: Record) -> KafkaRecord:
         _bytes(record.value),
         tuple(record.headers),
     )
+
+
+def _without_spaces(value: str | None) -> str:
+    """Return a config value without spaces, which brokers remove from lists."""
+    return "".join((value or "").split())
 
 
 def _bytes(data: bytes | memoryview | None) -> bytes | None:

@@ -209,7 +209,7 @@ class KafkaHandle:
         return self._call(self._kit.lag, group)
 
     def configure_group(self, group: str, configs: Config) -> None:
-        """Set configs of a group, which need not exist.
+        """Set configs of a group, which need not exist, and wait until they are in effect.
 
         Args:
             group: Group ID.
@@ -217,6 +217,7 @@ class KafkaHandle:
 
         Raises:
             KafkaError: The broker rejected a config.
+            WaitTimeout: The broker still describes other values.
         """
         self._call(self._kit.configure_group, group, configs)
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
+from kbroker.client.configs import Setting, describe_configs
 from kbroker.protocol.errors import KafkaError
-from kbroker.testing import ExternalKafka, KafkaRecord, LocalBroker, RunningBroker, WaitTimeout
+from kbroker.testing import (
+    ExternalKafka,
+    KafkaRecord,
+    LocalBroker,
+    RunningBroker,
+    WaitTimeout,
+    kit,
+)
 from kbroker.testing.dead_letters import DeadLetter
 
 from ..sharing import GROUP, REJECT, ShareMember, initialize
@@ -61,6 +71,26 @@ async def test_wait_returns_dead_letters_with_origin_and_copied_record(
     assert found[1].record.json == {"id": 1}
     assert (found[1].record.topic, found[1].record.offset) == (QUEUE, 1)
     assert await broker.dead_letters(GROUP) == found
+
+
+async def test_configure_group_returns_when_configs_are_in_effect(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[str | None] = []
+
+    async def describe_late(*args: Any, keys: list[str]) -> dict[str, list[Setting]]:
+        """Return the old value once, as other brokers of a cluster may do."""
+        (found,) = (await describe_configs(*args, keys=keys)).values()
+        if not described:
+            found = [each._replace(value="old") for each in found]
+            broker.broker.node.context.changes.notify()
+        described.append(found[0].value)
+        return {GROUP: found}
+
+    monkeypatch.setattr(kit, "describe_configs", describe_late)
+    await broker.configure_group(GROUP, {"streams.rack.aware.assignment.tags": "a, b"})
+    assert described[0] == "old"
+    assert len(described) == 2
 
 
 async def test_dead_letters_of_other_groups_are_left_out(broker: RunningBroker, wire: Wire) -> None:

@@ -6,8 +6,8 @@ task gets the configured number of standbys in other processes: where the task o
 or in the process with the lowest load.
 
 A member has a copy if it has a standby of the task or has reported an offset of it. Standbys come
-first, then higher offsets. Members with equal rank are ordered by member ID. (Kafka uses hash table
-order, but processes equally loaded processes in the same order.)
+first, then higher offsets. Members with equal rank are ordered by member ID, and processes by
+process ID. (Kafka uses hash table order, with the same queue of processes.)
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Assignment:
                 yield
         left = yield from self._keep_active(sorted(self._active, key=_by_partition))
         left.sort()
-        by_load = _PriorityQueue(_ProcessState.load, self._processes.values())
+        by_load = self._by_load()
         for count, task in enumerate(left, 1):
             self._update_quotas(_add_to_least_loaded(by_load, task, active=True) or 0)
             if not count % TASKS_AT_ONCE:
@@ -283,7 +283,7 @@ class _Assignment:
             if not count % TASKS_AT_ONCE:
                 yield
         left.sort(reverse=True)
-        by_load = _PriorityQueue(_ProcessState.load, self._processes.values())
+        by_load = self._by_load()
         for count, (task, missing) in enumerate(left, 1):
             for _ in range(missing):
                 given = _add_to_least_loaded(by_load, task, active=False)
@@ -314,6 +314,10 @@ class _Assignment:
         if member is not None and self._is_below_quota(member, self._quota):
             return member
         return None
+
+    def _by_load(self) -> _PriorityQueue[_ProcessState]:
+        processes = (self._processes[each] for each in sorted(self._processes))
+        return _PriorityQueue(_ProcessState.load, processes)
 
     # -- result
 

@@ -127,6 +127,8 @@ def test_equal_members_are_ordered_by_id() -> None:
         "c": {1},
     }, "Java's PriorityQueue returns the third of three equal processes before the second"
     assert share(parts, dict(sorted(members.items()))) == found
+    swapped = share({"0": part(1)}, {"a": "q", "b": "p"})
+    assert swapped["b"].active, "processes are ordered by ID, too"
 
 
 def test_standbys_do_not_outnumber_processes() -> None:

@@ -36,6 +36,7 @@ PROPERTIES = {
     "group.streams.initial.rebalance.delay.ms": "0",
     "group.streams.assignment.interval.ms": "0",
     "group.streams.session.timeout.ms": "45000",
+    "group.streams.min.session.timeout.ms": "1000",
     "group.streams.max.size": "3",
 }
 BEAT, DESCRIBE = ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE
@@ -433,6 +434,23 @@ def static_members_share_tasks(side: Side) -> None:
     side.describe()
 
 
+def static_members_expire(side: Side) -> None:
+    """Let the session of a static member end that has left temporarily."""
+    side.set_group(streams_session_timeout_ms="5500")
+    side.topic("in", 4)
+    side.beat_until(is_ready, "a", 0, instance_id="i")
+    side.beat("b", 0)
+    side.beat("a", 2, instance_id="i")
+    side.beat("a", -2, instance_id="i")
+    side.beat("b", 3)
+    side.beat_until(lambda answer: answer.member_epoch > 3, "b", 3)
+    side.describe()
+    side.beat("c", 0, instance_id="i")
+    side.describe()
+    for member in "bc":  # otherwise their sessions end before the records are read
+        side.beat(member, -1)
+
+
 def task_offsets(side: Side) -> None:
     """Report offsets of tasks, which decide where standbys go."""
 
@@ -453,6 +471,7 @@ def task_offsets(side: Side) -> None:
     side.describe()
     side.beat("a", epoch, task_offsets=[])
     side.beat("c", 0, topology=topology, task_offsets=at(("0", 0, 4), ("0", 1, 9)))
+    side.beat("c", epoch + 2)
     side.set_group(streams_num_standby_replicas="1")
     side.beat_until(lambda answer: answer.member_epoch > epoch + 2, "c", epoch + 2)
     side.describe()
@@ -671,6 +690,7 @@ SCRIPTS = (
     standbys,
     static_members_return,
     static_members_share_tasks,
+    static_members_expire,
     task_offsets,
     topologies,
     wrong_requests,

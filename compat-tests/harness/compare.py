@@ -110,7 +110,7 @@ def both_recent(comparison: Comparison, ours: Any, theirs: Any) -> bool:
 
 def same_rows(comparison: Comparison, ours: Any, theirs: Any) -> bool:
     """Return True if both have the same rows, in any order."""
-    return Counter(ours) == Counter(theirs)
+    return ABSENT not in (ours, theirs) and Counter(ours) == Counter(theirs)
 
 
 def one_row_per_item(comparison: Comparison, ours: Any, theirs: Any) -> bool:

@@ -489,6 +489,42 @@ NOT_ADMIN = {
 }
 
 
+# Differences in random histories of streams groups.
+STREAMS_HISTORY_DIFFERENCES = (
+    Rule(
+        "StreamsGroupHeartbeat",
+        "*.order",
+        "the same rows",
+        UNORDERED,
+        same_rows,
+        may_be_equal=True,
+    ),
+    Rule(
+        "*",
+        "*error_message",
+        "both have a message",
+        "kbroker's messages name the next action.",
+        both_have_message,
+        may_be_equal=True,
+    ),
+    Rule(
+        "StreamsGroupHeartbeat",
+        "topology_description_required",
+        "kbroker: true; Kafka: false",
+        PLUGIN,
+        exactly(True, False),
+        may_be_equal=True,
+    ),
+    Rule(
+        "StreamsGroupDescribe",
+        "groups.topology.subtopologies.state_changelog_topics.partitions",
+        "kbroker: the partition count; Kafka: 0",
+        "Kafka shows the partition count of an internal topic after the group's next change.",
+        exactly(4, 0),
+        may_be_equal=True,
+    ),
+)
+
 # Differences in random group histories.
 GROUP_DIFFERENCES = (
     Rule(

@@ -54,6 +54,8 @@ async def announced_versions(wire: Wire) -> dict[int, tuple[int, int]]:
         ("4.0", {"Produce": 12, "Fetch": 17, "Metadata": 13}),
         ("4.3", {"Produce": 13, "DescribeLogDirs": 5, "ApiVersions": 4, "TxnOffsetCommit": 5}),
         ("4.3", {"DeleteGroups": 2, "UnregisterController": None}),
+        ("4.3", {"StreamsGroupHeartbeat": 0, "StreamsGroupDescribe": 0}),
+        ("4.3", {"StreamsGroupTopologyDescriptionUpdate": None}),
         ("4.4", {"ApiVersions": 5, "TxnOffsetCommit": 6, "DeleteGroups": 3}),
         ("4.4", {"UnregisterController": 0}),
     ],

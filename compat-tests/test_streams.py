@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import KILLABLE
@@ -121,6 +122,48 @@ def test_surviving_instance_takes_over_tasks(quick_broker: Broker, tmp_path: Pat
             each.kill()
         connection.close()
     assert counted(results) == once(lines)
+
+
+def test_restarted_static_application_keeps_its_tasks(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> None:
+    """The threads leave temporarily, and return with other member IDs but the same instance IDs."""
+    broker = make_broker("static", KILLABLE)
+    broker.start()
+    connection = RawConnection(broker.address)
+    create_topics(broker.address, 2, "lines", "counts")
+    settings = {"consumer.group.instance.id": "own"}
+    application = StreamsApplication(
+        "words", broker.address, tmp_path, protocol="streams", settings=settings
+    )
+    try:
+        application.start()
+        before = eventually(lambda: static_members(connection), are_stable, "tasks", 120.0)
+        application.stop()
+        away = static_members(connection)
+        assert [row.member_epoch for row in away.members] == [-2, -2]
+        application.start()
+        after = eventually(lambda: static_members(connection), are_stable, "tasks again", 120.0)
+    finally:
+        application.kill()
+        connection.close()
+        broker.kill()
+    assert after.group_epoch == before.group_epoch
+    for row, known in zip(after.members, before.members, strict=True):
+        assert row.member_id != known.member_id
+        assert (row.instance_id, row.assignment) == (known.instance_id, known.assignment)
+
+
+def static_members(connection: RawConnection) -> Any:
+    """Return the description of the group, with its members in the order of their instance IDs."""
+    key = ApiKey.STREAMS_GROUP_DESCRIBE
+    (row,) = connection.ask(key, 0, request(key, group_ids=["words"])).groups
+    row.members.sort(key=lambda member: member.instance_id or "")
+    return row
+
+
+def are_stable(row: Any) -> bool:
+    return row.group_state == "Stable" and len(row.members) == 2
 
 
 def configure_standbys(connection: RawConnection, group: str) -> None:

@@ -6,6 +6,8 @@
 # make spark-test       pipelines and everything about Spark; SPARK_VERSION=4.0 on the oldest one
 # make soak PART=x      a long test that does not fit the budget
 # make benchmarks       side by side with Apache Kafka and kfake, one table; with ARGS="--against REF" beside a commit
+# make wheels           the source distribution and the wheels in dist/, each tested in fresh environments
+# make release-check    what a release still lacks; TAG=v1.2.3 names its tag
 # make docs             the documentation as a site with search, in .work/site
 # make system-packages  what all of these need from the operating system; each sets it up by itself
 
@@ -22,7 +24,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(if $(JAVA_HOME),$(JAVA_HOME)/bin:)$(CURDIR)/.work/tools/bin:$(PATH)
 
 .PHONY: demo demo-test spark-test spark-environment test test-all quick test-environment demo-environment \
-examples examples-python examples-java examples-pyspark soak benchmarks docs system-packages python-there clean
+examples examples-python examples-java examples-pyspark soak benchmarks wheels release-check docs \
+system-packages python-there clean
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -105,6 +108,14 @@ examples-pyspark: prerequisites-demo $(DEMO)/ready
 soak: prerequisites-unit $(BIN)/ready
 	@test -n "$(PART)" || { echo "Say which part: make soak PART=... (see docs/dev/soak.md)"; exit 1; }
 	@$(BIN)/python tests/run_soak.py $(PART)
+
+wheels: $(BIN)/ready
+	@$(BIN)/python -m pip install -q -r release/requirements.txt
+	@$(BIN)/python -m release.wheels dist
+	@$(BIN)/python -m pytest tests/release/long_release.py -q -s
+
+release-check: $(BIN)/ready
+	@$(BIN)/python -m release.check $(TAG)
 
 benchmarks: $(BIN)/ready $(SPARK)-$(SPARK_VERSION)/ready
 	@$(MAKE) --no-print-directory -C compat-tests $(CURDIR)/.work/compat/kafka-4.4/ready

@@ -69,11 +69,25 @@ def copy_as_installed(directory: Path) -> None:
     """Copy all packages into the layout of an installation; some are top-level directories here."""
     said = project()["tool"]["setuptools"]
     for package in said["packages"]:
-        place = package.replace(".", "/")
-        target = directory / place
+        target = directory / package.replace(".", "/")
         target.mkdir(parents=True, exist_ok=True)
-        for module in Path(said["package-dir"].get(package, place)).glob("*.py"):
+        for module in source_directory(package, said["package-dir"]).glob("*.py"):
             shutil.copy(module, target)
+
+
+def source_directory(package: str, directories: dict[str, str]) -> Path:
+    """Return the directory of a package, as setuptools does.
+
+    A source distribution has no links, so `kbroker/protocol/messages` may not exist.
+
+    Args:
+        package: Name of the package.
+        directories: Directories of packages by name; subpackages are below them.
+    """
+    if package in directories or "." not in package:
+        return Path(directories.get(package, package))
+    parent, _, name = package.rpartition(".")
+    return source_directory(parent, directories) / name
 
 
 def extensions() -> list[Extension]:

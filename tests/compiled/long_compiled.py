@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from release.pythons import MINORS
+
 from ..release.long_release import (
-    MINORS,
     create_environment,
     require_python,
     run_command,

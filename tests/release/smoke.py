@@ -1,7 +1,7 @@
 """A smoke test of an installed kbroker by its own Python: it uses every dependency once.
 
-Usage: python smoke.py DIRECTORY [base]. The directory must be empty; with `base` the extras are not
-installed. The program prints the installed versions.
+Usage: python smoke.py [base]. With `base`, the extras are not installed. The program prints the
+installed versions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import distributions
 from pathlib import Path
@@ -193,4 +194,5 @@ def main(directory: Path, *, is_base: bool) -> None:
     print(*sorted(f"{each.name}=={each.version}" for each in distributions()))
 
 
-main(Path(sys.argv[1]), is_base=sys.argv[2:] == ["base"])
+with tempfile.TemporaryDirectory() as temporary:
+    main(Path(temporary), is_base=sys.argv[1:] == ["base"])

@@ -1,0 +1,1 @@
+"""Builds of the files that a release publishes."""

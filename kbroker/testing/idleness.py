@@ -20,9 +20,10 @@ def pending_work(broker: Broker, group: str | None = None) -> str | None:
     """Describe work that is pending; return None if the broker, or one group, is idle.
 
     Idle means: no request is in progress, no rebalance is pending, no timeout is due, no
-    transaction is open and all dead letters of share groups are written. A fetch that waits for new records does not count as in progress. Each
-    group has committed all records of the partitions that are assigned to its members. A compacted
-    topic in which a group never commits, for example a changelog, does not count.
+    transaction is open and all dead letters of share groups are written. A fetch that waits for new
+    records does not count as in progress. Each group has committed all records of the partitions
+    that are assigned to its members. A compacted topic in which a group never commits, for example a
+    changelog, does not count.
     """
     for node in broker.running_nodes:
         reason = _pending_work_of_groups(broker, node, group)

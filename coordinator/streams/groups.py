@@ -304,7 +304,7 @@ class StreamsGroups:
             response.partitions_by_user_endpoint = partitions_by_endpoint(
                 group, step.members(), configured, self._topics
             )
-        if isinstance(self._state.groups.get(group.id), StreamsGroup):
+        if group.id in self._state.groups:
             response.endpoint_information_epoch = group.endpoint_epoch
         if configured.problem is not None:
             step.add_status(configured.problem.status, configured.problem.detail)

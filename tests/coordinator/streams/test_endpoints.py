@@ -26,3 +26,14 @@ def test_response_contains_partitions_by_endpoint(h: Harness) -> None:
         response.partitions_by_user_endpoint or (), key=lambda r: r.user_endpoint.port
     )
     assert row.active_partitions[0].partitions == [0, 1]
+
+
+def test_new_group_has_endpoint_epoch_only_if_it_replaces_offsets_of_a_simple_group(
+    h: Harness,
+) -> None:
+    """Kafka returns the epoch if any group of the ID exists, but a new group of its own has none."""
+    endpoint = StreamsGroupHeartbeatRequest.Endpoint(host="one", port=1)
+    assert h.streams_beat("a", 0, user_endpoint=endpoint).endpoint_information_epoch == 0
+    h.commit({("orders", 0): 1}, group="simple")
+    response = h.streams_beat("a", 0, group="simple", user_endpoint=endpoint)
+    assert (response.error_code, response.endpoint_information_epoch) == (0, 1)

@@ -52,6 +52,9 @@ PROPERTIES = {
     "group.share.partition.max.record.locks": "100",
     "group.share.min.partition.max.record.locks": "100",
     "group.share.min.record.lock.duration.ms": "1000",
+    # No lock expires during a long random run: the brokers would notice at different times.
+    "group.share.max.record.lock.duration.ms": "3600000",
+    "group.share.record.lock.duration.ms": "3600000",
 }
 FETCH, ACKNOWLEDGE = ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE
 INITIALIZE, READ = ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE

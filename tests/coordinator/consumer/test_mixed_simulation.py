@@ -22,6 +22,8 @@ from .mixed_simulation import MixedSimulation
 from .simulation import Violation
 
 SEEDS = 40
+# Three of 100 seeds detect the rarest bug.
+PLANTED_BUG_SEEDS = 300
 STEPS = 150
 
 
@@ -36,7 +38,7 @@ def run(seed: int, *, moves_always: bool = False) -> Counter[str]:
 
 
 def run_all() -> None:
-    for seed in range(SEEDS):
+    for seed in range(PLANTED_BUG_SEEDS):
         run(seed)
 
 

@@ -22,8 +22,6 @@ from .topology import StreamsTopology
 
 Endpoint: TypeAlias = tuple[str, int]
 
-# Member epochs with which a heartbeat leaves or joins the group.
-LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH, JOIN_GROUP_MEMBER_EPOCH = -1, -2, 0
 # Epoch of a group without records, and of its target.
 FIRST_EPOCH = 1
 # Intervals between two requests for a topology description, which double from the first one.

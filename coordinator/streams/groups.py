@@ -23,7 +23,11 @@ from kbroker.protocol.messages.streams_groups import (
 
 from ..common.events import printable
 from ..common.memory import TASK_OFFSETS, task_offset_bytes
-from ..common.modern_group import UnknownMemberState
+from ..common.modern_group import (
+    JOIN_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    UnknownMemberState,
+)
 from ..common.records import group_tombstone
 from ..common.result import ClientInfo, Event, Now, Pieces, R, Result, append_error
 from ..common.sessions import MemberSessions
@@ -36,8 +40,6 @@ from ..state import ShardState
 from .descriptions import requires_description
 from .endpoints import partitions_by_endpoint
 from .group import (
-    JOIN_GROUP_MEMBER_EPOCH,
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
     StreamsGroup,
     StreamsGroupMember,
     StreamsGroupState,

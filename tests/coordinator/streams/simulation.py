@@ -15,13 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kbroker.coordinator import StreamsGroupSettings
+from kbroker.coordinator.common.modern_group import LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from kbroker.coordinator.replay import end_transaction, replay
 from kbroker.coordinator.state import ShardState
-from kbroker.coordinator.streams.group import (
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    StreamsGroup,
-    StreamsMemberState,
-)
+from kbroker.coordinator.streams.group import StreamsGroup, StreamsMemberState
 from kbroker.protocol.errors import ErrorCode
 
 from ..consumer.simulation import BAD_NEWS, FENCED, must

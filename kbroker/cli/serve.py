@@ -21,8 +21,15 @@ START_FAILED = 3
 EXCLUDED = {
     "cluster": ("memory", "nodes", "processes", "racks", "control_port", "tls_dev"),
     "processes": ("memory", "nodes", "control_port", "idle_seconds"),
+    # The command `cap_versions` of the control port does the same.
+    "as_version": ("control_port",),
 }
-NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_dev": "tls-dev"}
+NAMES = {
+    "as_version": "as-version",
+    "control_port": "control-port",
+    "idle_seconds": "idle-timeout",
+    "tls_dev": "tls-dev",
+}
 
 
 @click.command()
@@ -113,6 +120,12 @@ NAMES = {"control_port": "control-port", "idle_seconds": "idle-timeout", "tls_de
     "idle_seconds",
     type=DURATION,
     help="Stop when no client has been connected for this time, for example 10m.",
+)
+@option(
+    "--as-version",
+    metavar="RELEASE",
+    help="Serve only the API versions of this release of Apache Kafka (0.10 to 4.4) to clients, for "
+    "example 3.9.",
 )
 @option(
     "--control-port",

@@ -24,6 +24,7 @@ from kbroker.runtime.log_output import set_up_logging
 from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
+from .as_version import version_limits
 from .bootstrap_topics import create_bootstrap_topics
 from .errors import StartFailed, cause_of, text_of
 from .flags import load_settings
@@ -105,6 +106,7 @@ async def _serve(parameters: NodeParameters, store: RemoteStore) -> None:
         distributed=DistributedNodeOptions(
             store, parameters.node_id, parameters.nodes, wait_for_begin
         ),
+        intercept=version_limits(options.as_version),
         service=http,
     )
     async with opened as broker, trio.open_nursery() as nursery:

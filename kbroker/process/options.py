@@ -32,6 +32,7 @@ class ServeOptions(SettingFlags):
     grace_seconds: float = 5
     exit_with_parent: bool = False
     idle_seconds: float | None = None
+    as_version: str | None = None
     control_port: int | None = None
     control_token_file: str | None = None
     disk: bool = False

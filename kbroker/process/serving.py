@@ -32,6 +32,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import META_PROPERTIES
 
+from .as_version import version_limits
 from .bootstrap_topics import create_bootstrap_topics
 from .dev_files import DIRECTORY
 from .errors import StartFailed, cause_of, text_of
@@ -281,7 +282,8 @@ class _Serving:
 
     @contextlib.asynccontextmanager
     async def _open_plain(self, config: BrokerConfig, settings: _Settings) -> AsyncIterator[Broker]:
-        async with open_broker(config, **settings) as broker:
+        intercept = version_limits(self.options.as_version)
+        async with open_broker(config, intercept=intercept, **settings) as broker:
             self.connections = broker.connections
             await self._prepare(broker)
             yield broker

@@ -130,6 +130,8 @@ def test_serve_with_port_in_use_names_option_and_creates_no_directory(tmp_path: 
         (["--memory", "--strict", "-o", "num.partition=3"], 3, "num.partitions"),
         (["--memory", "-o", "no-equals-sign"], 2, "KEY=VALUE"),
         (["--memory", "--data-dir", "x"], 2, "exclude"),
+        (["--memory", "--as-version", "5.0"], 3, "unknown Kafka release 5.0"),
+        (["--as-version", "3.9", "--control-port", "0"], 2, "exclude"),
         (["--memory", "--port", "0", "-o", "log.dir=a,b"], 3, "log.dir"),
         (["--no-such-flag"], 2, "--no-such-flag"),
     ],

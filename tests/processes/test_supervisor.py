@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
+
+from kbroker.protocol.api_keys import ApiKey
 
 from ..kill.server import Server
 from ..ports import free_ports
+from ..wire import connected, request
 from .commands import (
     WAIT_SECONDS,
     children_of,
@@ -168,6 +172,25 @@ def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
         assert server.log.count("  Kafka    ") == NODES
         rows = json.loads(kbroker(server.bootstrap, "cluster", "info", "-o", "json"))
         assert [each["rack"] for each in rows["brokers"]] == ["a", "b", "c"]
+
+
+def test_every_node_announces_versions_of_older_release(tmp_path: Path) -> None:
+    with running_supervisor(tmp_path, "--as-version", "2.8") as server:
+        ready = server.start_and_wait()
+        for endpoint in str(ready["bootstrap_servers"]).split(","):
+            host, _, port = endpoint.rpartition(":")
+            assert trio.run(newest_fetch_version, (host, int(port))) == 12
+        # Nodes use the newest versions among themselves, so records are replicated.
+        produce(server.bootstrap, 0, 100)
+        assert consume(server.bootstrap) == [*range(100)]
+
+
+async def newest_fetch_version(endpoint: tuple[str, int]) -> int:
+    """Return the newest announced version of Fetch."""
+    async with connected(endpoint) as wire:
+        answer = await wire.ask(ApiKey.API_VERSIONS, 2, request(ApiKey.API_VERSIONS))
+    (version,) = (row.max_version for row in answer.api_keys if row.api_key == ApiKey.FETCH)
+    return int(version)
 
 
 def test_port_in_use_rejects_start(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ from kbroker.client.security import log_in
 from kbroker.net.server import Listener
 from kbroker.security.acls import AclOperation, Client, Resource
 from kbroker.security.errors import BadSettings
+from kbroker.web import CLIENT_ID
 from kbroker.web.logins import FORBIDDEN, Caller, HttpAuthenticator, HttpInterface, Unauthenticated
 
 from .answers import ApiError
 
-CLIENT_ID = "kbroker-console"
 # Seconds after which a viewer gets a new Kafka client.
 SESSION_SECONDS = 600
 SESSIONS_MAX = 32

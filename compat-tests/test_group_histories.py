@@ -18,7 +18,7 @@ from kbroker.protocol.api_keys import ApiKey
 CLIENT = "differential"
 IS_LONG = "KBROKER_COMPAT_GROUP_CALLS" in os.environ
 CALLS = int(os.environ.get("KBROKER_COMPAT_GROUP_CALLS", "250"))
-SEEDS = int(os.environ.get("KBROKER_COMPAT_GROUP_SEEDS", "4"))
+SEEDS = int(os.environ.get("KBROKER_COMPAT_GROUP_SEEDS", "8"))
 FIRST = int(os.environ.get("KBROKER_COMPAT_GROUP_FIRST", "1"))
 POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 

@@ -770,7 +770,7 @@ class History:
                     partition_index=self.rng.choice((0, 0, 1, 2, 99)),
                     committed_offset=self.rng.randrange(1000),
                     committed_leader_epoch=self.rng.choice((-1, 0, 5)),
-                    committed_metadata=self.rng.choice((None, "", "x", "m" * 5000)),
+                    committed_metadata=self.rng.choice((None, "", "x", "y", "m" * 5000)),
                 )
             ]
             topics.append(

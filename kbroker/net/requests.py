@@ -24,7 +24,6 @@ from kbroker.node.request_memory import Claim
 from kbroker.partitions.waiters import Outcome, Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import (
-    OBJECTS_MAX,
     TooManyElementsError,
     decode_counted,
     decode_in_slices,
@@ -43,8 +42,9 @@ if TYPE_CHECKING:
     from kbroker.runtime.time_slices import TimeSlice
     from kbroker.security.login import Login
 
-# A request of at most this size is decoded in less than a time slice.
+# A request of at most this size and this number of array elements is decoded in less than a time slice.
 SMALL_BYTES = 32 * 1024
+DECODED_AT_ONCE = 1000
 # A larger request with at most this many array elements also takes less than a time slice: the rest
 # is record batches, which are not decoded, and strings of at most 32 KiB.
 SMALL_ELEMENTS = 64
@@ -276,7 +276,7 @@ class Requests:
             return None
         if self._replies.is_closed and api.read_only:
             return None
-        elements_max = SMALL_ELEMENTS if len(frame) > SMALL_BYTES else OBJECTS_MAX
+        elements_max = SMALL_ELEMENTS if len(frame) > SMALL_BYTES else DECODED_AT_ONCE
         try:
             body, _, rows = decode_counted(
                 api.request_class, frame, header.api_version, offset, elements_max

@@ -4,13 +4,18 @@ import pytest
 import trio
 
 from kbroker.handlers.context import DisconnectError
-from kbroker.net.requests import Requests
+from kbroker.net.requests import DECODED_AT_ONCE, SMALL_BYTES, Requests
 from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import DecodeError
 from kbroker.protocol.framing import FrameError
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse, ListGroupsRequest
+from kbroker.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.schema import Message, as_message
 
@@ -69,6 +74,26 @@ async def test_malformed_or_incomplete_bytes_raise_or_wait(
             with pytest.raises(error):
                 requests.handle_some()
         assert replies.take_ready() == []
+
+
+@pytest.mark.parametrize(
+    ("elements", "is_at_once"), [(DECODED_AT_ONCE, True), (DECODED_AT_ONCE + 1, False)]
+)
+async def test_small_request_with_many_elements_is_decoded_in_slices(
+    elements: int, is_at_once: bool
+) -> None:
+    data = frame(
+        ApiKey.LIST_GROUPS, 5, ListGroupsRequest(states_filter=["x"] * elements), "test", 1
+    )
+    assert len(data) < SMALL_BYTES
+    handlers = {ApiKey.LIST_GROUPS: lambda _: as_message(ListGroupsResponse())}
+    async with connection_of(handlers) as (requests, replies):
+        feed(requests, data)
+        unfinished = requests.handle_some()
+        assert (unfinished is None) == is_at_once
+        if unfinished is not None:
+            await unfinished
+        assert correlation_ids(replies.take_ready()) == [1]
 
 
 async def test_unknown_version_of_api_versions_gets_version_0_response() -> None:

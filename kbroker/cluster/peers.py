@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import trio
@@ -29,6 +29,11 @@ Authenticate: TypeAlias = Callable[[Connection], Awaitable[None]]
 def client_id_of(node_id: int) -> str:
     """Return the client ID of a node's requests to other nodes."""
     return f"node-{node_id}"
+
+
+def is_of_node(client_id: str | None, node_ids: Iterable[int]) -> bool:
+    """Return True if a client ID is that of one of the nodes."""
+    return any(client_id == client_id_of(each) for each in node_ids)
 
 
 def find_inter_broker_listener_name(config: BrokerConfig, names: Collection[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Mapping
 from functools import partial
 
-from kbroker.cluster.peers import client_id_of
+from kbroker.cluster.peers import is_of_node
 from kbroker.handlers.context import Api
 from kbroker.handlers.registry import load_apis
 from kbroker.net.connection import Intercept
@@ -49,9 +49,7 @@ class VersionInterceptor:
                 self._requests.apis = self._apis
 
     def _is_own_client(self, client_id: str | None) -> bool:
-        return client_id in self._own_clients or any(
-            client_id == client_id_of(each) for each in self._node.cluster.node_ids
-        )
+        return client_id in self._own_clients or is_of_node(client_id, self._node.cluster.node_ids)
 
     def dispatch(self, request: Request) -> Awaitable[None] | None:
         """Handle a request."""

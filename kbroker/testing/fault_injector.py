@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from kbroker.cluster.peers import client_id_of
+from kbroker.cluster.peers import is_of_node
 from kbroker.handlers.context import DisconnectError
 from kbroker.net.replies import Parts, Replies
 from kbroker.net.requests import Request, Requests
@@ -89,8 +89,8 @@ class FaultInjector:
             self._requests.apis = self._faults.within_limits(self._requests.apis)
 
     def _is_of_node(self, client_id: str | None) -> bool:
-        node_ids = self._node.cluster.node_ids
-        return any(client_id == client_id_of(each) for each in node_ids if each != self._node.id)
+        others = (each for each in self._node.cluster.node_ids if each != self._node.id)
+        return is_of_node(client_id, others)
 
     # -- requests
 

@@ -489,6 +489,16 @@ NOT_ADMIN = {
 }
 
 
+# Messages in the responses of group APIs.
+GROUP_MESSAGES = Rule(
+    "*",
+    "*error_message",
+    "both have a message",
+    "kbroker's messages name the next action.",
+    both_have_message,
+    may_be_equal=True,
+)
+
 # Differences in random histories of streams groups.
 STREAMS_HISTORY_DIFFERENCES = (
     Rule(
@@ -499,14 +509,7 @@ STREAMS_HISTORY_DIFFERENCES = (
         same_rows,
         may_be_equal=True,
     ),
-    Rule(
-        "*",
-        "*error_message",
-        "both have a message",
-        "kbroker's messages name the next action.",
-        both_have_message,
-        may_be_equal=True,
-    ),
+    GROUP_MESSAGES,
     Rule(
         "StreamsGroupHeartbeat",
         "topology_description_required",
@@ -527,14 +530,7 @@ STREAMS_HISTORY_DIFFERENCES = (
 
 # Differences in random group histories.
 GROUP_DIFFERENCES = (
-    Rule(
-        "*",
-        "*error_message",
-        "both have a message",
-        "kbroker's messages name the next action.",
-        both_have_message,
-        may_be_equal=True,
-    ),
+    GROUP_MESSAGES,
     Rule("JoinGroup", "leader", "another member may lead", LEADERS, any_values, may_be_equal=True),
     Rule(
         "JoinGroup",

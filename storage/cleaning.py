@@ -25,7 +25,8 @@ The swap, if for example the segments 0, 100 and 200 are merged:
 A start after a crash reads `0.replaces`. If `0.log` ends at the recorded offset, step 3 was done,
 and 100 and 200 are removed. Otherwise it was not done. `.cleaned` files are removed. Before step 3
 the log gets an entry in `cleaner-offset-checkpoint`, so that recovery accepts offset gaps even if
-the cleanup policy changes later.
+the cleanup policy changes later, and its checkpointed recovery point is raised to the end of the
+compacted offsets: a recovery point within a gap would look like damage.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ def _missing_segment(error: FileNotFoundError) -> StorageError:
 def install(log: Log, cleaned: CleanedSegment, segment: Segment) -> bool:
     """Replace old segments with a new one; the next checkpoint does the cleanup.
 
-    The log's entry in the cleaner checkpoint must be durable. Sync the directory before the next
-    segment of the run.
+    `LogManager.note_compaction` must have succeeded. Sync the directory before the next segment of
+    the run.
 
     Returns:
         False, with the log unchanged, if the log has changed in a way that makes the new segment

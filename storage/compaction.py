@@ -127,6 +127,11 @@ class CompactionTask:
         """Total size of all sources in bytes."""
         return sum(source.size for source in self.sources)
 
+    @property
+    def end_offset(self) -> int:
+        """Offset after the last source."""
+        return self.sources[-1].end_offset
+
 
 class CleanedSegment(NamedTuple):
     """A new segment and the segments that it replaces."""

@@ -408,9 +408,9 @@ class LogDirectories:
         working = [manager for manager in self.managers if manager.failed is None]
         return DirectoryJobs([manager.checkpoint(now_ms) for manager in working])
 
-    def note_compaction(self, log: Log) -> None:
+    def note_compaction(self, log: Log, end_offset: int) -> None:
         """Record durably that a log may have offset gaps (`LogManager.note_compaction`)."""
-        self._by_path[log.directory.rpartition("/")[0]].note_compaction(log)
+        self._by_path[log.directory.rpartition("/")[0]].note_compaction(log, end_offset)
 
     def close(self, *, clean: bool = True, now_ms: int = 0) -> None:
         """Close all directories (`LogManager.close`). Raises the first StorageError."""

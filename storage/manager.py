@@ -30,7 +30,7 @@ from .checkpoints import (
 )
 from .errors import StorageError, SyncFailedError, WriteRefusedError
 from .files import Files, Lock
-from .log import NEVER_COMPACTED, Log
+from .log import Log
 from .log_config import LogConfig
 from .log_start_marks import LogStartMark
 from .naming import (
@@ -751,14 +751,29 @@ class LogManager:
         lowered = offsets._replace(recovery_point=point)
         self._checkpoints.update([(_key(log), lowered)], always_write=True)
 
-    def note_compaction(self, log: Log) -> None:
-        """Record durably, before the first compaction, that a log may have offset gaps; blocks.
+    def note_compaction(self, log: Log, end_offset: int) -> None:
+        """Record durably, before a compaction, that a log has gaps only before a recovery point.
 
-        A worker thread may call it. Raises StorageError.
+        If the recovery point were within a gap, recovery would report the gap as damage. Blocks. A
+        worker thread may call it.
+
+        Args:
+            log: The log.
+            end_offset: End of the compacted offsets. All records before it are synced, and no
+                checkpoint for them is pending.
+
+        Raises:
+            StorageError: A checkpoint file cannot be written.
         """
-        known = self._checkpoints.get(_key(log))
-        if known.first_dirty == NEVER_COMPACTED and not log.deleted:
-            self._checkpoints.update([(_key(log), known._replace(first_dirty=0))])
+        self._checkpoints.update(self._before_compaction(log, end_offset))
+
+    def _before_compaction(self, log: Log, end_offset: int) -> Iterator[tuple[Partition, Offsets]]:
+        if not log.deleted:
+            known = self._checkpoints.get(_key(log))
+            # The log may have been truncated in the meantime.
+            point = max(known.recovery_point, min(end_offset, log.synced_offset))
+            first_dirty = max(known.first_dirty, 0)
+            yield _key(log), known._replace(recovery_point=point, first_dirty=first_dirty)
 
     # -- end
 

@@ -593,7 +593,7 @@ class _Recovery:
         position = start
         for header in self._valid_batches(segment, start, offset):
             segment.add_scanned(position, header)
-            if offset >= self._point and header.leader_epoch > self.epochs.latest:
+            if header.base_offset >= self._point and header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             position += header.size
             offset = header.next_offset
@@ -623,7 +623,7 @@ class _Recovery:
                 gap = header.base_offset - offset
                 if gap < 0 or (gap and not self._gaps_allowed):
                     return
-                if offset < self._point and not self._is_known_epoch(header):
+                if header.base_offset < self._point and not self._is_known_epoch(header):
                     return
                 if header.last_offset > highest:
                     return

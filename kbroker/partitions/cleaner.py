@@ -157,7 +157,7 @@ class Cleaner:
         )
         left = deque(result.segments)
         try:
-            await in_thread(partial(logs.note_compaction, log))
+            await in_thread(partial(logs.note_compaction, log, task.end_offset))
             for segment in await in_thread(partial(prepare, files, task, result)):
                 if not install(log, left[0], segment):
                     return False

@@ -19,6 +19,7 @@ from kbroker.storage.crash_files import MODES, CrashFiles, Mode, Operation
 from kbroker.storage.directories import DirectoryJobs
 from kbroker.storage.errors import StorageError, WriteRefusedError
 from kbroker.storage.log import Log
+from kbroker.storage.naming import CLEANER_OFFSETS, RECOVERY_POINTS
 from kbroker.storage.pending import Pending
 
 from ..brokers import started_on
@@ -210,6 +211,26 @@ async def test_failures_during_swaps_lose_no_record(
     assert not faults, "\n".join(faults[:5])
     assert counts["operations"] > 60
     assert counts["cases"] > count / 3
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        Operation("syncdir", DATA),
+        Operation("rename", f"{DATA}/{RECOVERY_POINTS}.tmp"),
+        Operation("sync", f"{DATA}/{CLEANER_OFFSETS}.tmp"),
+    ],
+)
+@pytest.mark.parametrize("mode", MODES)
+async def test_failed_checkpoints_leave_no_recovery_point_in_a_gap(
+    failing: Operation, mode: Mode
+) -> None:
+    """Without failures, compaction removes all records that the checkpoint on disk knows of."""
+    truth: Values = {}
+    base = await base_disk(truth)
+    faults, disk = await faults_of(Case(73, 0, failing, False, 3, 0, mode), base, truth)
+    assert disk.failed
+    assert faults == []
 
 
 async def faults_of_failing_removal() -> list[str]:

@@ -108,7 +108,7 @@ def replace_sealed(
         return None
     run = Compaction(files, task)
     carry_out(run)
-    manager.note_compaction(log)
+    manager.note_compaction(log, task.end_offset)
     assert put_in_place(files, log, task, run.result)
     return run.result
 
@@ -271,7 +271,7 @@ class TestWhatStays:
         run = Compaction(files, task)
         assert carry_out(run) > 3
         assert run.result.unreadable == 1
-        manager.note_compaction(log)
+        manager.note_compaction(log, task.end_offset)
         assert put_in_place(files, log, task, run.result)
         assert [record.value for record in records(log)] == [b"2" * 1000, b"3", b"4"]
         assert big.record_count == 2

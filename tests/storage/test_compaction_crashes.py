@@ -92,7 +92,7 @@ class Script:
             return
         run = Compaction(self.files, task)
         carry_out(run)
-        self.manager.note_compaction(self.log)
+        self.manager.note_compaction(self.log, task.end_offset)
         assert put_in_place(self.files, self.log, task, run.result)
         self.replaced += sum(len(segment.sources) for segment in run.result.segments)
 

@@ -190,7 +190,7 @@ class Model:
             run.discard()
             self.counts["map too small"] += 1
             return
-        self.manager.note_compaction(self.log)
+        self.manager.note_compaction(self.log, task.end_offset)
         if put_in_place(self.files, self.log, task, run.result):
             self.counts["pass"] += 1
             self.counts["records gone"] += run.result.records_read - run.result.records_kept

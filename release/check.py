@@ -1,6 +1,6 @@
 """Checks whether the repository and `dist` are ready for a release, and prints what is missing.
 
-Usage: python -m release.check [TAG]. Without TAG, the tag of the version is assumed.
+Usage: python -m release.check [TAG]. Without TAG, the newest entry of CHANGELOG.md gives the tag.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
 
 from .pythons import MINORS
 
@@ -22,29 +23,51 @@ def missing(root: Path, tag: str | None) -> Iterator[str]:
 
     Args:
         root: Directory of the repository.
-        tag: Tag of the release, or None for the tag of the version.
+        tag: Tag of the release, or None for the version of the newest entry of CHANGELOG.md.
     """
-    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
-    yield from _wrong_versions(root, version, tag)
-    yield from _wrong_state(root, tag or f"v{version}")
+    newest = _newest_entry(root)
+    if tag is None and not _is_version(newest):
+        yield f"the newest entry of CHANGELOG.md is {newest}: rename it to the new version"
+        return
+    tag = tag or f"v{newest}"
+    version = tag[1:]
+    if not _is_version_tag(tag):
+        yield f"{tag} is not a version tag: tag releases as vX.Y.Z"
+        return
+    if newest != version:
+        yield f"the newest entry of CHANGELOG.md is not {version}: add `## {version}`"
+    yield from _wrong_state(root, tag)
     yield from _missing_files(root / "dist", version)
 
 
-def _wrong_versions(root: Path, version: str, tag: str | None) -> Iterator[str]:
-    if tag is not None and tag != f"v{version}":
-        yield f"tag {tag} does not match version {version}: change `version` in pyproject.toml"
-    if f'__version__ = "{version}"' not in (root / "kbroker/__init__.py").read_text():
-        yield f"kbroker/__init__.py has another version: set `__version__` to {version}"
+def _newest_entry(root: Path) -> str:
     newest = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
-    if newest is None or newest[1] != version:
-        yield f"the newest entry of CHANGELOG.md is not {version}: add `## {version}`"
+    return newest[1] if newest else "missing"
+
+
+def _is_version(text: str) -> bool:
+    """Return True if a text is a version in the form that file names of distributions have."""
+    try:
+        return str(Version(text)) == text
+    except InvalidVersion:
+        return False
+
+
+def _is_version_tag(tag: str) -> bool:
+    """Return True if a tag is `v` and a version."""
+    return tag.startswith("v") and _is_version(tag[1:])
 
 
 def _wrong_state(root: Path, tag: str) -> Iterator[str]:
     if _git(root, "status", "--porcelain"):
         yield "files are not committed: run `git status`"
-    if tag not in _git(root, "tag", "--points-at", "HEAD").splitlines():
+    tags = _git(root, "tag", "--points-at", "HEAD").splitlines()
+    if tag not in tags:
         yield f"HEAD has no tag {tag}: run `git tag {tag}`"
+    # A build takes one of them as its version.
+    for other in sorted({*tags} - {tag}):
+        if _is_version_tag(other):
+            yield f"HEAD has another version tag: run `git tag --delete {other}`"
 
 
 def _git(root: Path, *arguments: str) -> str:

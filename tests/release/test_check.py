@@ -21,9 +21,7 @@ def git(root: Path, *arguments: str) -> None:
 def root(tmp_path: Path) -> Path:
     """Return a repository that is ready for the release of version 1.2.3."""
     texts = {
-        "pyproject.toml": '[project]\nversion = "1.2.3"\n',
-        "kbroker/__init__.py": '__version__ = "1.2.3"\n',
-        "CHANGELOG.md": "# Changelog\n\n## 1.2.3\n",
+        "CHANGELOG.md": "# Changelog\n\n## 1.2.3 (2026-11-30)\n",
         ".gitignore": "/dist/\n",
     }
     wheels = [f"cp3{minor}-cp3{minor}-manylinux_2_17_x86_64.whl" for minor in MINORS]
@@ -43,26 +41,47 @@ def test_complete_release_lacks_nothing(root: Path, tag: str | None) -> None:
     assert [*missing(root, tag)] == []
 
 
-def test_tag_of_another_version_is_reported(root: Path) -> None:
-    git(root, "tag", "v1.2.4")
-    assert [*missing(root, "v1.2.4")] == [
-        "tag v1.2.4 does not match version 1.2.3: change `version` in pyproject.toml"
+@pytest.mark.parametrize("tag", ["release", "1.2", "v1.02.3", "v1.2.3-rc1"])
+def test_tag_without_version_is_reported(root: Path, tag: str) -> None:
+    git(root, "tag", tag)
+    assert [*missing(root, tag)] == [f"{tag} is not a version tag: tag releases as vX.Y.Z"]
+
+
+@pytest.mark.parametrize("tag", [None, "v1.2.3rc1"])
+def test_prerelease_is_accepted(root: Path, tag: str | None) -> None:
+    rename_release(root, "1.2.3rc1")
+    assert [*missing(root, tag)] == []
+
+
+def rename_release(root: Path, version: str) -> None:
+    """Turn the release of version 1.2.3 into one of another version."""
+    (root / "CHANGELOG.md").write_text(f"## {version}\n")
+    git(root, "commit", "-qam", "release")
+    git(root, "tag", f"v{version}")
+    for each in (root / "dist").iterdir():
+        each.rename(each.with_name(each.name.replace("1.2.3", version)))
+
+
+def test_changelog_of_another_version_is_reported(root: Path) -> None:
+    (root / "CHANGELOG.md").write_text("## 1.2.2\n\n## 1.2.3\n")
+    git(root, "commit", "-qam", "changes")
+    git(root, "tag", "-f", "v1.2.3")
+    assert [*missing(root, "v1.2.3")] == [
+        "the newest entry of CHANGELOG.md is not 1.2.3: add `## 1.2.3`"
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "report"),
-    [
-        ("kbroker/__init__.py", '__version__ = "1.2.2"\n', "set `__version__` to 1.2.3"),
-        ("CHANGELOG.md", "## 1.2.2\n\n## 1.2.3\n", "add `## 1.2.3`"),
-    ],
-)
-def test_file_with_another_version_is_reported(
-    root: Path, name: str, text: str, report: str
-) -> None:
-    (root / name).write_text(text)
-    found = [*missing(root, None)]
-    assert [each for each in found if report in each and name in each]
+def test_unreleased_changelog_is_reported(root: Path) -> None:
+    (root / "CHANGELOG.md").write_text("## Unreleased\n\n## 1.2.2\n")
+    assert [*missing(root, None)] == [
+        "the newest entry of CHANGELOG.md is Unreleased: rename it to the new version"
+    ]
+
+
+def test_second_version_tag_is_reported(root: Path) -> None:
+    git(root, "tag", "v1.2.4")
+    git(root, "tag", "nightly")
+    assert [*missing(root, None)] == ["HEAD has another version tag: run `git tag --delete v1.2.4`"]
 
 
 def test_uncommitted_files_are_reported(root: Path) -> None:

@@ -1,7 +1,7 @@
 """The four codecs of record batches, each with a limit on the decompressed size.
 
 Codec libraries are imported on first use: a broker stores batches as they arrive and may never
-decompress one. Decompression of a stream stops at the limit, so a small input that expands to
+decompress one. If a library is not installed, only its codec fails. Decompression of a stream stops at the limit, so a small input that expands to
 gigabytes costs at most the limit plus one chunk.
 
 Formats as written by Kafka clients into record batches of format v2:
@@ -16,10 +16,12 @@ Formats as written by Kafka clients into record batches of format v2:
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
-from types import MappingProxyType
+from importlib import import_module
+from types import MappingProxyType, ModuleType
 from typing import NamedTuple, Protocol
 
 from .primitives import Buffer
@@ -47,6 +49,43 @@ class Codec(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+class _Library(NamedTuple):
+    """Library of a codec."""
+
+    module: str
+    # What to do if the module cannot be imported.
+    fix: str
+
+
+_PACKAGE_FIX = "the package {0!r} is not installed; run 'pip install {0}' and restart"
+# Python contains zstd since version 3.14 (PEP 784), unless it was built without the C library.
+_HAS_ZSTD = sys.version_info >= (3, 14)
+_ZSTD_LIBRARY = (
+    _Library("compression.zstd", "this Python was built without zstd; use another build of Python")
+    if _HAS_ZSTD
+    else _Library("zstandard", _PACKAGE_FIX.format("zstandard"))
+)
+_LIBRARIES: Mapping[Codec, _Library] = MappingProxyType(
+    {
+        Codec.SNAPPY: _Library("snappy", _PACKAGE_FIX.format("python-snappy")),
+        Codec.LZ4: _Library("lz4.frame", _PACKAGE_FIX.format("lz4")),
+        Codec.ZSTD: _ZSTD_LIBRARY,
+    }
+)
+
+
+class MissingCodecError(ValueError):
+    """A codec whose library cannot be imported.
+
+    Args:
+        codec: The codec.
+        fix: The cause, and how to install the library.
+    """
+
+    def __init__(self, codec: Codec, fix: str) -> None:
+        super().__init__(f"compression type {codec.name.lower()}: {fix}")
 
 
 class DecompressionError(ValueError):
@@ -104,6 +143,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     17 for lz4, -131072 to 22 for zstd. None is the default of the codec. Snappy has no levels.
 
     Raises:
+        MissingCodecError: The library of the codec is not installed.
         ValueError: The codec is unknown.
     """
     stream = Compressor(codec, level, len(data))
@@ -120,6 +160,7 @@ class Compressor:
         size: Total number of bytes that will be added, -1 if unknown.
 
     Raises:
+        MissingCodecError: The library of the codec is not installed.
         ValueError: The codec is unknown.
     """
 
@@ -169,6 +210,7 @@ def decompress(codec: int, data: Buffer, limit: int) -> bytes:
     Raises:
         OutputLimitError: The decompressed size exceeds `limit`.
         DecompressionError: The stream is damaged or truncated.
+        MissingCodecError: The library of the codec is not installed.
         ValueError: The codec is unknown.
     """
     chunks = list(decompressed_chunks(codec, data, limit))
@@ -189,6 +231,7 @@ def decompressed_chunks(codec: int, data: Buffer, limit: int) -> Iterator[bytes]
     Raises:
         OutputLimitError: The decompressed size exceeds `limit`.
         DecompressionError: The stream is damaged or truncated.
+        MissingCodecError: The library of the codec is not installed.
         ValueError: The codec is unknown.
     """
     output = _Output(limit)
@@ -203,6 +246,15 @@ def _coder(codec: int) -> _Coder:
         return _CODERS[codec]
     except KeyError:
         raise ValueError(f"unknown compression codec {codec}") from None
+
+
+def _library(codec: Codec) -> ModuleType:
+    """Import the library of a codec. Raises MissingCodecError."""
+    name, fix = _LIBRARIES[codec]
+    try:
+        return sys.modules.get(name) or import_module(name)
+    except ImportError:
+        raise MissingCodecError(codec, fix) from None
 
 
 # -- gzip
@@ -246,6 +298,7 @@ class _XerialStream:
     """Xerial blocks of a fixed size, as Java's writer creates them."""
 
     def __init__(self) -> None:
+        self._snappy = _library(Codec.SNAPPY)
         self._left = bytearray()
         self._parts = [_XERIAL_HEADER]
 
@@ -263,9 +316,7 @@ class _XerialStream:
         return self._take_parts()
 
     def _add_block(self, content: bytearray) -> None:
-        import snappy
-
-        block = snappy.compress(bytes(content))
+        block = self._snappy.compress(bytes(content))
         self._parts += (_INT32.pack(len(block)), block)
 
     def _take_parts(self) -> bytes:
@@ -308,8 +359,7 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_block(block: memoryview, output: _Output) -> bytes:
-    import snappy
-
+    snappy = _library(Codec.SNAPPY)
     declared = _snappy_declared_size(block)
     # One byte of input produces at most 22 bytes of output (a three-byte copy of 64). A much larger
     # declared size is invalid; it must be rejected before the decoder allocates it
@@ -343,12 +393,11 @@ _LZ4_SLOW_LEVEL_MIN, _LZ4_SLOW_LEVEL_MAX = 3, 12
 
 class _Lz4Stream:
     def __init__(self, level: int) -> None:
-        import lz4.frame
-
-        self._frame = lz4.frame.LZ4FrameCompressor(
+        frame = _library(Codec.LZ4)
+        self._frame = frame.LZ4FrameCompressor(
             compression_level=level,
             block_linked=False,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_size=frame.BLOCKSIZE_MAX64KB,
         )
         self._head: bytes = self._frame.begin()
 
@@ -367,18 +416,17 @@ def _lz4_compressor(level: int | None, size: int) -> _Stream:
 
 
 def _lz4_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
-    import lz4.frame
-
+    frame = _library(Codec.LZ4)
     position = 0
     while True:
         # One context per frame. The functions behind LZ4FrameDecompressor accept a view of the rest
         # of the data; the class copies the rest for every chunk.
         output.begin_frame()
-        context = lz4.frame.create_decompression_context()
+        context = frame.create_decompression_context()
         ended = False
         while not ended:
             try:
-                chunk, consumed, ended = lz4.frame.decompress_chunk(
+                chunk, consumed, ended = frame.decompress_chunk(
                     context, data[position:], max_length=CHUNK_BYTES
                 )
             except RuntimeError as error:
@@ -395,26 +443,53 @@ def _lz4_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
 
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # and the next fifteen numbers
+_ZSTD_LEVEL = 3  # default of zstd and Kafka
 _ZSTD_RLE_BLOCK = 1  # one byte of input, whatever its output size
 
 
 def _zstd_compressor(level: int | None, size: int) -> _Stream:
-    import zstandard
-
-    return zstandard.ZstdCompressor(3 if level is None else level).compressobj(size)
+    zstd = _library(Codec.ZSTD)
+    if level is None:
+        level = _ZSTD_LEVEL
+    stream: _Stream
+    if _HAS_ZSTD:
+        stream = compressor = zstd.ZstdCompressor(level)
+        compressor.set_pledged_input_size(None if size < 0 else size)
+    else:
+        stream = zstd.ZstdCompressor(level).compressobj(size)
+    return stream
 
 
 def _zstd_decompress(data: memoryview, output: _Output) -> Iterator[bytes]:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+    zstd = _library(Codec.ZSTD)
+    read = _zstd_read_builtin if _HAS_ZSTD else _zstd_read_package
     for frame in _zstd_frames(data, output):
-        reader = decompressor.stream_reader(frame)
         try:
-            while chunk := reader.read(CHUNK_BYTES):
+            for chunk in read(zstd, frame):
                 yield output.count(chunk)
-        except zstandard.ZstdError as error:
+        except zstd.ZstdError as error:
             raise DecompressionError(f"zstd frame is damaged: {error}") from None
+
+
+def _zstd_read_package(zstd: ModuleType, frame: memoryview) -> Iterator[bytes]:
+    """Yield the content of a frame in chunks, with the package zstandard."""
+    reader = zstd.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).stream_reader(frame)
+    while chunk := reader.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _zstd_read_builtin(zstd: ModuleType, frame: memoryview) -> Iterator[bytes]:
+    """Yield the content of a frame in chunks, with Python's own module."""
+    window = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_BYTES_MAX.bit_length() - 1}
+    decompressor = zstd.ZstdDecompressor(options=window)
+    position = 0
+    while not decompressor.eof:
+        piece = frame[position : position + CHUNK_BYTES] if decompressor.needs_input else b""
+        if decompressor.needs_input and not piece:
+            raise DecompressionError("zstd frame is truncated")
+        position += len(piece)
+        if chunk := decompressor.decompress(piece, CHUNK_BYTES):
+            yield chunk
 
 
 def _zstd_frames(data: memoryview, output: _Output) -> Iterator[memoryview]:

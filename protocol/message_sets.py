@@ -44,6 +44,7 @@ from .records import (
     ProduceRules,
     Record,
     iter_headers,
+    kafka_error_of,
 )
 
 # Maximum number of messages of a compressed set or batch that is converted; it limits the work.
@@ -243,7 +244,7 @@ def _decompress_wrapper(wrapper: Message, magic: int, limit: int) -> Iterator[by
     except OutputLimitError as error:
         raise _too_large(f"a message that {error}") from None
     except ValueError as error:
-        raise _invalid(str(error)) from None
+        raise kafka_error_of(error, ErrorCode.INVALID_RECORD) from None
 
 
 def _inner_records(

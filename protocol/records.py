@@ -28,7 +28,7 @@ from typing import NamedTuple, NoReturn
 
 from crc32c import crc32c
 
-from .compression import Codec, OutputLimitError, compress, decompress
+from .compression import Codec, MissingCodecError, OutputLimitError, compress, decompress
 from .errors import ErrorCode, KafkaError
 from .primitives import Buffer, read_varint, write_varint
 
@@ -453,7 +453,14 @@ def errors_as(code: ErrorCode) -> Iterator[None]:
 
 
 def kafka_error_of(error: ValueError, code: ErrorCode) -> KafkaError:
-    """Return the KafkaError for a parser or codec error; `code` is used except for limits."""
+    """Return the KafkaError for a parser or codec error.
+
+    Args:
+        error: The error.
+        code: Code for all errors except limits and missing codec libraries.
+    """
+    if isinstance(error, MissingCodecError):
+        return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, str(error))
     if isinstance(error, RecordSizeError):
         return KafkaError(ErrorCode.INVALID_RECORD, str(error))
     if isinstance(error, OutputLimitError):

@@ -33,7 +33,7 @@ from itertools import chain, islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from kbroker.protocol.compression import Codec
-from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.protocol.records import BatchHeader, Marker, read_marker, read_records
 from kbroker.protocol.rewriting import (
@@ -476,10 +476,17 @@ class Compaction:
             yield None
 
     def _decompress(self, header: BatchHeader, batch: memoryview) -> bytes | None:
+        """Return the records of a batch, or None if they are malformed.
+
+        Raises:
+            StorageError: The library of the codec is not installed.
+        """
         try:
             return decompress_records(batch, header, self._task.decompressed_max)
-        except KafkaError:
-            return None
+        except KafkaError as error:
+            if error.code != ErrorCode.UNSUPPORTED_COMPRESSION_TYPE:
+                return None
+            raise StorageError(f"the batch at offset {header.base_offset}: {error}") from None
 
     # -- second pass: write the new segments
 

@@ -32,7 +32,7 @@ from ..common.topics import KnownTopics
 from ..state import ShardState
 from .assignors import ASSIGNORS
 from .group import ConsumerGroup, ConsumerGroupMember, ConsumerGroupState, ResolvedRegularExpression
-from .patterns import compile_pattern
+from .patterns import check_pattern_engine, compile_pattern
 from .records import (
     epoch_record,
     member_tombstones,
@@ -230,6 +230,7 @@ class TargetAssignments:
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version
         if len(names) * len(wanted) > SYNCHRONOUS_WORK_MAX:
+            check_pattern_engine()  # here, so that the member gets the error
             step.work = self._resolve_in_background(group.id, wanted, names, drops_pattern, now)
             return changed
         found = run_to_end(_matches(wanted, names))
@@ -298,6 +299,7 @@ class TargetAssignments:
             return False
         names = tuple(self._topics.all_names())
         if len(names) > SYNCHRONOUS_WORK_MAX:
+            check_pattern_engine()
             step.work = self._resolve_for_client_in_background(
                 group.id, member, names, rights, drops_pattern, now
             )

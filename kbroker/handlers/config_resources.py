@@ -33,7 +33,7 @@ from kbroker.config import (
     validate_topic_configs,
 )
 from kbroker.coordinator import some_of
-from kbroker.coordinator.consumer.patterns import compile_pattern
+from kbroker.coordinator.consumer.patterns import MissingPatternEngineError, compile_pattern
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import MAX_STRING_BYTES
 
@@ -312,6 +312,8 @@ class ClientMetricsResource(NamedResource):
         for item in filter(None, ClientMetricsConfig(values, self.node.config).match):
             try:
                 compile_pattern(item.partition("=")[2])
+            except MissingPatternEngineError as error:
+                raise ConfigError(str(error)) from None
             except KafkaError:
                 raise ConfigError(f"Illegal client matching pattern: {item}") from None
 

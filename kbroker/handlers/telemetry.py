@@ -6,7 +6,7 @@ from functools import partial
 
 from kbroker.node.client_metrics import ACCEPTED, INFLATED_BYTES_MAX, Labels
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.compression import Codec, DecompressionError, decompress
+from kbroker.protocol.compression import Codec, DecompressionError, MissingCodecError, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.telemetry import (
     GetTelemetrySubscriptionsRequest,
@@ -82,6 +82,8 @@ async def push_telemetry(ctx: Context, request: PushTelemetryRequest) -> PushTel
                 )
     except DecompressionError:
         return PushTelemetryResponse(error_code=ErrorCode.INVALID_RECORD)
+    except MissingCodecError:
+        return PushTelemetryResponse(error_code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     metrics.store_push(instance, codec, data)
     return PushTelemetryResponse()
 

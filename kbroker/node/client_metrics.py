@@ -349,7 +349,8 @@ def _subscription(config: ClientMetricsConfig) -> Subscription:
         name, _, pattern = item.partition("=")
         try:
             matchers.append((name.strip(), compile_pattern(pattern.strip())))
-        except KafkaError:  # stored by an older version that accepted this pattern: match nothing
+        except KafkaError:
+            # An older version accepted this pattern, or RE2 is not installed now: match nothing.
             matchers.append((name, lambda _: False))
     metrics = tuple(filter(None, config.metrics))
     return Subscription(config.interval_ms, metrics, tuple(matchers))

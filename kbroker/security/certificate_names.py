@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-import re2
-
 from .errors import AuthenticationError, BadSettings
 
 RULES = "ssl.principal.mapping.rules"
@@ -206,6 +204,12 @@ def _parse_rules(text: str) -> Iterator[_Rule]:
 
 def _compile(pattern: str) -> re.Pattern[str]:
     """Compile a pattern with RE2; the result has the methods of an `re` pattern."""
+    try:
+        import re2
+    except ImportError:
+        raise BadSettings(
+            f"{RULES}: the package 'google-re2' is not installed; run 'pip install google-re2'"
+        ) from None
     options = re2.Options()
     options.log_errors = False
     try:

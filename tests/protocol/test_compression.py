@@ -21,11 +21,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbroker.protocol import compression
 from kbroker.protocol.compression import (
     CHUNK_BYTES,
     FRAMES_MAX,
     Codec,
     DecompressionError,
+    MissingCodecError,
     OutputLimitError,
     compress,
     decompress,
@@ -101,10 +103,70 @@ def test_unknown_codec_is_rejected() -> None:
 def test_libraries_are_imported_on_first_use() -> None:
     script = (
         "import sys, kbroker.protocol.compression as c;"
-        "assert not {'lz4', 'snappy', 'cramjam', 'zstandard'} & set(sys.modules);"
-        "c.compress(4, b'x'); assert 'zstandard' in sys.modules and 'lz4' not in sys.modules"
+        "libraries = {'lz4', 'snappy', 'cramjam', 'zstandard', 'compression.zstd'};"
+        "assert not libraries & set(sys.modules);"
+        "c.compress(4, b'x');"
+        "assert libraries & set(sys.modules) < {'zstandard', 'compression.zstd'}"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("codec", "package"),
+    [
+        (Codec.SNAPPY, "python-snappy"),
+        (Codec.LZ4, "lz4"),
+        (Codec.ZSTD, "zstandard" if sys.version_info < (3, 14) else "another build of Python"),
+    ],
+)
+def test_missing_library_is_named_in_the_error(
+    monkeypatch: pytest.MonkeyPatch, codec: Codec, package: str
+) -> None:
+    stream = compress(codec, TEXT)
+    monkeypatch.setitem(sys.modules, compression._LIBRARIES[codec].module, None)
+    with pytest.raises(MissingCodecError, match=f"type {codec.name.lower()}: .*{package}"):
+        compress(codec, TEXT)
+    with pytest.raises(MissingCodecError, match=package):
+        decompress(codec, stream, len(TEXT))
+    assert decompress(Codec.GZIP, compress(Codec.GZIP, TEXT), len(TEXT)) == TEXT
+
+
+@pytest.fixture
+def builtin_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use Python's own zstd, or its backport below Python 3.14."""
+    if sys.version_info < (3, 14):
+        monkeypatch.setattr(compression, "_HAS_ZSTD", True)
+        monkeypatch.setitem(
+            sys.modules, compression._ZSTD_LIBRARY.module, pytest.importorskip("backports.zstd")
+        )
+
+
+@pytest.mark.usefixtures("builtin_zstd")
+@pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, bytes(MIB)])
+def test_builtin_zstd_and_package_write_frames_for_each_other(data: bytes) -> None:
+    frame = compress(Codec.ZSTD, data)
+    assert zstandard.get_frame_parameters(frame).content_size == len(data)
+    assert zstandard.ZstdDecompressor().decompress(frame) == data
+    assert decompress(Codec.ZSTD, zstandard.ZstdCompressor().compress(data), len(data)) == data
+    without_size = compression.Compressor(Codec.ZSTD, level=19)
+    without_size.add(data)
+    assert decompress(Codec.ZSTD, without_size.finish(), len(data)) == data
+
+
+@pytest.mark.usefixtures("builtin_zstd")
+def test_builtin_zstd_rejects_damage_and_large_windows() -> None:
+    frame = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(NOISE))
+    with pytest.raises(DecompressionError, match="truncated"):
+        decompress(Codec.ZSTD, frame[:-1], len(NOISE))
+    frame[-1] ^= 1
+    with pytest.raises(DecompressionError, match="damaged"):
+        decompress(Codec.ZSTD, frame, len(NOISE))
+    with allocating_at_most(4 * MIB), pytest.raises(OutputLimitError):
+        decompress(Codec.ZSTD, zstd_bomb(), MIB)
+    parameters = zstandard.ZstdCompressionParameters(window_log=28)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    with pytest.raises(DecompressionError, match="damaged"):
+        decompress(Codec.ZSTD, stream.compress(TEXT) + stream.flush(), len(TEXT))
 
 
 # --- details of each format -------------------------------------------------------------------

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+import pytest
+
 from kbroker.handlers.api_versions import TELEMETRY_APIS
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -81,3 +85,12 @@ async def test_early_or_unrequested_pushes_are_rejected() -> None:
         too_large = bytes(1_048_577)
         assert await push(wire, large, too_large) == ErrorCode.TELEMETRY_TOO_LARGE
         assert len(latest(broker)) == 1
+
+
+async def test_push_with_missing_codec_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        await subscribe(wire, "s", metrics="*")
+        subscription = await get_subscription(wire)
+        error = await push(wire, subscription, compression_type=3)
+        assert error == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

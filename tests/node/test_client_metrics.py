@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -45,6 +46,13 @@ async def test_subscription_patterns_use_re2_syntax() -> None:
     async with started() as broker, connected(broker.endpoint) as wire:
         bad = await subscribe(wire, "s", match="client_id=(a)\\1")
         assert bad == ErrorCode.INVALID_CONFIG
+
+
+async def test_pattern_without_engine_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    async with started() as broker, connected(broker.endpoint) as wire:
+        assert await subscribe(wire, "s", match="client_id=a") == ErrorCode.INVALID_CONFIG
+        assert await subscribe(wire, "s", metrics="m") == 0
 
 
 async def test_newest_metrics_of_each_client_are_kept() -> None:

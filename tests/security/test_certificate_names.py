@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -170,6 +171,13 @@ def test_subject_without_matching_rule_is_rejected(rules: str) -> None:
 def test_invalid_rules_are_rejected(rules: str) -> None:
     with pytest.raises(BadSettings, match=r"ssl\.principal\.mapping\.rules"):
         MappingRules(rules)
+
+
+def test_missing_pattern_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    assert MappingRules("DEFAULT").name_of("CN=q") == "CN=q"
+    with pytest.raises(BadSettings, match="pip install google-re2"):
+        MappingRules("RULE:^CN=(.*)$/$1/")
 
 
 def test_pathological_subject_is_matched_in_linear_time() -> None:

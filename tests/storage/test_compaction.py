@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 import tracemalloc
 from collections.abc import Iterable, Sequence
@@ -275,6 +276,17 @@ class TestWhatStays:
         assert put_in_place(files, log, task, run.result)
         assert [record.value for record in records(log)] == [b"2" * 1000, b"3", b"4"]
         assert big.record_count == 2
+
+    def test_missing_codec_fails_the_run(
+        self, files: Files, manager: LogManager, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(log, (b"a", b"1"), codec=3)
+        put(log, (b"a", b"2"), codec=3)
+        with monkeypatch.context() as missing:
+            missing.setitem(sys.modules, "lz4.frame", None)
+            with pytest.raises(StorageError, match=r"offset 0: .*pip install lz4"):
+                compact(files, manager, log)
+        assert [record.value for record in records(log)] == [b"1", b"2"]
 
     @pytest.mark.parametrize("codec", [0, 3])
     def test_record_above_the_size_limit_fails_the_run_until_the_limit_is_raised(

@@ -128,8 +128,7 @@ class Broker:
         self.directory = directory
         self.durable = durable
         self.settings = settings or {}
-        first = free_ports(self.nodes)
-        self.ports = range(first, first + self.nodes)
+        self.ports = self._choose_ports()
         self._command_lines = self._commands()
         self._log = (directory / "broker.log").open("wb")
         self.start()
@@ -140,6 +139,11 @@ class Broker:
         self._processes = [self._launch(command) for command in self._command_lines]
         self._wait_for_metadata()
         self.start_seconds = time.perf_counter() - began
+
+    def _choose_ports(self) -> range:
+        """Return free ports for the nodes."""
+        first = free_ports(self.nodes)
+        return range(first, first + self.nodes)
 
     def _commands(self) -> list[list[str]]:
         """Return the command line of each process."""

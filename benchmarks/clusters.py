@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.cluster.etcd import Etcd
+from tests.ports import free_ports
 from tests.processes.commands import children_of
 
 from .brokers import HERE, BenchmarkFailed, Broker, Kbroker, cpu_seconds_of, resident_bytes_of
@@ -187,8 +188,16 @@ class Supervised(Cluster):
     ) -> None:
         super().__init__(directory, durable=durable, settings=settings)
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._bootstrap_port}"
+
+    def _choose_ports(self) -> range:
+        self._bootstrap_port = free_ports(1 + self.nodes)
+        return range(self._bootstrap_port + 1, self._bootstrap_port + 1 + self.nodes)
+
     def _commands(self) -> list[list[str]]:
-        count, port = str(self.nodes), str(self.ports[0])
+        count, port = str(self.nodes), str(self._bootstrap_port)
         return [self._command(*HERE, "--exit-with-parent", "--processes", count, "--port", port)]
 
     def store_pids(self) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -68,12 +69,15 @@ class DistributedNodeOptions:
         node_id: ID of the node that runs in this process.
         nodes: Number of nodes if processes of this machine share the data directory, otherwise None.
         others_joined: Waits until all nodes that share the data directory have joined the cluster.
+        bootstrap: Listening sockets by listener name that all nodes accept on. If there are any,
+            the first node uses the port after that of the listener.
     """
 
     store: MetadataStore
     node_id: int
     nodes: int | None = None
     others_joined: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    bootstrap: Mapping[str, Sequence[socket.socket]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,11 @@ class Shared:
     distributed: DistributedNodeOptions | None = None
     links: Links = field(default_factory=Links)
     changes: Changes = field(default_factory=Changes)
+
+    @property
+    def bootstrap(self) -> Mapping[str, Sequence[socket.socket]]:
+        """Listening sockets by listener name that nodes of other processes accept on as well."""
+        return {} if self.distributed is None else self.distributed.bootstrap
 
     @property
     def has_unknown_nodes(self) -> bool:
@@ -388,7 +397,16 @@ class LocalNode:
             ],
         )
         self.server = Server(
-            self.node, shared.apis, self._bound, shared.intercept, nodes=shared.nodes
+            self.node,
+            shared.apis,
+            self._bound,
+            shared.intercept,
+            nodes=shared.nodes,
+            bootstrap=[
+                (each, shared_socket)
+                for each in self.listeners
+                for shared_socket in shared.bootstrap.get(each.name, ())
+            ],
         )
         advertised = self.server.advertised()
         for each in self.listeners:
@@ -654,8 +672,8 @@ class NodeFactory:
         config = self._config
         listeners = self._listeners_of.get(node_id)
         if listeners is None:
-            distance = node_id - config.node_id
-            listeners = [_shifted_listener(each, distance) for each in self._listeners]
+            distance = node_id - config.node_id + bool(self._shared.bootstrap)
+            listeners = [shifted_listener(each, distance) for each in self._listeners]
         if nodes > 1 or node_id != config.node_id or rack is not None:
             config = config.for_node(node_id, nodes, rack=rack)
         own = [_with_own_security(each, config) for each in listeners]
@@ -675,7 +693,7 @@ def _with_own_security(listener: Listener, config: BrokerConfig) -> Listener:
     )
 
 
-def _shifted_listener(listener: Listener, distance: int) -> Listener:
+def shifted_listener(listener: Listener, distance: int) -> Listener:
     """Return a listener with its ports increased by `distance`.
 
     Raises:

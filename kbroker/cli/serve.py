@@ -50,8 +50,8 @@ NAMES = {
 @option(
     "--processes",
     type=click.IntRange(2, NODES_MAX),
-    help="Run this number of nodes, each in its own process, to use several CPU cores; otherwise "
-    "like --nodes.",
+    help="Run this number of nodes, each in its own process, to use several CPU cores. All accept "
+    "clients on --port; the nodes use the ports after it.",
 )
 @option(
     "--cluster",

@@ -299,6 +299,7 @@ class Server:
         bound: Sockets of the listeners, which listen when `run` is called.
         intercept: Creates the interceptor of each connection, for fault injection.
         nodes: Number of nodes that share the file descriptors of this process.
+        bootstrap: Listening sockets that the nodes of other processes accept on as well.
     """
 
     def __init__(
@@ -309,12 +310,14 @@ class Server:
         intercept: Intercept | None = None,
         *,
         nodes: int = 1,
+        bootstrap: Bound | None = None,
     ) -> None:
         self.connections: set[Connection] = set()
         self._node = node
         self._apis = apis
         self._intercept = intercept
         self._sockets = bound
+        self._bootstrap = bootstrap or []
         self._open = 0
         self._per_host: Counter[str] = Counter()
         self._connections_max = max(shares().connections // nodes, 1)
@@ -361,11 +364,12 @@ class Server:
                 try:
                     with self._accepting:
                         async with trio.open_nursery() as accepting:
-                            for listener, each in self._sockets:
+                            for listener, each in (*self._sockets, *self._bootstrap):
                                 accepting.start_soon(self._accept_all, listener, each, nursery)
                 finally:  # after a cancellation too: reject `connect_in_process`
                     self._is_accepting = False
                 close_all(self._sockets)
+                close_all(self._bootstrap)
         finally:
             for connection in tuple(self.connections):
                 if connection.is_idle:
@@ -428,7 +432,7 @@ class Server:
 
     def close_after_fork(self) -> None:
         """Close the listening sockets in a forked child, which accepts no connections."""
-        for _, each in self._sockets:
+        for _, each in (*self._sockets, *self._bootstrap):
             each.close()
 
     def close_connections(self) -> None:
@@ -446,6 +450,7 @@ class Server:
         self, listener: Listener, listening: socket.socket, serving: trio.Nursery
     ) -> None:
         """Accept clients, one per event-loop iteration, until the socket is closed."""
+        own_port = next(at.port for each, at in self.endpoints() if each.name == listener.name)
         while listening.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_readable(listening)
@@ -460,14 +465,15 @@ class Server:
                     logger.error("%s", message)
                 await trio.sleep(ACCEPT_PAUSE_SECONDS)
             else:
-                serving.start_soon(self._serve, listener, connected, *address[:2])
+                serving.start_soon(self._serve, listener, own_port, connected, *address[:2])
 
     async def _serve(
-        self, listener: Listener, connected: socket.socket, host: str, port: int
+        self, listener: Listener, own_port: int, connected: socket.socket, host: str, port: int
     ) -> None:
         is_served = False
         try:
-            local = Endpoint(*connected.getsockname()[:2])
+            # Not the port of the socket: at the bootstrap port, clients may reach another node.
+            local = Endpoint(connected.getsockname()[0], own_port)
             login = None if listener.security is None else listener.security.login()
             peer = Peer(host, local, listener.name, listener.advertised, login, port)
             is_served = await self.serve(peer, partial(self._transport, listener, connected, peer))

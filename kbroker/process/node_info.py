@@ -16,6 +16,8 @@ from kbroker.config import BrokerConfig
 from kbroker.storage.naming import LOG
 
 if TYPE_CHECKING:
+    from kbroker.net.server import Listener
+
     from .http import HttpServices
 
 # Maximum number of partitions for which the banner shows the data size; a scan of more takes too long.
@@ -29,6 +31,44 @@ class Address(NamedTuple):
     host: str
     endpoint: Endpoint
     advertised: Endpoint | None
+
+    @classmethod
+    def of(cls, listener: Listener, bound: Sequence[str | int]) -> Address:
+        """Return the address of a listener that is bound to a host and a port."""
+        host, port, *_ = bound
+        return cls(
+            listener.name, listener.host, Endpoint(str(host), int(port)), listener.advertised
+        )
+
+    @property
+    def local(self) -> Endpoint:
+        """Address for clients on this machine."""
+        return Endpoint(self.host, self.endpoint.port).as_seen_locally
+
+    @property
+    def shown(self) -> Endpoint:
+        """Address as configured, with the actual port."""
+        return Endpoint(self.host or self.endpoint.host, self.endpoint.port)
+
+    @property
+    def bootstrap(self) -> Endpoint:
+        """Address to show to users for their clients: the advertised one if there is one."""
+        if self.advertised is not None:
+            if self.advertised.port:
+                return self.advertised
+            return self.advertised._replace(port=self.endpoint.port)
+        is_here = self.host in ("localhost", *EVERY_INTERFACE)
+        return self.endpoint._replace(host="localhost") if is_here else self.endpoint
+
+
+class SharedAddresses(NamedTuple):
+    """Addresses that all nodes of a multi-process server serve.
+
+    Attributes:
+        listeners: Bootstrap address of each listener.
+    """
+
+    listeners: Sequence[Address]
 
 
 class NodeInfo(NamedTuple):
@@ -66,10 +106,7 @@ class NodeInfo(NamedTuple):
 def info_of(local: LocalNode, http: HttpServices | None = None) -> NodeInfo:
     """Return the information about a running node; `http` has its HTTP endpoints."""
     node = local.node
-    addresses = [
-        Address(listener.name, listener.host, endpoint, listener.advertised)
-        for listener, endpoint in local.server.endpoints()
-    ]
+    addresses = [Address.of(*each) for each in local.server.endpoints()]
     logs = node.partitions.logs
     return NodeInfo(
         node_id=local.id,
@@ -92,21 +129,32 @@ def info_of_all(broker: Broker, http: HttpServices | None) -> list[NodeInfo]:
     return [info_of(each, http) for each in broker.nodes]
 
 
-def bootstrap_address(node: NodeInfo) -> Endpoint:
-    """Return the bootstrap address of a node to show to users."""
-    _, host, endpoint, advertised = node.addresses[0]
-    if advertised is not None:
-        return advertised if advertised.port else advertised._replace(port=endpoint.port)
-    is_here = host in ("localhost", *EVERY_INTERFACE)
-    return endpoint._replace(host="localhost") if is_here else endpoint
+def bootstrap_addresses(nodes: Sequence[NodeInfo], shared: SharedAddresses | None) -> str:
+    """Return the bootstrap addresses to show to users, with commas.
+
+    Args:
+        nodes: Information about all nodes.
+        shared: Addresses that all nodes serve; None if each node has its own.
+    """
+    first = [shared.listeners[0]] if shared else [each.addresses[0] for each in nodes]
+    return ",".join(str(each.bootstrap) for each in first)
 
 
-def ready_event(nodes: Sequence[NodeInfo], data_dirs: Sequence[str]) -> dict[str, object]:
-    """Return the `ready` event for programs."""
+def ready_event(
+    nodes: Sequence[NodeInfo], data_dirs: Sequence[str], shared: SharedAddresses | None = None
+) -> dict[str, object]:
+    """Return the `ready` event for programs.
+
+    Args:
+        nodes: Information about all nodes.
+        data_dirs: Log directories; empty for in-memory storage.
+        shared: Addresses that all nodes serve; None if each node has its own.
+    """
+    bootstrap = [shared.listeners[0].local] if shared else [each.endpoint for each in nodes]
     rows = [
         {
             "node_id": each.node_id,
-            "listeners": {name: str(endpoint) for name, _, endpoint, _ in each.addresses},
+            "listeners": _listeners(each.addresses),
             "data_dirs": each.data_dirs,
             "http": _url(each.http),
             "schema_registry": _url(each.registry),
@@ -114,8 +162,8 @@ def ready_event(nodes: Sequence[NodeInfo], data_dirs: Sequence[str]) -> dict[str
         for each in nodes
     ]
     return {
-        "bootstrap_servers": ",".join(str(each.endpoint) for each in nodes),
-        "listeners": rows[0]["listeners"],
+        "bootstrap_servers": ",".join(map(str, bootstrap)),
+        "listeners": _listeners(shared.listeners if shared else nodes[0].addresses),
         "pid": os.getpid(),
         "cluster_id": nodes[0].cluster_id,
         "node_id": nodes[0].node_id,
@@ -127,8 +175,13 @@ def ready_event(nodes: Sequence[NodeInfo], data_dirs: Sequence[str]) -> dict[str
     }
 
 
+def _listeners(addresses: Sequence[Address]) -> dict[str, str]:
+    return {each.listener: str(each.endpoint) for each in addresses}
+
+
 def banner_lines(
     nodes: Sequence[NodeInfo],
+    shared: SharedAddresses | None = None,
     *,
     data_dirs: Sequence[str],
     is_new: bool,
@@ -138,6 +191,7 @@ def banner_lines(
 
     Args:
         nodes: Information about all nodes.
+        shared: Addresses that all nodes serve; None if each node has its own.
         data_dirs: Log directories; empty for in-memory storage.
         is_new: The log directories were empty.
         more: Names and texts of additional lines.
@@ -145,12 +199,7 @@ def banner_lines(
     ids = ", ".join(str(each.node_id) for each in nodes)
     head = f"nodes {ids}" if len(nodes) > 1 else f"node {ids}"
     yield f"kbroker {__version__} · {head} · cluster {nodes[0].cluster_id}"
-    for each in nodes:
-        for address in each.addresses:
-            whose = f"node {each.node_id}, " if len(nodes) > 1 else ""
-            note = f"; advertised: {address.advertised}" if address.advertised else ""
-            shown_address = Endpoint(address.host or address.endpoint.host, address.endpoint.port)
-            yield f"  Kafka    {shown_address}  ({whose}{address.listener}{note})"
+    yield from _shared_kafka_lines(nodes, shared) if shared else _kafka_lines(nodes)
     for each in nodes:
         if each.http is not None:
             whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
@@ -164,6 +213,25 @@ def banner_lines(
         yield f"  {name:<9}{text}"
     if nodes[0].loss:
         yield f"  Loss     {nodes[0].loss}"
+
+
+def _kafka_lines(nodes: Sequence[NodeInfo]) -> Iterator[str]:
+    for each in nodes:
+        for address in each.addresses:
+            whose = f"node {each.node_id}, " if len(nodes) > 1 else ""
+            yield _kafka_line(address, f"{whose}{address.listener}")
+
+
+def _shared_kafka_lines(nodes: Sequence[NodeInfo], shared: SharedAddresses) -> Iterator[str]:
+    """Yield one line per listener, with the ports of the nodes, which clients must reach too."""
+    for number, address in enumerate(shared.listeners):
+        ports = ", ".join(str(each.addresses[number].endpoint.port) for each in nodes)
+        yield _kafka_line(address, f"{address.listener}, nodes on ports {ports}")
+
+
+def _kafka_line(address: Address, text: str) -> str:
+    note = f"; advertised: {address.advertised}" if address.advertised else ""
+    return f"  Kafka    {address.shown}  ({text}{note})"
 
 
 def _url(http: Endpoint | None) -> str | None:

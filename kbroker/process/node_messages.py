@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .options import ServeOptions
@@ -26,6 +27,7 @@ class NodeParameters(NamedTuple):
         nodes: Number of nodes that share the log directories.
         rack: Rack of the node.
         socket: Path of the metadata store's Unix socket.
+        bootstrap: Inherited descriptors of the bootstrap sockets, by listener name.
     """
 
     options: ServeOptions
@@ -33,6 +35,7 @@ class NodeParameters(NamedTuple):
     nodes: int
     rack: str | None
     socket: str
+    bootstrap: Mapping[str, Sequence[int]]
 
 
 class Joined(NamedTuple):

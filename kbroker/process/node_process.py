@@ -25,6 +25,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.text.lines import Lines
 
 from .as_version import version_limits
+from .bootstrap_listeners import inherited_sockets
 from .bootstrap_topics import create_bootstrap_topics
 from .errors import StartFailed, cause_of, text_of
 from .flags import load_settings
@@ -104,7 +105,11 @@ async def _serve(parameters: NodeParameters, store: RemoteStore) -> None:
         grace_seconds=options.grace_seconds,
         cluster_id=options.cluster_id,
         distributed=DistributedNodeOptions(
-            store, parameters.node_id, parameters.nodes, wait_for_begin
+            store,
+            parameters.node_id,
+            parameters.nodes,
+            wait_for_begin,
+            inherited_sockets(parameters.bootstrap),
         ),
         intercept=version_limits(options.as_version),
         service=http,

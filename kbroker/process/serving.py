@@ -43,8 +43,9 @@ from .interpreter import freeze_long_lived_objects, set_up_interpreter
 from .listeners import configured_listeners
 from .node_info import (
     NodeInfo,
+    SharedAddresses,
     banner_lines,
-    bootstrap_address,
+    bootstrap_addresses,
     info_of_all,
     kafka_log_lines,
     ready_event,
@@ -212,12 +213,14 @@ class _Serving:
                 await trio.sleep_forever()
 
     @contextlib.contextmanager
-    def _written_dev_files(self, nodes: Sequence[NodeInfo]) -> Iterator[None]:
+    def _written_dev_files(
+        self, nodes: Sequence[NodeInfo], shared: SharedAddresses | None = None
+    ) -> Iterator[None]:
         """Write the files of `--tls-dev` for clients, if it is given."""
         if self.dev is None:
             yield
             return
-        addresses = ",".join(str(bootstrap_address(each)) for each in nodes)
+        addresses = bootstrap_addresses(nodes, shared)
         with self.dev.written_files(addresses) as (self.dev_directory, self.snippets):
             yield
 
@@ -228,9 +231,12 @@ class _Serving:
         listeners = configured_listeners(config)
         self._check_listeners(config, listeners)
         http_service(config, listeners)  # check the settings; each node process creates its own
-        async with supervised(self.options, config) as nodes, trio.open_nursery() as nursery:
-            with self._written_dev_files(nodes):
-                await self._announce(nodes)
+        async with (
+            supervised(self.options, config, listeners) as (nodes, shared),
+            trio.open_nursery() as nursery,
+        ):
+            with self._written_dev_files(nodes, shared):
+                await self._announce(nodes, shared)
                 gc.freeze()
                 gc.enable()
                 if self.options.exit_with_parent:
@@ -388,12 +394,14 @@ class _Serving:
 
     # -- ready
 
-    async def _announce(self, nodes: Sequence[NodeInfo]) -> None:
+    async def _announce(
+        self, nodes: Sequence[NodeInfo], shared: SharedAddresses | None = None
+    ) -> None:
         for node in nodes:
             await self._check(node.endpoint)
         took = time.perf_counter() - self.started
         ready = {
-            **ready_event(nodes, self.data_dirs),
+            **ready_event(nodes, self.data_dirs, shared),
             "control": self.control and self.control.address,
             "control_token_file": self.control and self.control.token_file,
             "tls_dev": self.dev_directory and str(self.dev_directory),
@@ -404,7 +412,7 @@ class _Serving:
         else:
             more = [*self._more_info(nodes)]
             for line in banner_lines(
-                nodes, data_dirs=self.data_dirs, is_new=self.is_new, more=more
+                nodes, shared, data_dirs=self.data_dirs, is_new=self.is_new, more=more
             ):
                 print(line)
             for client, text in self.snippets:

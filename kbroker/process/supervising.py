@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from itertools import cycle, islice
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from itertools import chain, cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -30,13 +30,15 @@ from kbroker.data_dirs.data_directories import (
     find_data_directories,
 )
 from kbroker.data_dirs.resize import finish
+from kbroker.net.server import Listener
 from kbroker.runtime.threads import at_once, run_in_thread
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import LOCK
 from kbroker.text.lines import Lines
 
+from .bootstrap_listeners import BootstrapListeners, bind_bootstrap_listeners
 from .errors import StartFailed
-from .node_info import NodeInfo
+from .node_info import NodeInfo, SharedAddresses
 from .node_messages import (
     BEGIN,
     CREATE_TOPICS,
@@ -65,15 +67,17 @@ EXIT_SECONDS = 5
 
 @asynccontextmanager
 async def supervised(
-    options: ServeOptions, config: BrokerConfig
-) -> AsyncIterator[Sequence[NodeInfo]]:
-    """Start all nodes, yield their information, and stop them at the end.
+    options: ServeOptions, config: BrokerConfig, listeners: Sequence[Listener]
+) -> AsyncIterator[tuple[Sequence[NodeInfo], SharedAddresses]]:
+    """Start all nodes, yield information about them and their addresses, and stop them at the end.
 
     Args:
         options: Command-line options.
         config: Settings.
+        listeners: Configured listeners, at the bootstrap addresses.
 
     Raises:
+        CannotListen: An address cannot be used.
         StartFailed: A node cannot start.
         StorageError: The metadata cannot be read.
     """
@@ -81,25 +85,26 @@ async def supervised(
     finish(files, paths)
     directories = find_data_directories(files, paths, options.processes, first=config.node_id)
     ids = directories.node_ids(config.node_id, options.processes)
-    store = _open_store(directories, ids)
-    files.mkdir(paths[0])
-    lock = files.lock(f"{paths[0]}/{LOCK}")
-    try:
-        with TemporaryDirectory(prefix="kbroker-") as directory:
-            async with running(store), trio.open_nursery() as nursery:
-                supervisor = _Supervisor(options, ids, Path(directory), nursery)
-                # Serve until all nodes have stopped: stopping nodes change the metadata.
-                serving = trio.CancelScope(shield=True)
-                nursery.start_soon(_serve, store, supervisor.socket, serving)
-                try:
-                    yield await supervisor.start()
-                finally:
-                    with trio.CancelScope(shield=True):
-                        await supervisor.stop()
-                    serving.cancel()
-                    nursery.cancel_scope.cancel()
-    finally:
-        lock.release()
+    bootstrap = await bind_bootstrap_listeners(listeners, ids, config.node_id)
+    with closing(bootstrap), ExitStack() as stack:
+        store = _open_store(directories, ids)
+        files.mkdir(paths[0])
+        stack.callback(files.lock(f"{paths[0]}/{LOCK}").release)
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="kbroker-")))
+        async with running(store), trio.open_nursery() as nursery:
+            supervisor = _Supervisor(
+                options, ids, bootstrap, config.listen_backlog, directory, nursery
+            )
+            # Serve until all nodes have stopped: stopping nodes change the metadata.
+            serving = trio.CancelScope(shield=True)
+            nursery.start_soon(_serve, store, supervisor.socket, serving)
+            try:
+                yield await supervisor.start(), SharedAddresses(bootstrap.addresses)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await supervisor.stop()
+                serving.cancel()
+                nursery.cancel_scope.cancel()
 
 
 def _open_store(directories: DataDirectories, ids: Sequence[int]) -> LocalStore:
@@ -119,23 +124,35 @@ class _Supervisor:
     """Supervisor of all nodes of a server."""
 
     def __init__(
-        self, options: ServeOptions, ids: Sequence[int], directory: Path, nursery: trio.Nursery
+        self,
+        options: ServeOptions,
+        ids: Sequence[int],
+        bootstrap: BootstrapListeners,
+        backlog: int,
+        directory: Path,
+        nursery: trio.Nursery,
     ) -> None:
         self.socket = str(directory / "metadata")
+        self._bootstrap = bootstrap
+        self._backlog = backlog
         self._nursery = nursery
         racks = islice(cycle(options.racks or (None,)), len(ids))
         self._nodes: list[_NodeProcess] = []
         for node_id, rack in zip(ids, racks, strict=True):
-            parameters = NodeParameters(options, node_id, len(ids), rack, self.socket)
+            parameters = NodeParameters(
+                options, node_id, len(ids), rack, self.socket, bootstrap.descriptors
+            )
             path = directory / f"node-{node_id}"
             path.write_bytes(pickle.dumps(parameters))
-            self._nodes.append(_NodeProcess(node_id, path, options.grace_seconds))
+            inherited = list(chain.from_iterable(bootstrap.descriptors.values()))
+            self._nodes.append(_NodeProcess(node_id, path, options.grace_seconds, inherited))
         self._has_bootstrap_topics = bool(options.topics or options.seeds)
 
     async def start(self) -> Sequence[NodeInfo]:
         """Start all nodes, and return their information when all are ready.
 
         Raises:
+            CannotListen: A bootstrap address cannot be used.
             StartFailed: A node cannot start.
         """
         for each in self._nodes:
@@ -144,6 +161,7 @@ class _Supervisor:
         with trio.move_on_after(JOIN_SECONDS_MAX):
             for each in self._nodes:
                 await each.next_message(Joined)
+        self._bootstrap.listen(self._backlog)
         for each in self._nodes:
             await each.send_command(BEGIN)
         infos = [await each.next_message(NodeInfo) for each in self._nodes]
@@ -157,6 +175,9 @@ class _Supervisor:
 
     async def stop(self) -> None:
         """Stop all nodes concurrently, without moving leaderships."""
+        for each in self._nodes:
+            each.prepare_stop()
+        self._bootstrap.close()
         async with trio.open_nursery() as nursery:
             for each in self._nodes:
                 nursery.start_soon(each.stop)
@@ -165,12 +186,19 @@ class _Supervisor:
 class _NodeProcess:
     """One node, across restarts of its process."""
 
-    def __init__(self, node_id: int, parameters_path: Path, grace_seconds: float) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        parameters_path: Path,
+        grace_seconds: float,
+        inherited: Sequence[int],
+    ) -> None:
         self.id = node_id
         # The first start succeeded, so the node is restarted when its process ends.
         self.is_supervised = False
         self._parameters_path = parameters_path
         self._grace_seconds = grace_seconds
+        self._inherited = inherited
         self._process: trio.Process | None = None
         self._messages, self._received = trio.open_memory_channel[object](100)
         self._is_stopping = False
@@ -182,6 +210,7 @@ class _NodeProcess:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            pass_fds=self._inherited,
             start_new_session=True,  # only the supervisor gets Ctrl+C of the terminal
         )
 
@@ -241,9 +270,12 @@ class _NodeProcess:
         elif isinstance(next_message, NodeError):
             logger.error("node %d: %s", self.id, next_message.message)
 
-    async def stop(self) -> None:
-        """Stop the process gracefully, or kill it after a timeout."""
+    def prepare_stop(self) -> None:
+        """Start no process any more."""
         self._is_stopping = True
+
+    async def stop(self) -> None:
+        """Stop the process gracefully, or kill it after a timeout; call `prepare_stop` before."""
         process = self._process
         if process is None:
             return

@@ -173,10 +173,12 @@ def test_conflicting_settings_are_rejected(flags: tuple[str, str], message: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--nodes", "--processes"])
-def test_several_nodes_authenticate_to_each_other(flag: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("flag", "addresses"), [("--nodes", 3), ("--processes", 1)])
+def test_several_nodes_authenticate_to_each_other(
+    flag: str, addresses: int, tmp_path: Path
+) -> None:
     with secured(tmp_path, flag, "3") as ready:
-        assert ready["bootstrap_servers"].count(",") == 2
+        assert len(ready["bootstrap_servers"].split(",")) == addresses
         use_admin_profile(tmp_path, ready)
         kbroker(tmp_path, "topic", "create", "t", "--replication-factor", "3", "-p", "3")
         kbroker(tmp_path, "topic", "produce", "t", stdin="one\ntwo\n")

@@ -44,7 +44,7 @@ class Supervised(Server):
         options = ("--processes", str(NODES), "--port-file", str(directory / READY), *arguments)
         super().__init__(directory, (), topics=("orders:6:min.insync.replicas=2",), options=options)
         self._settings = ("default.replication.factor=3",)
-        self.port = free_ports(NODES)
+        self.port = free_ports(NODES + 1)
 
     def start_and_wait(self) -> dict[str, object]:
         """Start, wait until all nodes serve, and return the ready event."""
@@ -77,6 +77,13 @@ class Supervised(Server):
         self.process = None
 
 
+def addresses_of_nodes(ready: dict[str, object]) -> list[str]:
+    """Return the own address of each node in the ready event."""
+    nodes = ready["nodes"]
+    assert isinstance(nodes, list)
+    return [each["listeners"]["PLAINTEXT"] for each in nodes]
+
+
 @contextmanager
 def running_supervisor(directory: Path, *arguments: str) -> Iterator[Supervised]:
     server = Supervised(directory, *arguments)
@@ -91,7 +98,7 @@ def test_killed_node_is_restarted_without_lease_timeout(
 ) -> None:
     with running_supervisor(tmp_path) as server:
         ready = server.start_and_wait()
-        nodes = str(ready["bootstrap_servers"]).split(",")
+        nodes = addresses_of_nodes(ready)
         assert len(nodes) == NODES
         produce(nodes[0], 0, 100)
         os.kill(server.pid_of(2), signal.SIGKILL)
@@ -169,7 +176,12 @@ def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
         assert [each["node_id"] for each in ready["nodes"]] == [1, 2, 3]  # type: ignore[attr-defined]
         assert re.search(r"nodes 1, 2, 3 · cluster", server.log)
         assert "1 topic," in server.log
-        assert server.log.count("  Kafka    ") == NODES
+        ports = ", ".join(str(server.port + node) for node in (1, 2, 3))
+        line = f"  Kafka    localhost:{server.port}  (PLAINTEXT, nodes on ports {ports})\n"
+        assert line in server.log
+        assert server.log.count("  Kafka    ") == 1
+        assert ready["bootstrap_servers"] == f"127.0.0.1:{server.port}"
+        assert ready["listeners"] == {"PLAINTEXT": f"127.0.0.1:{server.port}"}
         rows = json.loads(kbroker(server.bootstrap, "cluster", "info", "-o", "json"))
         assert [each["rack"] for each in rows["brokers"]] == ["a", "b", "c"]
 
@@ -177,7 +189,7 @@ def test_ready_event_and_banner_list_all_nodes(tmp_path: Path) -> None:
 def test_every_node_announces_versions_of_older_release(tmp_path: Path) -> None:
     with running_supervisor(tmp_path, "--as-version", "2.8") as server:
         ready = server.start_and_wait()
-        for endpoint in str(ready["bootstrap_servers"]).split(","):
+        for endpoint in addresses_of_nodes(ready):
             host, _, port = endpoint.rpartition(":")
             assert trio.run(newest_fetch_version, (host, int(port))) == 12
         # Nodes use the newest versions among themselves, so records are replicated.
@@ -194,12 +206,13 @@ async def newest_fetch_version(endpoint: tuple[str, int]) -> int:
 
 
 def test_port_in_use_rejects_start(tmp_path: Path) -> None:
-    first = free_ports(NODES)
-    with socket.create_server(("127.0.0.1", first + 2)):
-        output = serve_error(
-            "--processes", "3", "--port", str(first), "--data-dir", str(tmp_path / "d")
-        )
-    assert f"port {first + 2}" in output
+    first = free_ports(NODES + 1)
+    for used in (first, first + NODES):
+        with socket.create_server(("127.0.0.1", used)):
+            output = serve_error(
+                "--processes", "3", "--port", str(first), "--data-dir", str(tmp_path / "d")
+            )
+        assert f"port {used} is in use; stop the process that uses it" in output
 
 
 def test_second_server_on_directory_is_rejected(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ async def groups_of_many(address: Endpoint) -> None:
 def test_each_process_lists_all_groups_and_the_other_nodes(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     flags = ("--processes", "2", "--data-dir", str(tmp_path / "data"))
-    ports = ("--port", str(free_ports(2)), "--http-port", "0")
+    ports = ("--port", str(free_ports(3)), "--http-port", "0")
     with serving(*flags, *ports, "--port-file", str(ready)):
         nodes = json.loads(wait_for(ready))["nodes"]
         trio.run(groups_of_many, Endpoint.parse(nodes[0]["listeners"]["PLAINTEXT"]))

@@ -101,9 +101,8 @@ def test_bootstrap_answers_while_a_node_restarts(tmp_path: Path) -> None:
             assert trio.run(reported_ports, server.address)
             wait_until_healthy(server.bootstrap)
         # The restarted processes accept on the address.
-        for node in (1, 2):
-            os.kill(server.pid_of(node), signal.SIGSTOP)
-        assert trio.run(reported_ports, server.address)
+        with paused(server.pid_of(1)), paused(server.pid_of(2)):
+            assert trio.run(reported_ports, server.address)
 
 
 def test_connection_waits_while_all_nodes_restart(tmp_path: Path) -> None:

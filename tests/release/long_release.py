@@ -11,14 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from release.pythons import MINORS, find_python
+from release.sbom import EXTRAS, write_sbom
 
 from ..repository import ROOT
 
 DIST = ROOT / "dist"
 SMOKE = Path(__file__).with_name("smoke.py")
-EXTRAS = ("cluster", "console", "oauth", "otlp", "registry", "testing", "tls")
 UV = [sys.executable, "-m", "uv"]
 
 
@@ -35,6 +37,13 @@ def test_distributions_pass_checks_of_package_index() -> None:
     wheels = 1 + sum(find_python(minor) is not None for minor in MINORS)
     assert sorted(each.suffix for each in files) == [".gz", *[".whl"] * wheels]
     run_command(sys.executable, "-m", "twine", "check", "--strict", *files)
+
+
+def test_sbom_lists_dependencies_of_all_extras(tmp_path: Path) -> None:
+    sbom = write_sbom(DIST, tmp_path / "sbom.json")
+    names = {each["name"].lower() for each in sbom["components"]}
+    assert {"kbroker", "trio", "hypercorn", "protobuf", "cryptography", "trustme"} <= names
+    print(f"\nfigures: {len(names)} components in the SBOM")
 
 
 def require_python(minor: int) -> str:
@@ -75,10 +84,12 @@ def test_wheel_works_with_lowest_and_newest_dependencies(
     # lowest-direct takes the newest versions of indirect dependencies.
     extras = [word for extra in EXTRAS for word in ("--extra", extra)]
     run_command(*install, "--resolution", resolution, "-r", ROOT / "pyproject.toml", *extras)
-    run_command(*install, "--no-deps", wheel_of(kind, minor))
+    wheel = wheel_of(kind, minor)
+    run_command(*install, "--no-deps", wheel)
     run_command(*install, "pytest>=8")
     version = run_command(environment_python, "-I", "-m", "kbroker", "--version")
     assert (", compiled" in version) == (kind == "compiled")
+    assert parse_wheel_filename(wheel.name)[1] == Version(version.split()[1].rstrip(","))
     versions = run_smoke_test(environment_python, tmp_path)
     print(f"\nfigures: {kind} wheel, Python 3.{minor}, {resolution}\n{versions}")
 

@@ -141,8 +141,10 @@ class Etcd:
         key = b64encode(b"a").decode()
         revision = int(self.ask("kv/range", {"key": key})["header"]["revision"])
         if revision > keep:
-            with suppress(urllib.error.HTTPError):  # already compacted
+            try:
                 self.ask("kv/compaction", {"revision": str(revision - keep)})
+            except urllib.error.HTTPError as already_compacted:
+                already_compacted.close()
 
     def alarm(self, is_raised: bool) -> None:
         """Raise or clear the NOSPACE alarm of all members."""

@@ -84,8 +84,9 @@ def test_users_can_authenticate_at_each_process(tmp_path: Path) -> None:
     with serving(*flags, "--port-file", str(port_file)) as process:
         ready = json.loads(wait_for(port_file))
         first, second = (each["schema_registry"] for each in ready["nodes"])
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             ask(f"{first}/subjects")
+        refused.value.close()
         for number, url in enumerate((first, second, first), 1):
             body = {"schema": json.dumps({"type": "fixed", "name": "F", "size": number})}
             assert ask(f"{url}/subjects/a-{number}/versions", body, ALICE)["id"] == number

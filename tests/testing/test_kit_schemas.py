@@ -35,8 +35,9 @@ def test_broker_has_no_schema_registry_by_default() -> None:
 def test_registry_requires_authentication_if_broker_does() -> None:
     with LocalBroker(schema_registry=True, users={"alice": "secret"}) as broker:
         url = f"{broker.schema_registry_url}/subjects"
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(url, timeout=SECONDS)
+        refused.value.close()
         request = urllib.request.Request(url, headers=basic_auth("alice", "secret"))
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             assert json.load(answer) == []

@@ -38,7 +38,8 @@ def call_registry(broker: LocalBroker, path: str, body: Any = None) -> Any:
         with urllib.request.urlopen(url, data, timeout=SECONDS) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)["error_code"]
+        with error:
+            return error.code, json.load(error)["error_code"]
 
 
 def register(broker: LocalBroker, subject: str = "s") -> Any:

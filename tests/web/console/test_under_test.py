@@ -42,7 +42,8 @@ class Page:
             with urllib.request.urlopen(request, timeout=SECONDS) as response:
                 return int(response.status)
         except urllib.error.HTTPError as refused:
-            content: dict[str, str] = json.load(refused)
+            with refused:
+                content: dict[str, str] = json.load(refused)
             return refused.code if content["error"] else 0
 
 

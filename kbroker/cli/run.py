@@ -16,6 +16,7 @@ from .settings import split_overrides
 if TYPE_CHECKING:
     from kbroker.cluster.topics import NewTopic
 
+NODES_MAX = 100
 _NOT_STARTED, _NOT_FOUND = 3, 127
 
 
@@ -47,6 +48,12 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
     is_flag=True,
     help="With --control: keep data on an in-memory disk in which commands can inject faults.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(2, NODES_MAX),
+    help="Run this number of nodes, each in its own process, to use several CPU cores. The data is in "
+    "a temporary directory.",
+)
 @click.option("--keep", is_flag=True, help="Store the data in a new directory, and keep it.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
@@ -57,6 +64,7 @@ def run(
     overrides: tuple[str, ...],
     control: bool,
     disk: bool,
+    processes: int | None,
     keep: bool,
 ) -> None:
     """Run COMMAND with a broker that stops when COMMAND ends.
@@ -69,6 +77,8 @@ def run(
     """
     if disk and (keep or not control):
         raise click.UsageError("--faulty-disk needs --control, and excludes --keep")
+    if processes is not None and control:
+        raise click.UsageError("--processes and --control exclude each other")
     from kbroker.client.errors import first_error
     from kbroker.config import ConfigError
     from kbroker.process.errors import StartFailed
@@ -84,6 +94,7 @@ def run(
         data_dir=data_dir,
         control=control,
         disk=disk,
+        processes=processes,
     )
     status = _NOT_STARTED
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,6 +54,35 @@ def test_run_passes_broker_with_topics_and_records_to_command(tmp_path: Path) ->
         ("new", None, "1"),
         ("orders", "k", "v"),
     ]
+
+
+@pytest.mark.slow
+def test_run_with_processes_passes_one_address_and_removes_data(tmp_path: Path) -> None:
+    script = (
+        f"{KBROKER} topic describe orders --json && {KBROKER} cluster info --json && "
+        'echo "$KAFKA_BOOTSTRAP_SERVERS"; exit 7'
+    )
+    done = subprocess.run(
+        [*RUN, "--processes", "2", "--topic", "orders:2", "--", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROCESS_SECONDS,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 7, done.stderr
+    *rows, address = done.stdout.splitlines()
+    leaders = {each["leader"] for each in json.loads(rows[0])["partitions"]}
+    assert leaders == {1, 2}
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", address)
+    assert not [*tmp_path.iterdir()]
+    assert done.stderr == ""
+
+
+def test_run_with_processes_and_control_is_rejected() -> None:
+    done = ran("--processes", "2", "--control", "--", "true")
+    assert done.returncode == 2
+    assert "--processes and --control exclude each other" in done.stderr
 
 
 @pytest.mark.slow

@@ -74,6 +74,14 @@ async def bind_bootstrap_listeners(
     return BootstrapListeners(await bind_all(listeners))
 
 
+def listeners_of_nodes(
+    listeners: Sequence[Listener], node_ids: Sequence[int], first_id: int
+) -> list[Listener]:
+    """Return the own listeners of all nodes; see `bind_bootstrap_listeners`."""
+    distances = [node_id - first_id + 1 for node_id in node_ids]
+    return [shifted_listener(each, distance) for distance in distances for each in listeners]
+
+
 def inherited_sockets(
     descriptors: Mapping[str, Sequence[int]],
 ) -> dict[str, list[socket.socket]]:
@@ -82,10 +90,11 @@ def inherited_sockets(
     Args:
         descriptors: File descriptors by listener name.
     """
-    return {name: [_inherited(each) for each in fds] for name, fds in descriptors.items()}
+    return {name: [inherited_socket(each) for each in fds] for name, fds in descriptors.items()}
 
 
-def _inherited(descriptor: int) -> socket.socket:
+def inherited_socket(descriptor: int) -> socket.socket:
+    """Return the socket of an inherited file descriptor."""
     opened = socket.socket(fileno=descriptor)
     opened.set_inheritable(False)  # not for child processes of the node
     return opened

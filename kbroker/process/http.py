@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kbroker.broker.local_node import LocalNode
     from kbroker.client.endpoint import Endpoint
     from kbroker.schemas.service import RegistryService
+    from kbroker.web.listening import InheritedHttp
     from kbroker.web.metrics.otlp import OtlpService
     from kbroker.web.service import HttpService
 
@@ -70,21 +71,32 @@ class HttpServices:
                 nursery.start_soon(each.close)
 
 
-def http_service(config: BrokerConfig, listeners: Sequence[Listener]) -> HttpServices | None:
+def http_service(
+    config: BrokerConfig, listeners: Sequence[Listener], inherited: InheritedHttp | None = None
+) -> HttpServices | None:
     """Return the configured HTTP services, or None if none is configured.
+
+    Args:
+        config: Settings.
+        listeners: Listeners of the first node.
+        inherited: Sockets of a node process of a multi-process server; None to bind the addresses.
 
     Raises:
         StartFailed: A service cannot be used, or its port is that of a listener.
     """
-    _check_ports(config, listeners)
-    registry = _registry(config, listeners) if config.registry_port >= 0 else None
-    http = _http(config, registry) if config.http_port >= 0 else None
+    check_ports(config, listeners)
+    registry = _registry(config, listeners, inherited) if config.registry_port >= 0 else None
+    http = _http(config, registry, inherited) if config.http_port >= 0 else None
     otlp = _otlp(config) if config.otlp_endpoint else None
     return HttpServices(http, registry, otlp) if http or registry or otlp else None
 
 
-def _check_ports(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
-    """Raise StartFailed if two HTTP services, or one and a listener, have the same port."""
+def check_ports(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
+    """Check that HTTP services and listeners have different ports.
+
+    Raises:
+        StartFailed: Two HTTP services, or one and a listener, have the same port.
+    """
     http = Listener("http.port", config.http_host, config.http_port)
     registry = Listener("registry.port", config.registry_host, config.registry_port)
     for one, other in combinations((http, registry, *listeners), 2):
@@ -94,13 +106,15 @@ def _check_ports(config: BrokerConfig, listeners: Sequence[Listener]) -> None:
             )
 
 
-def _http(config: BrokerConfig, registry: RegistryService | None) -> HttpService:
+def _http(
+    config: BrokerConfig, registry: RegistryService | None, inherited: InheritedHttp | None
+) -> HttpService:
     try:
         from kbroker.web.service import HttpService  # optional dependencies
     except ModuleNotFoundError as error:
         missing = f"--http-port needs {error.name}: pip install 'kbroker[console]'"
         raise StartFailed(missing) from None
-    return HttpService(config, None if registry is None else registry.decoder_of)
+    return HttpService(config, None if registry is None else registry.decoder_of, inherited)
 
 
 def _otlp(config: BrokerConfig) -> OtlpService:
@@ -112,7 +126,9 @@ def _otlp(config: BrokerConfig) -> OtlpService:
     return OtlpService(config)
 
 
-def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistryService:
+def _registry(
+    config: BrokerConfig, listeners: Sequence[Listener], inherited: InheritedHttp | None
+) -> RegistryService:
     try:
         # The registry needs optional dependencies.
         from kbroker.schemas.service import RegistryService, authentication_problem
@@ -122,4 +138,4 @@ def _registry(config: BrokerConfig, listeners: Sequence[Listener]) -> RegistrySe
     reason = authentication_problem(config, listeners)
     if reason:
         raise StartFailed(reason)
-    return RegistryService(config)
+    return RegistryService(config, inherited)

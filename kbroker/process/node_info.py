@@ -66,9 +66,13 @@ class SharedAddresses(NamedTuple):
 
     Attributes:
         listeners: Bootstrap address of each listener.
+        http: Address of the console, metrics and probes.
+        registry: Address of the schema registry.
     """
 
     listeners: Sequence[Address]
+    http: Endpoint | None
+    registry: Endpoint | None
 
 
 class NodeInfo(NamedTuple):
@@ -151,6 +155,7 @@ def ready_event(
         shared: Addresses that all nodes serve; None if each node has its own.
     """
     bootstrap = [shared.listeners[0].local] if shared else [each.endpoint for each in nodes]
+    first = shared or nodes[0]
     rows = [
         {
             "node_id": each.node_id,
@@ -168,8 +173,8 @@ def ready_event(
         "cluster_id": nodes[0].cluster_id,
         "node_id": nodes[0].node_id,
         "nodes": rows,
-        "http": rows[0]["http"],
-        "schema_registry": rows[0]["schema_registry"],
+        "http": _url(first.http),
+        "schema_registry": _url(first.registry),
         "data_dir": os.path.abspath(data_dirs[0]) if data_dirs else None,
         "version": __version__,
     }
@@ -200,14 +205,12 @@ def banner_lines(
     head = f"nodes {ids}" if len(nodes) > 1 else f"node {ids}"
     yield f"kbroker {__version__} · {head} · cluster {nodes[0].cluster_id}"
     yield from _shared_kafka_lines(nodes, shared) if shared else _kafka_lines(nodes)
-    for each in nodes:
-        if each.http is not None:
+    if shared:
+        yield from _http_lines(shared.http, shared.registry, "")
+    else:
+        for each in nodes:
             whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
-            yield f"  Console  {_url(each.http)}/console/{whose}"
-            yield f"  HTTP     {_url(each.http)}/metrics{whose}"
-        if each.registry is not None:
-            whose = f"  (node {each.node_id})" if len(nodes) > 1 else ""
-            yield f"  Schemas  {_url(each.registry)}{whose}"
+            yield from _http_lines(each.http, each.registry, whose)
     yield f"  Data     {_data_line(nodes, data_dirs, is_new=is_new)}"
     for name, text in more:
         yield f"  {name:<9}{text}"
@@ -232,6 +235,14 @@ def _shared_kafka_lines(nodes: Sequence[NodeInfo], shared: SharedAddresses) -> I
 def _kafka_line(address: Address, text: str) -> str:
     note = f"; advertised: {address.advertised}" if address.advertised else ""
     return f"  Kafka    {address.shown}  ({text}{note})"
+
+
+def _http_lines(http: Endpoint | None, registry: Endpoint | None, whose: str) -> Iterator[str]:
+    if http is not None:
+        yield f"  Console  {_url(http)}/console/{whose}"
+        yield f"  HTTP     {_url(http)}/metrics{whose}"
+    if registry is not None:
+        yield f"  Schemas  {_url(registry)}{whose}"
 
 
 def _url(http: Endpoint | None) -> str | None:

@@ -1,8 +1,9 @@
 """Messages between a supervisor and its node processes.
 
 The supervisor writes lines to a node's stdin: `begin` when all nodes have joined the cluster, and
-`create-topics` to create the topics and seed records of the command line. The supervisor closes the
-stream when the whole cluster stops. A node writes one pickled message per line to its stdout.
+`create-topics` to create the topics and seed records of the command line, and `serve-http` to accept
+connections at the HTTP addresses of the server. The supervisor closes the stream when the whole
+cluster stops. A node writes one pickled message per line to its stdout.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .options import ServeOptions
+from .shared_http import HttpDescriptors
 
-BEGIN, CREATE_TOPICS = b"begin", b"create-topics"
+BEGIN, CREATE_TOPICS, SERVE_HTTP = b"begin", b"create-topics", b"serve-http"
 
 
 class NodeParameters(NamedTuple):
@@ -28,6 +30,7 @@ class NodeParameters(NamedTuple):
         rack: Rack of the node.
         socket: Path of the metadata store's Unix socket.
         bootstrap: Inherited descriptors of the bootstrap sockets, by listener name.
+        http: Inherited descriptors of the HTTP sockets.
     """
 
     options: ServeOptions
@@ -36,6 +39,7 @@ class NodeParameters(NamedTuple):
     rack: str | None
     socket: str
     bootstrap: Mapping[str, Sequence[int]]
+    http: HttpDescriptors
 
 
 class Joined(NamedTuple):

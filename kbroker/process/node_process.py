@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import trio
@@ -34,7 +33,9 @@ from .interpreter import freeze_long_lived_objects, set_up_interpreter
 from .listeners import configured_listeners
 from .node_info import info_of
 from .node_messages import (
+    BEGIN,
     CREATE_TOPICS,
+    SERVE_HTTP,
     Joined,
     NodeError,
     NodeParameters,
@@ -87,16 +88,18 @@ async def _stop_on_signal(stop: trio.CancelScope, task_status: trio.TaskStatus[N
 async def _serve(parameters: NodeParameters, store: RemoteStore) -> None:
     options = parameters.options
     config = load_settings(options, os.environ)
-    commands = _commands()
+    listeners = configured_listeners(config)
+    inherited = parameters.http.sockets()
+    commands = _Commands(inherited.chosen)
 
     async def wait_for_begin() -> None:
         """Wait until all nodes have joined the cluster."""
         send_message(Joined())
-        if await anext(commands, None) is None:  # end of stdin instead of BEGIN
+        await commands.begun.wait()
+        if commands.ended.is_set():
             raise StartFailed("the server stopped before its nodes started")
 
-    listeners = configured_listeners(config)
-    http = http_service(config, listeners)
+    http = http_service(config, listeners, inherited)
     opened = open_broker(
         config,
         data_dir=config.log_dirs,
@@ -114,18 +117,23 @@ async def _serve(parameters: NodeParameters, store: RemoteStore) -> None:
         intercept=version_limits(options.as_version),
         service=http,
     )
-    async with opened as broker, trio.open_nursery() as nursery:
-        send_message(info_of(broker.nodes[0], http))
-        nursery.start_soon(freeze_long_lived_objects, broker)
-        async for command in commands:
-            if command == CREATE_TOPICS:
-                await _create_topics(broker, options)
-        broker.stop_with_cluster()
-        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as receiving:
+        receiving.start_soon(commands.receive)
+        async with opened as broker, trio.open_nursery() as nursery:
+            send_message(info_of(broker.nodes[0], http))
+            nursery.start_soon(freeze_long_lived_objects, broker)
+            nursery.start_soon(_create_topics_on_command, commands, broker, options)
+            await commands.ended.wait()
+            broker.stop_with_cluster()
+            nursery.cancel_scope.cancel()
+        receiving.cancel_scope.cancel()
 
 
-async def _create_topics(broker: Broker, options: ServeOptions) -> None:
+async def _create_topics_on_command(
+    commands: _Commands, broker: Broker, options: ServeOptions
+) -> None:
     """Create the topics and seed records of the command line, and report to the supervisor."""
+    await commands.topics_wanted.wait()
     try:
         await create_bootstrap_topics(broker, options.topics, options.seeds)
     except StartFailed as error:
@@ -134,13 +142,35 @@ async def _create_topics(broker: Broker, options: ServeOptions) -> None:
         send_message(TopicsCreated(len(broker.node.cluster.topics)))
 
 
-async def _commands() -> AsyncIterator[bytes]:
-    """Yield the lines of stdin until its end."""
-    lines = Lines()
-    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stream:
-        while part := await stream.receive_some(RECEIVE_BYTES):
-            for command in lines.feed(part):
-                yield command
+class _Commands:
+    """Commands of the supervisor; each sets an event.
+
+    Args:
+        http_wanted: Event of `SERVE_HTTP`.
+
+    Attributes:
+        begun: `BEGIN` was received, or stdin has ended.
+        topics_wanted: `CREATE_TOPICS` was received.
+        ended: Stdin has ended.
+    """
+
+    def __init__(self, http_wanted: trio.Event) -> None:
+        self.begun, self.topics_wanted, self.ended = trio.Event(), trio.Event(), trio.Event()
+        self._events = {
+            BEGIN: self.begun,
+            CREATE_TOPICS: self.topics_wanted,
+            SERVE_HTTP: http_wanted,
+        }
+
+    async def receive(self) -> None:
+        """Receive commands until stdin ends."""
+        lines = Lines()
+        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stream:
+            while part := await stream.receive_some(RECEIVE_BYTES):
+                for command in lines.feed(part):
+                    self._events[command].set()
+        self.ended.set()
+        self.begun.set()
 
 
 if __name__ == "__main__":

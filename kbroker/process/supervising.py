@@ -11,8 +11,8 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import chain, cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,12 +36,18 @@ from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import LOCK
 from kbroker.text.lines import Lines
 
-from .bootstrap_listeners import BootstrapListeners, bind_bootstrap_listeners
+from .bootstrap_listeners import (
+    BootstrapListeners,
+    bind_bootstrap_listeners,
+    listeners_of_nodes,
+)
 from .errors import StartFailed
+from .http import check_ports
 from .node_info import NodeInfo, SharedAddresses
 from .node_messages import (
     BEGIN,
     CREATE_TOPICS,
+    SERVE_HTTP,
     Joined,
     NodeError,
     NodeParameters,
@@ -49,6 +55,7 @@ from .node_messages import (
     parse_message,
 )
 from .options import ServeOptions
+from .shared_http import SharedHttp, listen_for_http
 
 logger = logging.getLogger(__name__)
 
@@ -86,20 +93,25 @@ async def supervised(
     directories = find_data_directories(files, paths, options.processes, first=config.node_id)
     ids = directories.node_ids(config.node_id, options.processes)
     bootstrap = await bind_bootstrap_listeners(listeners, ids, config.node_id)
-    with closing(bootstrap), ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.callback(bootstrap.close)
+        check_ports(config, listeners_of_nodes(listeners, ids, config.node_id))
+        http = await listen_for_http(config, ids)
+        stack.callback(http.close)
         store = _open_store(directories, ids)
         files.mkdir(paths[0])
         stack.callback(files.lock(f"{paths[0]}/{LOCK}").release)
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="kbroker-")))
         async with running(store), trio.open_nursery() as nursery:
             supervisor = _Supervisor(
-                options, ids, bootstrap, config.listen_backlog, directory, nursery
+                options, ids, bootstrap, http, config.listen_backlog, directory, nursery
             )
             # Serve until all nodes have stopped: stopping nodes change the metadata.
             serving = trio.CancelScope(shield=True)
             nursery.start_soon(_serve, store, supervisor.socket, serving)
             try:
-                yield await supervisor.start(), SharedAddresses(bootstrap.addresses)
+                nodes = await supervisor.start()
+                yield nodes, SharedAddresses(bootstrap.addresses, http.http, http.registry)
             finally:
                 with trio.CancelScope(shield=True):
                     await supervisor.stop()
@@ -128,24 +140,38 @@ class _Supervisor:
         options: ServeOptions,
         ids: Sequence[int],
         bootstrap: BootstrapListeners,
+        http: SharedHttp,
         backlog: int,
         directory: Path,
         nursery: trio.Nursery,
     ) -> None:
         self.socket = str(directory / "metadata")
         self._bootstrap = bootstrap
+        self._http = http
+        # Node that accepts connections at the HTTP addresses.
+        self._http_node: _NodeProcess | None = None
         self._backlog = backlog
         self._nursery = nursery
         racks = islice(cycle(options.racks or (None,)), len(ids))
         self._nodes: list[_NodeProcess] = []
         for node_id, rack in zip(ids, racks, strict=True):
             parameters = NodeParameters(
-                options, node_id, len(ids), rack, self.socket, bootstrap.descriptors
+                options,
+                node_id,
+                len(ids),
+                rack,
+                self.socket,
+                bootstrap.descriptors,
+                http.descriptors_of(node_id),
             )
             path = directory / f"node-{node_id}"
             path.write_bytes(pickle.dumps(parameters))
-            inherited = list(chain.from_iterable(bootstrap.descriptors.values()))
-            self._nodes.append(_NodeProcess(node_id, path, options.grace_seconds, inherited))
+            inherited = [*chain.from_iterable(bootstrap.descriptors.values()), *parameters.http.all]
+            self._nodes.append(
+                _NodeProcess(
+                    node_id, path, options.grace_seconds, inherited, self._choose_http_node
+                )
+            )
         self._has_bootstrap_topics = bool(options.topics or options.seeds)
 
     async def start(self) -> Sequence[NodeInfo]:
@@ -157,6 +183,7 @@ class _Supervisor:
         """
         for each in self._nodes:
             await each.launch()
+            await self._choose_http_node()
             self._nursery.start_soon(each.supervise)
         with trio.move_on_after(JOIN_SECONDS_MAX):
             for each in self._nodes:
@@ -173,11 +200,20 @@ class _Supervisor:
             each.is_supervised = True
         return infos
 
+    async def _choose_http_node(self) -> None:
+        """Let a running node accept connections at the HTTP addresses, if none does."""
+        if self._http_node is not None and self._http_node.is_running:
+            return
+        self._http_node = next((each for each in self._nodes if each.is_running), None)
+        if self._http_node is not None:
+            await self._http_node.send_command(SERVE_HTTP)
+
     async def stop(self) -> None:
         """Stop all nodes concurrently, without moving leaderships."""
         for each in self._nodes:
             each.prepare_stop()
         self._bootstrap.close()
+        self._http.close()
         async with trio.open_nursery() as nursery:
             for each in self._nodes:
                 nursery.start_soon(each.stop)
@@ -192,6 +228,7 @@ class _NodeProcess:
         parameters_path: Path,
         grace_seconds: float,
         inherited: Sequence[int],
+        on_change: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = node_id
         # The first start succeeded, so the node is restarted when its process ends.
@@ -199,9 +236,16 @@ class _NodeProcess:
         self._parameters_path = parameters_path
         self._grace_seconds = grace_seconds
         self._inherited = inherited
+        # Called when the process has ended or was started again.
+        self._on_change = on_change
         self._process: trio.Process | None = None
         self._messages, self._received = trio.open_memory_channel[object](100)
         self._is_stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        """True if a process runs."""
+        return self._process is not None and self._process.returncode is None
 
     async def launch(self) -> None:
         """Start a process."""
@@ -247,6 +291,7 @@ class _NodeProcess:
             if not self.is_supervised:
                 self._messages.send_nowait(NodeError(f"node {self.id} exited with status {status}"))
                 return
+            await self._on_change()
             if trio.current_time() - began > STABLE_SECONDS:
                 wait_seconds = RESTART_BACKOFF_SECONDS[0]
             text = "node %d exited with status %d; restarting it in %g s"
@@ -255,6 +300,7 @@ class _NodeProcess:
             wait_seconds = min(2 * wait_seconds, longest)
             if not self._is_stopping:
                 await self.launch()
+                await self._on_change()
                 await self.send_command(BEGIN)
 
     async def _receive_messages(self, process: trio.Process) -> None:

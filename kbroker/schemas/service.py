@@ -14,6 +14,7 @@ from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 from kbroker.runtime.clock import SystemClock
 from kbroker.web.guard import App
+from kbroker.web.listening import InheritedHttp
 from kbroker.web.logins import HttpInterface, is_exposed, login_problem
 from kbroker.web.node_servers import NodeServers
 
@@ -35,13 +36,20 @@ class RegistryService:
 
     Args:
         config: Configuration of the first node; further nodes use the following ports.
+        inherited: Sockets of a node process of a multi-process server; None to bind the address.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, inherited: InheritedHttp | None = None) -> None:
         first = Endpoint(config.registry_host, config.registry_port)
         self._interface = interface_of(config)
         self._servers = NodeServers(
-            config, first, flag=FLAG, is_read_only=False, error_body=error_body
+            config,
+            first,
+            flag=FLAG,
+            is_read_only=False,
+            error_body=error_body,
+            inherited=inherited.registry if inherited else (),
+            may_accept=inherited.chosen if inherited else None,
         )
         self._topics: list[SchemaTopic] = []
         self._decoders: dict[int, SchemaDecoder] = {}

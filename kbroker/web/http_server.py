@@ -6,9 +6,9 @@ disconnect clients that do not read their response, and close all connections on
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import trio
@@ -19,14 +19,12 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app
 
 from kbroker.client.endpoint import Endpoint
-from kbroker.net.server import CannotListen, bind_host
 
 from .guard import END_CONNECTION
+from .listening import listen_at
 
 logger = logging.getLogger(__name__)
 
-# Maximum number of connections that wait to be accepted.
-BACKLOG = 1024
 # Maximum size of a request line with its headers, and of one read.
 HEAD_BYTES_MAX = 16 * 1024
 # Idle time after which a connection is closed.
@@ -59,13 +57,26 @@ class HttpServer:
         endpoint: Address to bind; port 0 lets the system choose.
         limits: Limits on connections.
         flag: Prefix of the command-line flags for the address, for error messages.
+        inherited: Listening sockets to use instead of binding the address; `close` closes them.
+        may_accept: Connections are accepted once this event is set; None for at once.
 
     Attributes:
         endpoint: Bound address, with the chosen port after `bind`.
     """
 
-    def __init__(self, app: Any, endpoint: Endpoint, limits: Limits, flag: str) -> None:
+    def __init__(
+        self,
+        app: Any,
+        endpoint: Endpoint,
+        limits: Limits,
+        flag: str,
+        *,
+        inherited: Sequence[socket.socket] = (),
+        may_accept: trio.Event | None = None,
+    ) -> None:
         self.endpoint = endpoint
+        self._inherited = inherited
+        self._may_accept = may_accept
         self._app = wrap_app(app, 0, "asgi")
         self._limits = limits
         self._flag = flag
@@ -85,16 +96,12 @@ class HttpServer:
 
     async def bind(self) -> None:
         """Bind the address; clients that connect wait until `run`. Raises CannotListen."""
-        host, port = self.endpoint
-        try:
-            self._listeners = [
-                _listening(each) for each in await bind_host(host, port, named=bool(port))
-            ]
-        except OSError as error:
-            raise _cannot_listen(self.endpoint, error, self._flag) from None
-        if not port:
-            bound = self._listeners[0].socket.getsockname()[1]
-            self.endpoint = self.endpoint._replace(port=bound)
+        sockets = self._inherited or await listen_at(self.endpoint, self._flag)
+        self._listeners = [
+            trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets
+        ]
+        bound = sockets[0].getsockname()[1]
+        self.endpoint = self.endpoint._replace(port=bound)
 
     async def run(self) -> None:
         """Serve until `close`."""
@@ -111,6 +118,8 @@ class HttpServer:
 
     async def _accept(self, nursery: trio.Nursery) -> None:
         """Accept connections until `close`, which may close the sockets first."""
+        if self._may_accept is not None:
+            await self._may_accept.wait()
         try:
             await trio.serve_listeners(self._serve, self._listeners, handler_nursery=nursery)
         except* trio.ClosedResourceError:
@@ -215,21 +224,3 @@ def _hypercorn_config() -> Config:
     config.keep_alive_timeout = IDLE_SECONDS
     config.max_app_queue_size = PARTS_QUEUED_MAX
     return config
-
-
-def _listening(bound: socket.socket) -> trio.SocketListener:
-    bound.listen(BACKLOG)
-    return trio.SocketListener(trio.socket.from_stdlib_socket(bound))
-
-
-def _cannot_listen(endpoint: Endpoint, error: OSError, flag: str) -> CannotListen:
-    if error.errno == errno.EADDRINUSE:
-        return CannotListen(
-            f"port {endpoint.port} on {endpoint.host} is in use; stop the process that uses it, or use "
-            f"{flag}-port 0 to let the system choose a port"
-        )
-    reason = error.strerror or str(error)
-    return CannotListen(
-        f"cannot serve HTTP at {endpoint} ({reason}); set another address with {flag}-host and "
-        f"{flag}-port"
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -23,6 +24,8 @@ class NodeServers:
         flag: Prefix of the command-line flags for the address, for error messages.
         is_read_only: Accept only GET and HEAD.
         error_body: See `Rules`.
+        inherited: Listening sockets of the only node, instead of binding the address.
+        may_accept: See `HttpServer`.
 
     Attributes:
         wrap_app: Wraps each application from the next `bind` on.
@@ -36,6 +39,8 @@ class NodeServers:
         flag: str,
         is_read_only: bool,
         error_body: Callable[[int, str], bytes] = error_body,
+        inherited: Sequence[socket.socket] = (),
+        may_accept: trio.Event | None = None,
     ) -> None:
         self.wrap_app: Callable[[App], App] = lambda app: app
         self._first = first
@@ -49,6 +54,8 @@ class NodeServers:
             seconds=self._limits.seconds,
             error_body=error_body,
         )
+        self._inherited = inherited
+        self._may_accept = may_accept
         # Ports by node ID; a port that the system chose is kept across restarts.
         self._ports: dict[int, int] = {}
         self._servers: dict[int, HttpServer] = {}
@@ -86,9 +93,18 @@ class NodeServers:
                 nursery.start_soon(server.close)
 
     def _server(self, node_id: int, app: App) -> HttpServer:
-        endpoint = self._first._replace(port=self._port_of(node_id))
+        endpoint = self._first
+        if not self._inherited:
+            endpoint = endpoint._replace(port=self._port_of(node_id))
         guarded = self.wrap_app(Guard(app, self._rules))
-        return HttpServer(guarded, endpoint, self._limits, self._flag)
+        return HttpServer(
+            guarded,
+            endpoint,
+            self._limits,
+            self._flag,
+            inherited=self._inherited,
+            may_accept=self._may_accept,
+        )
 
     def _port_of(self, node_id: int) -> int:
         port = self._first.port

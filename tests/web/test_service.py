@@ -52,18 +52,19 @@ def test_http_is_served_with_control_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_process_serves_its_own_http(tmp_path: Path) -> None:
+def test_processes_have_own_http_besides_that_of_server(tmp_path: Path) -> None:
     port_file = tmp_path / "ready.json"
     flags = ("--processes", "2", "--data-dir", str(tmp_path / "data"), "--port", "0")
     with serving(*flags, "--http-port", "0", "--port-file", str(port_file)) as process:
         ready = json.loads(wait_for(port_file))
-        urls = [each["http"] for each in ready["nodes"]]
-        assert len(set(urls)) == 2
-        assert [status_of(f"{each}/readyz") for each in urls] == [200, 200]
+        urls = [ready["http"], *(each["http"] for each in ready["nodes"])]
+        assert len(set(urls)) == 3
+        assert [status_of(f"{each}/readyz") for each in urls] == [200, 200, 200]
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0
-    assert f"{urls[1]}/metrics  (node 2)" in output
+    assert output.count("  HTTP     ") == 1
+    assert f"  HTTP     {ready['http']}/metrics\n" in output
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ Requests that arrive during a scrape or within a second share its result.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -29,6 +29,16 @@ FRESH_SECONDS = 1
 REST = 1
 
 
+def metrics_response(pieces: Sequence[bytes], wanted: Format) -> StreamingResponse:
+    """Return the response with metrics in a format."""
+    headers = {
+        "content-type": wanted.content_type,
+        "content-length": str(sum(map(len, pieces))),
+        "vary": "accept",
+    }
+    return StreamingResponse(Chunks(pieces), headers=headers)
+
+
 class Metrics:
     """Metrics of one node, with its own registry."""
 
@@ -47,19 +57,14 @@ class Metrics:
 
     async def text(self) -> str:
         """Return all metrics in the Prometheus text format."""
-        return b"".join(await self._pieces(TEXT)).decode()
+        return b"".join(await self.pieces(TEXT)).decode()
 
     async def _serve(self, request: Request) -> StreamingResponse:
         wanted = format_of(request.headers.get("accept", ""))
-        pieces = await self._pieces(wanted)
-        headers = {
-            "content-type": wanted.content_type,
-            "content-length": str(sum(map(len, pieces))),
-            "vary": "accept",
-        }
-        return StreamingResponse(Chunks(pieces), headers=headers)
+        return metrics_response(await self.pieces(wanted), wanted)
 
-    async def _pieces(self, wanted: Format) -> list[bytes]:
+    async def pieces(self, wanted: Format) -> list[bytes]:
+        """Return all metrics in a format, in pieces of whole lines."""
         async with self._lock:
             known = self._cache.get(wanted)
             if known is not None and trio.current_time() - known[0] < FRESH_SECONDS:

@@ -42,7 +42,7 @@ def test_one_http_address_serves_all_nodes_while_nodes_restart(tmp_path: Path) -
             assert UP.format(node, "1.0") in text
             assert f'process_resident_memory_bytes{{kbroker_node="{node}"}}' in text
         schema = json.dumps({"schema": '"string"'}).encode()
-        assert json.loads(read(f"{registry}/subjects/s/versions", schema)) == {"id": 1}
+        assert json.loads(read(f"{registry}/subjects/s/versions", schema))["id"] == 1
         # Another node takes over from each node that served the address.
         for _ in range(2):
             node = json.loads(read(f"{http}/readyz"))["node_id"]

@@ -1,6 +1,7 @@
 """Benchmark of kbroker, Apache Kafka and kfake: `python -m benchmarks`.
 
-With `--against REF` it compares kbroker with kbroker at another commit.
+kbroker is measured with compiled modules, as in its wheels, and interpreted. With `--against REF` it
+compares interpreted kbroker with that at another commit.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tests.compiled.making import CompileError, make
+
 from .against import checkout, kbroker_at, slower_rows, verdict
 from .brokers import (
     ROOT,
     BenchmarkFailed,
     Broker,
+    Compiled,
+    Interpreted,
     Kafka,
     Kbroker,
     Kfake,
@@ -36,7 +41,12 @@ from .spark_client import spark_python
 from .table import PEERS, lines
 from .turns import Contest, Machine, Record, is_wanted
 
-BROKERS: Mapping[str, type[Broker]] = {"kbroker": Kbroker, "kafka": Kafka, "kfake": Kfake}
+BROKERS: Mapping[str, type[Broker]] = {
+    "kbroker": Compiled,
+    "interpreted": Interpreted,
+    "kafka": Kafka,
+    "kfake": Kfake,
+}
 RESULTS = Path(__file__).parent / "results"
 DOCUMENT = ROOT / "docs/project/benchmarks.md"
 MAIN = "benchmarks"
@@ -53,7 +63,9 @@ Written by `make benchmarks`. All brokers run on one machine, each warmed up by 
 row is measured with one broker after the other, with the same clients. A measurement is repeated if a
 hypervisor took more than 2 % of the CPU time.
 
-* A ratio above 1 means that kbroker is better, whatever the unit; ratios below 1 are bold.
+* The first column is kbroker with compiled modules, as in its wheels for CPython. The second one is
+  the same commit interpreted, as in the wheel for other Pythons.
+* A ratio above 1 means that compiled kbroker is better, whatever the unit; ratios below 1 are bold.
 * CPU is the CPU time of the broker process.
 * Busy is the CPU time as a share of one core. Near 100 %, kbroker limits the row; far below, the client
   or the disk does.
@@ -72,6 +84,11 @@ def main() -> None:
         sys.exit(run_against(options))
     if options.write and find_spec("matplotlib") is None:
         parser.error("--write needs matplotlib; run python -m pip install 'matplotlib>=3.8'")
+    if "kbroker" in options.brokers:
+        try:
+            make(Compiled.root)
+        except CompileError as error:
+            sys.exit(f"benchmarks: kbroker: compilation failed:\n{error}")
     report = run(options, BROKERS, others=idle_connections(options, BROKERS))
     text = render_section(report)
     print(text)
@@ -194,7 +211,7 @@ def render_section(
     title: str = "# kbroker compared with Apache Kafka",
     introduction: str = INTRODUCTION,
     headings: Mapping[bool, str] = HEADINGS,
-    peers: Sequence[str] = PEERS,
+    peers: Sequence[str] = (Interpreted.name, *PEERS),
 ) -> str:
     """Return a section of the page, with both tables."""
     facts = "; ".join(f"{key}: {value}" for key, value in report["about"].items())

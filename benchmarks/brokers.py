@@ -245,6 +245,18 @@ class Kbroker(Broker):
         ]
 
 
+class Compiled(Kbroker):
+    """kbroker in a copy of this checkout with compiled modules; see `tests.compiled.making`."""
+
+    root = ROOT / ".work/compiled"
+
+
+class Interpreted(Kbroker):
+    """kbroker of this checkout beside `Compiled`."""
+
+    name = "interpreted"
+
+
 class Kafka(Broker):
     """Apache Kafka in KRaft mode, one process per node, with the heap of its own start script."""
 

@@ -42,7 +42,7 @@ PICTURED = (
 )
 COLOURS = {"Kafka": "#1f5fa8", "kfake": "#c8701a"}
 INK, FAINT = "#222222", "#d8d8d8"
-NAMES = {"Kafka": "Apache Kafka 4.3", "kfake": "kfake"}
+NAMES = {"Kafka": "Apache Kafka 4.4", "kfake": "kfake"}
 TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 ROW_INCHES, WIDTH_INCHES = 0.27, 8.6
 

@@ -1,8 +1,8 @@
 """The four codecs of record batches, each with a limit on the decompressed size.
 
 Codec libraries are imported on first use: a broker stores batches as they arrive and may never
-decompress one. If a library is not installed, only its codec fails. Decompression of a stream stops at the limit, so a small input that expands to
-gigabytes costs at most the limit plus one chunk.
+decompress one. If a library is not installed, only its codec fails. Decompression of a stream stops
+at the limit, so a small input that expands to gigabytes costs at most the limit plus one chunk.
 
 Formats as written by Kafka clients into record batches of format v2:
 

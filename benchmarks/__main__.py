@@ -35,6 +35,7 @@ from .brokers import (
     commit,
     kafka_jars,
 )
+from .clusters import kbroker_with
 from .idle import idle_connections
 from .picture import draw
 from .spark_client import spark_python
@@ -77,7 +78,16 @@ hypervisor took more than 2 % of the CPU time.
 def main() -> None:
     parser = comparison_parser(MAIN, __doc__, BROKERS)
     parser.add_argument("--against", metavar="REF", help="compare with kbroker at this commit")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        metavar="N",
+        help="run kbroker with --processes N; the rows of connections then use N partitions, with "
+        "all brokers (default: one process and one partition)",
+    )
     options = parser.parse_args()
+    if options.processes is not None and (options.against or options.processes < 2):
+        parser.error("--processes needs a number of at least 2, and excludes --against")
     if options.against:
         if options.write:
             parser.error("--write cannot be combined with --against")
@@ -89,7 +99,14 @@ def main() -> None:
             make(Compiled.root)
         except CompileError as error:
             sys.exit(f"benchmarks: kbroker: compilation failed:\n{error}")
-    report = run(options, BROKERS, others=idle_connections(options, BROKERS))
+    kinds = BROKERS
+    if options.processes is not None:
+        own = {
+            "kbroker": kbroker_with(options.processes, Compiled),
+            "interpreted": kbroker_with(options.processes, Interpreted),
+        }
+        kinds = {**BROKERS, **own}
+    report = run(options, kinds, others=idle_connections(options, kinds))
     text = render_section(report)
     print(text)
     if options.write:
@@ -134,6 +151,10 @@ def run(
         if options.durable and is_wanted("spark", options):
             spark_python()  # the row is measured last: report a missing environment now
         facts = describe_conditions(options.repeat)
+        if options.processes is not None:
+            facts["kbroker"] = (
+                f"--processes {options.processes}, and as many partitions in the rows of connections"
+            )
         if "kfake" in options.brokers:
             build_kfake()
             facts["kfake"] = _kfake_version()
@@ -273,6 +294,7 @@ def comparison_parser(
         default=ROOT / ".work/benchmarks",
         help="directory for the brokers' data",
     )
+    parser.set_defaults(processes=None)
     parser.add_argument("--write", action="store_true", help="write docs/project/benchmarks.md")
     return parser
 

@@ -111,10 +111,17 @@ class ClassicMember:
 
 @contextmanager
 def joined_members(
-    broker: Broker, groups: Sequence[str], topic: str
+    broker: Broker, groups: Sequence[str], topic: str, address: tuple[str, int]
 ) -> Iterator[list[ClassicMember]]:
-    """Yield one stable member for each of these groups. The members leave at the end."""
-    with closing(Line(broker)) as line:
+    """Yield one stable member for each of these groups. The members leave at the end.
+
+    Args:
+        broker: The broker.
+        groups: Names of the groups.
+        topic: Topic to which the members subscribe.
+        address: Address of the coordinator of the groups.
+    """
+    with closing(Line(broker, address=address)) as line:
         wait_for_coordinator(line)
         members = [ClassicMember(line, group, topic) for group in groups]
         deadline = time.monotonic() + SETTLE_SECONDS
@@ -158,6 +165,14 @@ def wait_for_coordinator(line: Line) -> None:
         if time.monotonic() > deadline:
             raise BenchmarkFailed("a broker has no group coordinator")
         time.sleep(PAUSE_SECONDS)
+
+
+def coordinator_ports(line: Line, groups: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield each group with the port of its coordinator."""
+    find = FindCoordinatorRequest(coordinator_keys=[*groups])
+    for row in line.ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, find).coordinators:
+        check(row.error_code, "FindCoordinator")
+        yield row.key, row.port
 
 
 def committed_offset(answer: Any) -> int:

@@ -24,6 +24,13 @@ NAME = b"scale"
 # Metadata request of version 1 for all topics.
 ALL_TOPICS = struct.pack(">ihhih5si", 19, 3, 1, 7, 5, NAME, -1)
 STOP_SECONDS = 300
+# Settings whose value is 1 with one node.
+ONE_REPLICA = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
+    "share.coordinator.state.topic.replication.factor",
+)
 
 
 class Placement(NamedTuple):
@@ -200,6 +207,15 @@ class Supervised(Cluster):
         count, port = str(self.nodes), str(self._bootstrap_port)
         return [self._command(*HERE, "--exit-with-parent", "--processes", count, "--port", port)]
 
+    def cpu_seconds(self) -> float:
+        return super().cpu_seconds() + sum(map(cpu_seconds_of, self._node_pids()))
+
+    def resident_bytes(self) -> int:
+        return super().resident_bytes() + sum(map(resident_bytes_of, self._node_pids()))
+
+    def _node_pids(self) -> list[int]:
+        return [self.pid_of(node) for node in range(1, self.nodes + 1)]
+
     def store_pids(self) -> list[int]:
         return [self._processes[0].pid]
 
@@ -215,6 +231,28 @@ class Supervised(Cluster):
     def kill(self, node: int) -> None:
         """Kill the process of a node; the supervisor restarts it."""
         os.kill(self.pid_of(node), signal.SIGKILL)
+
+
+def kbroker_with(processes: int, kind: type[Kbroker] = Kbroker) -> type[Supervised]:
+    """Return the broker `kbroker serve --processes N`, comparable with a single node of Kafka.
+
+    Args:
+        processes: Number of nodes.
+        kind: Broker of whose checkout the processes run.
+    """
+
+    class WithProcesses(Supervised):
+        """Internal topics have one replica, as those of the other brokers."""
+
+        name = kind.name
+        root = kind.root
+        nodes = processes
+
+        def _command(self, *options: str, data: Path | None = None) -> list[str]:
+            settings = (word for name in ONE_REPLICA for word in ("-o", f"{name}=1"))
+            return super()._command(*options, *settings, data=data)
+
+    return WithProcesses
 
 
 class MetadataAnswer:

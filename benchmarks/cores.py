@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from .__main__ import OUR_HEADINGS, comparison_parser, render_section, run, write_section
-from .brokers import BenchmarkFailed, Broker, Kbroker, cpu_seconds_of
+from .brokers import BenchmarkFailed, Broker, Kbroker
 from .clusters import Supervised
 from .lines import connect
 from .python_client import timed
@@ -44,10 +44,6 @@ class TwoProcesses(Supervised):
     """`kbroker serve --processes 2`."""
 
     nodes = 2
-
-    def cpu_seconds(self) -> float:
-        nodes = range(1, self.nodes + 1)
-        return super().cpu_seconds() + sum(cpu_seconds_of(self.pid_of(node)) for node in nodes)
 
 
 class OneProcess(Kbroker):

@@ -21,9 +21,14 @@ SETTLE_SECONDS = 120
 class Line:
     """A connection on which requests can be sent before earlier responses have arrived."""
 
-    def __init__(self, broker: Broker, client_id: str = "benchmark") -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        client_id: str = "benchmark",
+        address: tuple[str, int] | None = None,
+    ) -> None:
         self._client_id = client_id
-        self.socket = connect(("127.0.0.1", broker.ports[0]), SETTLE_SECONDS)
+        self.socket = connect(address or ("127.0.0.1", broker.ports[0]), SETTLE_SECONDS)
         self._sent = 0
 
     def send(self, requests: Iterable[tuple[ApiKey, int, Any]]) -> None:

@@ -70,11 +70,15 @@ class PythonClient:
         scale: Factor for the number of records.
         tag: Suffix of all topics, groups and transactional IDs, so that a repeated row starts
             empty.
+
+    Attributes:
+        connection_partitions: Number of partitions in the rows of connections.
     """
 
     def __init__(self, broker: Broker, scale: float, tag: str) -> None:
         self.broker = broker
         self.scale = scale
+        self.connection_partitions = 1
         self._tag = tag
         self._common: dict[str, Any] = {
             "bootstrap.servers": broker.address,
@@ -269,15 +273,26 @@ class PythonClient:
             self.wait_for_leaders(topic, partitions)
         return topic
 
-    def wait_for_leaders(self, topic: str, partitions: int) -> None:
-        """Wait until a topic has this number of partitions with leaders."""
+    def wait_for_leaders(self, topic: str, partitions: int | None = None) -> None:
+        """Wait until a topic has this number of partitions (None: any), all with leaders."""
         deadline = time.monotonic() + CREATE_SECONDS
         while time.monotonic() < deadline:
             found = self._admin.list_topics(topic, CREATE_SECONDS).topics[topic].partitions
-            if len(found) == partitions and all(each.leader >= 0 for each in found.values()):
+            is_complete = bool(found) if partitions is None else len(found) == partitions
+            if is_complete and all(each.leader >= 0 for each in found.values()):
                 return
             time.sleep(0.01)
         raise BenchmarkFailed(f"{self.broker.name}: {topic} does not have {partitions} leaders")
+
+    def leader_addresses(self, topic: str) -> dict[int, tuple[str, int]]:
+        """Return the address of the leader of each partition."""
+        self.wait_for_leaders(topic)
+        found = self._admin.list_topics(topic, CREATE_SECONDS)
+        at = {each.id: (each.host, each.port) for each in found.brokers.values()}
+        return {
+            number: at[partition.leader]
+            for number, partition in found.topics[topic].partitions.items()
+        }
 
     def _producer(self, **settings: Any) -> Producer:
         return Producer({**self._common, "acks": "all", "linger.ms": 0, **settings})

@@ -207,9 +207,9 @@ class Contest:
     def _run(self, name: str, row: str) -> Iterable[Sample]:
         """Run one entry of the plan, with new topics and groups."""
         self._measured += 1
-        return PLAN[row](
-            PythonClient(self._brokers[name], self._options.scale, f"{self._measured}")
-        )
+        client = PythonClient(self._brokers[name], self._options.scale, f"{self._measured}")
+        client.connection_partitions = self._options.processes or 1
+        return PLAN[row](client)
 
 
 def _run_java(client: PythonClient, size: str) -> Iterable[Sample]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count as naturals
 from itertools import cycle, islice
 from typing import Protocol, TypeAlias
 
@@ -31,9 +32,11 @@ from .classic import (
     ClassicMember,
     check,
     committed_offset,
+    coordinator_ports,
     joined_members,
+    wait_for_coordinator,
 )
-from .lines import connect, decoded
+from .lines import Line, connect, decoded
 from .python_client import PythonClient, timed
 from .rows import COLD_BYTES, FAN_OUT_BYTES, SIZES, Sample
 
@@ -52,6 +55,8 @@ _NEW_TOPIC_ERRORS = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_O
 _SENTINEL = 0x1122_3344_5566_7788
 
 
+# Host and port.
+Address: TypeAlias = tuple[str, int]
 # Returns the next frame to send, or None at the end.
 NextFrame: TypeAlias = Callable[[], bytes | bytearray | None]
 # Processes a response.
@@ -59,6 +64,29 @@ OnResponse: TypeAlias = Callable[[memoryview], None]
 Handlers: TypeAlias = tuple[NextFrame, OnResponse]
 # Requests of a connection, each of which may depend on the previous response.
 Steps: TypeAlias = Generator[bytes | bytearray, memoryview, None]
+
+
+class FrameQueue:
+    """Frames for the partitions that one node leads; several connections send them.
+
+    Attributes:
+        address: Address of the node.
+        size: Number of partitions.
+    """
+
+    def __init__(self, address: Address, frames: Sequence[bytes]) -> None:
+        self.address = address
+        self.size = len(frames)
+        self._frames = cycle(frames)
+        self._left: Iterator[bytes] = iter(())
+
+    def refill(self, count: int) -> None:
+        """Queue this number of frames."""
+        self._left = islice(self._frames, count)
+
+    def next_frame(self) -> bytes | None:
+        """Return the next frame, or None at the end."""
+        return next(self._left, None)
 
 
 @dataclass
@@ -102,9 +130,7 @@ class Stream(Protocol):
 class SequentialConnection:
     """A connection with at most one request in flight. Responses have no length prefix."""
 
-    def __init__(
-        self, address: tuple[str, int], next_frame: NextFrame, on_response: OnResponse
-    ) -> None:
+    def __init__(self, address: Address, next_frame: NextFrame, on_response: OnResponse) -> None:
         self._next_frame = next_frame
         self._on_response = on_response
         self._frames = FrameReader(ANSWER_BYTES_MAX)
@@ -147,8 +173,9 @@ class WireClient:
 
     def connections(self, count: int) -> Iterator[Sample]:
         """Send one record on each connection, wait for its ack, then send the next."""
-        topic = self._client.create_topic(f"connections-{count}")
-        yield from self._produce(f"connections {count}", topic, count, range(1))
+        partitions = self._client.connection_partitions
+        topic = self._client.create_topic(f"connections-{count}", partitions)
+        yield from self._produce(f"connections {count}", topic, count, range(partitions))
 
     def partitions(self, count: int) -> Iterator[Sample]:
         """Send like `connections` over ten connections, to all partitions in turn."""
@@ -168,8 +195,9 @@ class WireClient:
     def groups(self, count: int) -> Iterator[Sample]:
         """Read like `readers`, each as a member of its own group that commits each response."""
         log = self._fan_out_log("groups", count)
-        names = [f"{log.topic}-{number}" for number in range(count)]
-        with joined_members(self._broker, names, log.topic) as members:
+        address = self._leader_addresses(log.topic, [0])[0]
+        names = self._group_names(log.topic, count, address)
+        with joined_members(self._broker, names, log.topic, address) as members:
             reading = [read_and_commit(log, member) for member in members]
             yield self._fan_out(f"groups {count}", log, reading)
             for member in members:
@@ -196,7 +224,7 @@ class WireClient:
 
         def read_all() -> None:
             began = time.perf_counter()
-            self._run([read(log)])
+            self._run(log.topic, [read(log)])
             seconds.append(time.perf_counter() - began)
 
         yield from self._client.send_during("cold", threading.Thread(target=read_all))
@@ -209,25 +237,62 @@ class WireClient:
         self, row: str, topic: str, connections: int, partitions: Sequence[int]
     ) -> Iterator[Sample]:
         total = int(self._client.scale * (4000 if self._broker.durable else 16_000))
-        frames = cycle([produce_frame(topic, index) for index in partitions])
-        left: Iterator[bytes] = iter(())
+        queues = self._queues(topic, partitions)[:connections]
         answers: list[bytes] = []
 
-        sender = (lambda: next(left, None)), (lambda answer: answers.append(bytes(answer)))
-        with self._open_connections([sender] * connections) as streams:
+        senders = [
+            (queue.address, (queue.next_frame, lambda answer: answers.append(bytes(answer))))
+            for queue in islice(cycle(queues), connections)
+        ]
+        with self._open_connections(senders) as streams:
             ends_at = time.monotonic() + WAIT_SECONDS
             while not answers or _NEW_TOPIC_ERRORS & {*map(_error_of, answers)}:
                 if time.monotonic() > ends_at:
                     raise RowUnsupported(f"{self._broker.name} does not lead {topic}")
                 answers.clear()
-                left = islice(frames, max(len(partitions), connections))
+                for queue in queues:
+                    queue.refill(max(queue.size, connections))
                 exchange_all(streams)  # use each connection and each partition once before
-            left = islice(frames, total)
+            for queue in queues:
+                queue.refill(total // len(queues))
             with timed(self._broker) as watch:
                 exchange_all(streams)
         for error in filter(None, map(_error_of, answers)):
             raise RowUnsupported(f"{self._broker.name} rejected a record with error {error}")
-        yield Sample(row, total / watch.seconds / 1e3, watch.cpu_seconds / total * 1e6)
+        sent = total // len(queues) * len(queues)
+        yield Sample(row, sent / watch.seconds / 1e3, watch.cpu_seconds / sent * 1e6)
+
+    def _queues(self, topic: str, partitions: Sequence[int]) -> list[FrameQueue]:
+        """Return a queue for each node that leads partitions of a topic."""
+        led: dict[Address, list[bytes]] = {}
+        for partition, address in self._leader_addresses(topic, partitions).items():
+            led.setdefault(address, []).append(produce_frame(topic, partition))
+        return [FrameQueue(address, frames) for address, frames in led.items()]
+
+    def _leader_addresses(self, topic: str, partitions: Sequence[int]) -> dict[int, Address]:
+        """Return the address of the leader of each of these partitions."""
+        if self._broker.nodes == 1:
+            return dict.fromkeys(partitions, self._address)
+        found = self._client.leader_addresses(topic)
+        return {each: found[each] for each in partitions}
+
+    def _group_names(self, topic: str, count: int, address: Address) -> list[str]:
+        """Return names of groups that the node with an address coordinates.
+
+        The members read and commit on one connection.
+        """
+        names = (f"{topic}-{number}" for number in naturals())
+        if self._broker.nodes == 1:
+            return [*islice(names, count)]
+        found: list[str] = []
+        with closing(Line(self._broker)) as line:
+            wait_for_coordinator(line)
+            while len(found) < count:
+                some = [*islice(names, count)]
+                found += [
+                    name for name, port in coordinator_ports(line, some) if port == address[1]
+                ]
+        return found[:count]
 
     def _fill(self, name: str, size: int) -> Log:
         each = SIZES["10 kB"]
@@ -239,20 +304,21 @@ class WireClient:
 
     def _fan_out(self, row: str, log: Log, readers: Iterable[Steps]) -> Sample:
         with timed(self._broker) as watch:
-            self._run(readers)
+            self._run(log.topic, readers)
         cpu = watch.cpu_seconds / (log.returned_bytes / 1e9)
         return Sample(row, log.returned_bytes / watch.seconds / 1e6, cpu)
 
-    def _run(self, readers: Iterable[Steps]) -> None:
-        """Run all readers concurrently, each on its own connection."""
-        with self._open_connections([_handlers_of(steps) for steps in readers]) as streams:
+    def _run(self, topic: str, readers: Iterable[Steps]) -> None:
+        """Run all readers of a topic's first partition, each on its own connection."""
+        address = self._leader_addresses(topic, [0])[0]
+        with self._open_connections([(address, _handlers_of(each)) for each in readers]) as streams:
             exchange_all(streams)
 
     @contextmanager
     def _open_connections(
-        self, handlers: Sequence[Handlers]
+        self, handlers: Sequence[tuple[Address, Handlers]]
     ) -> Iterator[list[SequentialConnection]]:
-        streams = [SequentialConnection(self._address, *each) for each in handlers]
+        streams = [SequentialConnection(address, *each) for address, each in handlers]
         try:
             yield streams
         finally:

@@ -85,7 +85,7 @@ def test_missing_spark_is_reported_before_measurements(
     monkeypatch.setattr(program, "describe_conditions", lambda repeat: {})
     monkeypatch.setattr(program, "_measure_policies", measure)
     monkeypatch.setattr(program, "_save_report", lambda report: None)
-    options = Namespace(brokers=[], rows=rows, durable=durable, repeat=1)
+    options = Namespace(brokers=[], rows=rows, durable=durable, repeat=1, processes=None)
     if is_checked:
         with pytest.raises(SystemExit, match=f"no Spark in {tmp_path}; run 'make spark-env"):
             program.run(options, {})

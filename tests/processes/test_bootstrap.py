@@ -13,6 +13,8 @@ import pytest
 import trio
 from kafka import KafkaConsumer, KafkaProducer
 
+from kbroker.testing import ExternalKafka
+
 from ..ports import free_ports
 from ..security.test_access import AUTHORIZER
 from ..wire import ConnectionClosed, connected, metadata
@@ -205,3 +207,14 @@ async def is_rejected_without_login(address: tuple[str, int]) -> bool:
             except (ConnectionClosed, trio.BrokenResourceError):
                 return True
     return False
+
+
+def test_test_kit_uses_all_nodes_through_bootstrap_address(tmp_path: Path) -> None:
+    with running_supervisor(tmp_path) as server:
+        server.start_and_wait()
+        kafka = ExternalKafka(server.bootstrap)
+        kafka.begin_test()
+        for partition in range(6):
+            kafka.produce("orders", "v", partition=partition)
+        assert {each.partition for each in kafka.records("orders")} == {*range(6)}
+        kafka.close()

@@ -16,6 +16,11 @@ from packaging.version import InvalidVersion, Version
 from .pythons import MINORS
 
 ROOT = Path(__file__).parents[1]
+# Packages for other package managers, which do not take their version from the tag.
+VERSIONED_JSON = (
+    "release/channels/npm/package.json",
+    "release/channels/devcontainer/src/kbroker/devcontainer-feature.json",
+)
 
 
 def missing(root: Path, tag: str | None) -> Iterator[str]:
@@ -36,6 +41,10 @@ def missing(root: Path, tag: str | None) -> Iterator[str]:
         return
     if newest != version:
         yield f"the newest entry of CHANGELOG.md is not {version}: add `## {version}`"
+    semantic = semantic_version(version)
+    for name in VERSIONED_JSON:
+        if f'"version": "{semantic}"' not in (root / name).read_text():
+            yield f"{name} has another version: set `version` to {semantic}"
     yield from _wrong_state(root, tag)
     yield from _missing_files(root / "dist", version)
 
@@ -51,6 +60,13 @@ def _is_version(text: str) -> bool:
         return str(Version(text)) == text
     except InvalidVersion:
         return False
+
+
+def semantic_version(version: str) -> str:
+    """Return a version of Python in the form that npm accepts: three numbers, then a prerelease."""
+    parsed = Version(version)
+    numbers = ".".join(map(str, (parsed.major, parsed.minor, parsed.micro)))
+    return numbers if parsed.pre is None else f"{numbers}-{parsed.pre[0]}.{parsed.pre[1]}"
 
 
 def _is_version_tag(tag: str) -> bool:

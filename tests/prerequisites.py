@@ -372,6 +372,14 @@ PREREQUISITES = (
         unpacked=("kcat",),
         programs={"kcat": ("usr/bin/kcat",)},
     ),
+    # Checks and runs the Homebrew formula.
+    Prerequisite(
+        commands=("clients", "compat"),
+        problem=partial(problem_of_program, name="ruby", title="Ruby"),
+        installed=("ruby",),
+        unpacked=("ruby",),
+        programs={"ruby": ("usr/bin/ruby",)},
+    ),
     Prerequisite(
         commands=("unit", "long"),
         problem=partial(problem_of_program, name="etcd", title="etcd"),

@@ -26,8 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from crc32c import crc32c
-
+from .checksum import crc32c
 from .compression import Codec, MissingCodecError, OutputLimitError, compress, decompress
 from .errors import ErrorCode, KafkaError
 from .primitives import Buffer, read_varint, write_varint

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from crc32c import crc32c
+from kbroker.protocol.checksum import crc32c
 
 from .errors import StorageError
 from .files import Files

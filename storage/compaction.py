@@ -24,11 +24,11 @@ the run ends at the last complete batch in the map, and the rest of the log stay
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -177,7 +177,7 @@ def digest(key: bytes) -> bytes:
     """Return the map key for a record key: the key itself if it is short, else a digest."""
     if len(key) < _DIGEST_BYTES:
         return key
-    return blake2b(key, digest_size=_DIGEST_BYTES).digest()
+    return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 class _Transactions:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crc32c import crc32c
-
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.records import DEFAULT_RULES, ProduceRules
 
 from .segment import SegmentRules

@@ -34,8 +34,7 @@ from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, Marker
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kbroker import __version__
+from kbroker.runtime.deferred_imports import defer_imports
 from kbroker.text.printable import accept_all_characters, printable
 
 from .lazy import LazyGroup
@@ -81,6 +82,7 @@ class Kbroker(LazyGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line; output never fails because of the locale."""
+        defer_imports()
         accept_all_characters()
         return super().main(*args, **kwargs)
 

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from crc32c import crc32c
-
 from kbroker.cluster import Cluster, ConfigResource, ResourceType
 from kbroker.config import BrokerConfig, ClientMetricsConfig
 from kbroker.coordinator.consumer.patterns import compile_pattern
+from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Codec, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.otlp import Metric, read_metrics

@@ -37,6 +37,8 @@ class Image:
 
     layer: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": SEARCHED})
+    # Values of ARG, which only the steps of the build see.
+    arguments: dict[str, str] = field(default_factory=dict)
     user: str = "root"
     directory: str = "/"
     command: list[str] = field(default_factory=list)
@@ -107,8 +109,13 @@ class ContainerEngine:
 
     # -- building
 
-    def build(self, text: str) -> Image:
-        """Build the image of a Containerfile. Fails with the output of a failed step."""
+    def build(self, text: str, given: Mapping[str, str] | None = None) -> Image:
+        """Build the image of a Containerfile. Fails with the output of a failed step.
+
+        Args:
+            text: The Containerfile.
+            given: Values of build arguments; others have the defaults of the Containerfile.
+        """
         stages: dict[str, Image] = {}
         image = Image(Path())
         for name, arguments in instructions(text):
@@ -116,6 +123,10 @@ class ContainerEngine:
                 _base, _, stage = arguments.partition(" AS ")
                 image = stages[stage] = Image(self._layer())
                 self._with_python(image)
+            elif name == "ARG":
+                argument, has_default, default = arguments.partition("=")
+                if has_default or argument in (given or {}):
+                    image.arguments[argument] = (given or {}).get(argument, default)
             else:
                 self._step(image, stages, name, arguments)
         return image
@@ -138,8 +149,9 @@ class ContainerEngine:
     def _step(self, image: Image, stages: Mapping[str, Image], name: str, arguments: str) -> None:
         match name:
             case "RUN":
+                environment = image.environment | image.arguments
                 done = subprocess.run(
-                    self._entering(image, ["sh", "-c", arguments], image.layer, image.environment),
+                    self._entering(image, ["sh", "-c", arguments], image.layer, environment),
                     capture_output=True,
                     text=True,
                     check=False,
@@ -257,7 +269,8 @@ def _not_ignored(context: Path) -> list[str]:
     assert ignore_all == "*"
     kept = [line.removeprefix("!") for line in arguments if line.startswith("!")]
     assert [line for line in arguments if not line.startswith("!")] == ["**/__pycache__"]
-    return kept
+    # An engine ignores a path that does not exist.
+    return [name for name in kept if (context / name).exists()]
 
 
 class Container:

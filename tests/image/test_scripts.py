@@ -84,7 +84,7 @@ def test_containerignore_includes_files_of_containerfile() -> None:
     copied = [arguments.split()[0] for name, arguments in instructions(text) if name == "COPY"]
     assert copied == [".", "--from=wheel", "image/"]
     for each in sent:
-        if each.startswith("!"):
+        if each.startswith("!") and each != "!dist":  # builds create it
             assert (ROOT / each[1:]).exists()
     for name in ("Containerfile", "image/etc/confluent/docker/run"):
         assert (ROOT / name).exists()

@@ -17,6 +17,7 @@ from packaging.version import Version
 from release.pythons import MINORS, find_python
 from release.sbom import EXTRAS, write_sbom
 
+from ..image.containerfile import ContainerEngine, can_create_containers
 from ..repository import ROOT
 
 DIST = ROOT / "dist"
@@ -92,6 +93,18 @@ def test_wheel_works_with_lowest_and_newest_dependencies(
     assert parse_wheel_filename(wheel.name)[1] == Version(version.split()[1].rstrip(","))
     versions = run_smoke_test(environment_python, tmp_path)
     print(f"\nfigures: {kind} wheel, Python 3.{minor}, {resolution}\n{versions}")
+
+
+@pytest.mark.skipif(not can_create_containers(), reason="containers require root on Linux")
+def test_image_contains_compiled_wheel_of_directory(tmp_path: Path) -> None:
+    text = (ROOT / "Containerfile").read_text()
+    engine = ContainerEngine(tmp_path, ROOT)
+    try:
+        # The build fails if this step does.
+        check = "RUN kbroker --version | grep ', compiled'\n"
+        engine.build(text.replace("USER appuser\n", check + "USER appuser\n"), {"WHEELS": "dist"})
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("minor", MINORS)

@@ -158,7 +158,7 @@ class Connection:
         self._writer_idle = True
         # Wakes the idle writer.
         self._more_replies: trio.Event | None = None
-        # Scope of the idle writer's wait; ends at the deadline of the first reply.
+        # Scope of the idle writer's wait; ends at the deadline of the first reply, or earlier.
         self._pause: trio.CancelScope | None = None
 
     # -- lifecycle
@@ -537,8 +537,9 @@ class Connection:
         deadline = self.replies.notify_first_ready(self._send_first)
         if deadline is None:
             return False
-        # Setting the deadline costs twenty times as much as comparing it.
-        if self._pause is not None and self._pause.deadline != deadline:
+        # Setting the deadline costs twenty times as much as comparing it. If it is too early, the
+        # writer wakes up once and waits again.
+        if self._pause is not None and deadline < self._pause.deadline:
             self._pause.deadline = deadline
         if self.replies.queue:
             self._ensure_writer()  # the writer watches the deadline

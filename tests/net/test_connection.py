@@ -16,9 +16,11 @@ import trio.lowlevel
 import trio.testing
 
 from kbroker.broker import Broker
+from kbroker.handlers.context import Context
 from kbroker.net.connection import RECEIVE_BYTES, Connection
 from kbroker.net.replies import REPLIES_MAX, Replies
 from kbroker.node.request_memory import Claim
+from kbroker.partitions.waiters import Pending
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.headers import RequestHeader
@@ -184,6 +186,35 @@ async def test_pending_fetch_completes_at_max_wait(start: Start) -> None:
         row = await fetch(wire, topic, max_wait_ms=200)
         assert time.perf_counter() - asked_at > 0.19
         assert (row.error_code, bytes(row.records)) == (0, b"")
+
+
+async def test_deadline_of_answered_request_does_not_end_the_next_one() -> None:
+    """The deadline of the writer stays, because moving it takes a tenth of a request's time."""
+    given: list[Pending[MetadataResponse]] = []
+    seconds = [0.2, 0.5, 0.1]
+
+    def wait(ctx: Context, message: object) -> Pending[MetadataResponse]:
+        deadline = trio.current_time() + seconds[len(given)]
+        given.append(Pending(deadline=deadline, on_timeout=MetadataResponse))
+        return given[-1]
+
+    async with started() as broker:
+        replace_handler(broker, ApiKey.METADATA, wait)
+        async with connected(broker.endpoint) as wire:
+            message = request(ApiKey.METADATA, topics=[])
+            await wire.send(ApiKey.METADATA, 9, message)
+            (connection,) = broker.server.connections
+            await until(lambda: given and connection._pause is not None)
+            await trio.testing.wait_all_tasks_blocked()
+            pause = connection._pause
+            assert pause is not None
+            assert pause.deadline == given[0].deadline
+            given[0].resolve(MetadataResponse())
+            await wire.receive()
+            assert pause.deadline == given[0].deadline
+            for number in (1, 2):
+                await wire.ask(ApiKey.METADATA, 9, message)
+                assert trio.current_time() >= given[number].deadline
 
 
 @pytest.mark.parametrize("version", [12, 13])

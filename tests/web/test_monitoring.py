@@ -24,9 +24,11 @@ NAME = re.compile(r"\b((?:kafka|kbroker|process)_[a-z_]+)\b")
 # Suffixes of histogram samples.
 ENDS = ("_bucket", "_count", "_sum")
 # Names in the metrics page that look like metrics.
-IN_PROSE = {"kafka_exporter"}
-# Metrics that are exposed only after a client has pushed them, or a share group has dead letters.
+IN_PROSE = {"kafka_exporter", "kbroker_node"}
+# Metrics that are exposed only after a client has pushed them, if a share group has dead letters, or
+# with several node processes.
 RARE = {
+    "kbroker_node_metrics_up",
     "kbroker_client_metric",
     "kbroker_share_dead_letters_total",
     "kafka_server_sharegroupmetrics_deadletterqueuerecordcount_total",

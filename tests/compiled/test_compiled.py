@@ -57,7 +57,8 @@ def test_version_option_shows_compiled_modules(copy: Path) -> None:
         command = [sys.executable, "-m", "kbroker", "--version"]
         return subprocess.check_output(command, cwd=directory, text=True).strip()
 
-    assert version(copy) == f"{version(Path(__file__).parents[2])}, compiled"
+    assert version(copy).endswith(", compiled")
+    assert "compiled" not in version(Path(__file__).parents[2])
 
 
 def test_editable_install_with_compilation_is_rejected(copy: Path) -> None:

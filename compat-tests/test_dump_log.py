@@ -6,6 +6,7 @@ All files of the run are dumped, to include unusual batches of all clients.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,16 @@ COMPLAINTS = (
 
 @pytest.fixture(scope="module")
 def data_dir(
-    broker: Broker, workers: Callable[[str], ClientProcess], written: dict[str, Any]
+    broker: Broker,
+    workers: Callable[[str], ClientProcess],
+    written: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """Fill a topic until segments roll, with an idempotent producer, and stop the broker."""
+    """Fill a topic until segments roll, with an idempotent producer.
+
+    Returns:
+        A copy of the data of the stopped broker, which other tests continue to use.
+    """
     worker = workers("confluent-kafka")
     worker.admin("create_topic", name=ROLLED)
     for batch in range(BATCHES):
@@ -65,7 +73,9 @@ def data_dir(
         worker("send", producer="dump", topic=TRANSACTIONAL, records=records)
         worker("end", producer="dump", commit=commit)
     broker.stop()
-    return broker.data_dir
+    copy = shutil.copytree(broker.data_dir, tmp_path_factory.mktemp("dumped") / "data")
+    broker.start()
+    return copy
 
 
 @pytest.fixture(scope="module")

@@ -255,6 +255,7 @@ def comparison_parser(
         brokers: Names of the brokers that can be compared.
     """
     parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.set_defaults(processes=None)  # only the main program has the option
     parser.add_argument(
         "--repeat", type=int, default=3, help="number of runs with each broker (default 3)"
     )

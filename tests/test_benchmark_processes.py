@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from benchmarks.__main__ import comparison_parser
 from benchmarks.clusters import kbroker_with
 from benchmarks.python_client import PythonClient
 from benchmarks.wire_client import WAIT_SECONDS, FrameQueue, WireClient
@@ -44,3 +45,7 @@ def test_wire_rows_use_both_processes(tmp_path: Path) -> None:
         assert broker.cpu_seconds() > 0
     finally:
         broker.stop()
+
+
+def test_comparisons_without_the_option_use_one_process() -> None:
+    assert comparison_parser("benchmarks.secured", None, []).parse_args([]).processes is None

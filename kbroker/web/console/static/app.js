@@ -2,19 +2,22 @@
 
 import { get, session } from "./api.js";
 import { h, notify, visible } from "./dom.js";
-import { activity, cluster, explain, group, groups, overview, storage, topics } from "./pages.js";
-import { tests } from "./tests.js";
-import { topic } from "./topic.js";
 
+// Pages of the navigation, and pages of single objects. A page's module is loaded when it is opened.
 const PAGES = [
-  ["", "Overview", overview],
-  ["topics", "Topics", topics],
-  ["groups", "Groups", groups],
-  ["activity", "Activity", activity],
-  ["storage", "Transactions & storage", storage],
-  ["cluster", "Cluster", cluster],
-  ["tests", "Test", tests],
+  ["", "Overview", () => import("./overview.js")],
+  ["topics", "Topics", () => import("./topics.js")],
+  ["groups", "Groups", () => import("./groups.js")],
+  ["activity", "Activity", () => import("./activity.js")],
+  ["storage", "Transactions & storage", () => import("./storage.js")],
+  ["cluster", "Cluster", () => import("./cluster.js")],
+  ["tests", "Test", () => import("./tests.js")],
 ];
+const OBJECTS = {
+  topics: () => import("./topic.js"),
+  groups: () => import("./group.js"),
+  explain: () => import("./explain.js"),
+};
 let leavePage = null,
   shown = 0;
 
@@ -26,6 +29,11 @@ export function parseHash() {
   };
 }
 
+function loaderOf(parts) {
+  if (parts.length > 1) return OBJECTS[parts[0]];
+  return PAGES.find(([name]) => name === (parts[0] ?? ""))?.[2];
+}
+
 async function show() {
   const mine = ++shown,
     { parts, query } = parseHash(),
@@ -33,7 +41,6 @@ async function show() {
   document.getElementById("detail").close();
   if (leavePage) leavePage();
   leavePage = null;
-  const found = PAGES.find(([name]) => name === (parts[0] ?? ""));
   document
     .getElementById("nav")
     .replaceChildren(
@@ -42,14 +49,12 @@ async function show() {
       ),
     );
   const view = h("div");
-  let page = found?.[2];
-  if (parts[0] === "topics" && parts.length > 1) page = topic;
-  if (parts[0] === "groups" && parts.length > 1) page = group;
-  if (parts[0] === "explain") page = explain;
   document.title = [...parts].reverse().concat("kbroker").join(" · ");
   try {
-    if (!page) throw new Error("Page not found");
-    const end = await page(view, parts, query, () => mine === shown);
+    const load = loaderOf(parts);
+    if (!load) throw new Error("Page not found");
+    const page = await load();
+    const end = await page.default(view, parts, query, () => mine === shown);
     if (mine !== shown) {
       end?.();
       return;

@@ -1,8 +1,9 @@
 // Test controls: armed faults, and clocks.
 
 import { get, post, session } from "./api.js";
-import { Table, card, field, h, notify, number, time, visible } from "./dom.js";
-import { refreshEvery } from "./pages.js";
+import { refreshEvery } from "./common.js";
+import { card, field, h, notify, number, time, visible } from "./dom.js";
+import { Table } from "./table.js";
 
 const UNITS = { seconds: 1, minutes: 60, hours: 3600, days: 86400 };
 
@@ -13,7 +14,7 @@ function span(ms) {
   return `${number(Math.round(ms / seconds / 100) / 10)} ${unit}`;
 }
 
-export async function tests(view) {
+export default async function tests(view) {
   const clocks = h("div", { class: "cards" }),
     showError = (error) => notify(error.message, true);
   let drawn = "";

@@ -1,7 +1,8 @@
 // Topology of a streams group: a drawing of each subtopology, and a table of all nodes.
 
 import { encodePart } from "./api.js";
-import { Table, h, link, number, svg, visible } from "./dom.js";
+import { h, link, number, svg, visible } from "./dom.js";
+import { Table } from "./table.js";
 
 // Maximum number of nodes in all drawings of a page, and of links in a cell.
 const DRAWN_MAX = 500,

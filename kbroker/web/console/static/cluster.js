@@ -1,0 +1,54 @@
+// Nodes, under-replicated partitions and reassignments.
+
+import { get, encodePart } from "./api.js";
+import { card, h, link, number, visible } from "./dom.js";
+import { Table } from "./table.js";
+
+export default async function cluster(view) {
+  const it = await get("/cluster");
+  const place = [
+    [
+      "Partition",
+      (row) =>
+        link(`/explain/partition/${encodePart(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
+    ],
+    ["Leader", (row) => (row.leader < 0 ? h("span", { class: "bad" }, "none") : row.leader), "num"],
+    ["Replicas", (row) => row.replicas.join(", ")],
+    ["ISR", (row) => row.isr.join(", ")],
+  ];
+  view.append(
+    h("h1", {}, "Cluster"),
+    h(
+      "div",
+      { class: "cards" },
+      card("Nodes", number(it.brokers.length)),
+      card("Topics", number(it.topics)),
+      card("Partitions", number(it.partitions)),
+      card("Offline partitions", h("span", { class: it.offline ? "bad" : "good" }, number(it.offline))),
+      card(
+        "Under-replicated partitions",
+        h("span", { class: it.under_replicated_count ? "bad" : "good" }, number(it.under_replicated_count)),
+      ),
+    ),
+    h("p", { class: "soft" }, `cluster ${it.cluster_id}`),
+    h("h2", {}, "Nodes"),
+    new Table(
+      [
+        ["Node", (row) => row.broker, "num"],
+        ["Address", (row) => h("code", {}, visible(`${row.host}:${row.port}`))],
+        ["Rack", (row) => visible(row.rack ?? "–")],
+        ["Controller", (row) => (row.controller ? "yes" : "")],
+        ["Leaders", (row) => number(row.leads), "num"],
+        ["Replicas", (row) => number(row.replicas), "num"],
+      ],
+      { label: "Nodes" },
+    ).set(it.brokers).element,
+    h("h2", {}, "Offline and under-replicated partitions"),
+    new Table(place, { label: "Offline and under-replicated partitions" }).set(it.under_replicated).element,
+    h("h2", {}, "Reassignments"),
+    new Table(
+      [...place, ["Adding", (row) => row.adding.join(", ")], ["Removing", (row) => row.removing.join(", ")]],
+      { label: "Reassignments" },
+    ).set(it.reassignments).element,
+  );
+}

@@ -1,0 +1,21 @@
+// Explanation of the state of a group, partition, transaction or client.
+
+import { get, encodePart } from "./api.js";
+import { h, time, visible } from "./dom.js";
+
+export default async function explain(view, parts) {
+  const [, kind, ...names] = parts;
+  const it = await get(`/explain/${kind}/${names.map(encodePart).join("/")}`);
+  view.append(
+    h("h1", {}, `Explanation: ${kind} ${visible(names.join("-"))}`),
+    h("p", {}, visible(it.now)),
+    h(
+      "ul",
+      { class: "lines card" },
+      !it.past.length && h("li", {}, "No history recorded."),
+      it.past.map((each) =>
+        h("li", {}, h("span", { class: "soft" }, `${time(each.at_ms)}  `), visible(each.text)),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,158 @@
+// Tables that render only the visible rows, can be sorted by their columns, and let rows be selected.
+
+import { h, number } from "./dom.js";
+
+const ROW = 33,
+  ROWS_AROUND = 12,
+  UNVIRTUALIZED_MAX = 500;
+
+// A table with columns [heading, cell(row), class, value(row)]. A column with `value` can be sorted by it.
+// Up to UNVIRTUALIZED_MAX rows are all rendered, with natural height. A longer table renders only the visible
+// rows, each ROW pixels high, and ROWS_AROUND more on both sides.
+//
+// pick: called with the row that is clicked.
+// keyOf: returns the key of a row; if given, rows have checkboxes and `selected` has the keys of the checked rows.
+// onSelect: called after the selection changes.
+export class Table {
+  constructor(columns, { pick = null, tall = true, label = "Table", keyOf = null, onSelect = () => {} } = {}) {
+    this.columns = columns;
+    this.pick = pick;
+    this.keyOf = keyOf;
+    this.onSelect = onSelect;
+    this.selected = new Set();
+    this.given = [];
+    this.rows = [];
+    this.sortedBy = null;
+    this.isDescending = false;
+    this.first = -1;
+    this.end = -1;
+    this.body = h("tbody");
+    this.heads = columns.map((column) => this.head(column));
+    const selectAll = keyOf && h("th", { class: "check", scope: "col" }, this.selectAllBox());
+    this.element = h(
+      "div",
+      { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": label },
+      h("table", {}, h("thead", {}, h("tr", {}, selectAll, this.heads)), this.body),
+    );
+    this.element.addEventListener("scroll", () => this.draw(), { passive: true });
+    new ResizeObserver(() => this.draw()).observe(this.element);
+  }
+  head([name, , kind, value]) {
+    if (!value) return h("th", { class: kind, scope: "col" }, name);
+    const button = h("button", { type: "button", class: "sort", onclick: () => this.sortBy(value) }, name);
+    return h("th", { class: kind, scope: "col", "aria-sort": "none" }, button);
+  }
+  selectAllBox() {
+    this.all = h("input", {
+      type: "checkbox",
+      "aria-label": "Select all rows",
+      onchange: () => {
+        this.selected = new Set(this.all.checked ? this.given.map(this.keyOf) : []);
+        this.redraw();
+        this.onSelect();
+      },
+    });
+    return this.all;
+  }
+  set(rows) {
+    this.given = rows;
+    if (this.keyOf) {
+      const keys = new Set(rows.map(this.keyOf));
+      this.selected = new Set([...this.selected].filter((each) => keys.has(each)));
+    }
+    this.sort();
+    return this;
+  }
+  // Sorts by a column: ascending, then descending, then in the given order.
+  sortBy(value) {
+    if (this.sortedBy !== value) [this.sortedBy, this.isDescending] = [value, false];
+    else if (!this.isDescending) this.isDescending = true;
+    else [this.sortedBy, this.isDescending] = [null, false];
+    this.columns.forEach(([, , , each], at) => {
+      const state = each !== this.sortedBy ? "none" : this.isDescending ? "descending" : "ascending";
+      if (each) this.heads[at].setAttribute("aria-sort", state);
+    });
+    this.sort();
+  }
+  sort() {
+    const { sortedBy: value } = this,
+      direction = this.isDescending ? -1 : 1;
+    this.rows = value ? [...this.given].sort((a, b) => compare(value(a), value(b), direction)) : this.given;
+    this.redraw();
+  }
+  redraw() {
+    this.first = -1;
+    this.draw();
+  }
+  draw() {
+    const [first, end] = this.visibleRange();
+    if (first === this.first && end === this.end) return;
+    this.first = first;
+    this.end = end;
+    const width = this.columns.length + (this.keyOf ? 1 : 0);
+    const space = (count) => {
+      const cell = h("td", { colspan: width });
+      cell.style.height = `${count * ROW}px`;
+      return h("tr", { class: "space", "aria-hidden": "true" }, cell);
+    };
+    this.body.replaceChildren(
+      ...(first ? [space(first)] : []),
+      ...this.rows.slice(first, end).map((row) => this.line(row)),
+      ...(end < this.rows.length ? [space(this.rows.length - end)] : []),
+    );
+    if (!this.rows.length) this.body.append(h("tr", {}, h("td", { colspan: width, class: "soft" }, "No entries")));
+    if (this.all) this.all.checked = this.given.length > 0 && this.selected.size === this.given.length;
+  }
+  visibleRange() {
+    const count = this.rows.length;
+    if (count <= UNVIRTUALIZED_MAX) return [0, count];
+    const height = this.element.clientHeight || 600,
+      at = Math.floor(this.element.scrollTop / ROW);
+    return [Math.max(at - ROWS_AROUND, 0), Math.min(at + Math.ceil(height / ROW) + ROWS_AROUND, count)];
+  }
+  line(row) {
+    const cells = this.columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)));
+    if (this.keyOf) cells.unshift(h("td", { class: "check" }, this.selectBox(row)));
+    if (!this.pick) return h("tr", {}, cells);
+    return h(
+      "tr",
+      {
+        class: "pick",
+        tabindex: 0,
+        onclick: () => this.pick(row),
+        onkeydown: (event) => {
+          if (event.key === "Enter") {
+            event.preventDefault();
+            this.pick(row);
+          }
+        },
+      },
+      cells,
+    );
+  }
+  selectBox(row) {
+    const key = this.keyOf(row);
+    return h("input", {
+      type: "checkbox",
+      checked: this.selected.has(key),
+      "aria-label": `Select ${key}`,
+      onclick: (event) => event.stopPropagation(),
+      onchange: (event) => {
+        this.selected[event.target.checked ? "add" : "delete"](key);
+        this.all.checked = this.selected.size === this.given.length;
+        this.onSelect();
+      },
+    });
+  }
+}
+
+// Compares two values for sorting. Missing values come last in both directions.
+function compare(a, b, direction) {
+  if (a === null || a === undefined) return b === null || b === undefined ? 0 : 1;
+  if (b === null || b === undefined) return -1;
+  if (typeof a === "number" && typeof b === "number") return direction * (a - b);
+  return direction * String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+// The number of selected rows, for labels of buttons.
+export const selectedText = (table) => (table.selected.size ? ` (${number(table.selected.size)})` : "");

@@ -1,0 +1,62 @@
+// List of topics.
+
+import { get, encodePart } from "./api.js";
+import { refreshEvery, searchForm } from "./common.js";
+import { bytes, h, link, number } from "./dom.js";
+import { Table } from "./table.js";
+
+export default async function topics(view, _, query) {
+  const search = query.get("search") ?? "",
+    internal = query.get("internal") ?? "";
+  const moreButton = h("button", { type: "button" }, "Load more");
+  const table = new Table(
+    [
+      ["Topic", (row) => link(`/topics/${encodePart(row.name)}`, row.name)],
+      ["Partitions", (row) => number(row.partitions), "num"],
+      ["Replicas", (row) => number(row.replicas), "num"],
+      ["Records", (row) => number(row.records), "num"],
+      ["Size", (row) => bytes(row.bytes), "num"],
+      ["Records in / s", (row) => number(row.records_per_second), "num"],
+      ["Lag", (row) => number(row.lag), "num"],
+      [
+        "Groups",
+        (row) =>
+          row.groups
+            .slice(0, 5)
+            .map((each) => [link(`/groups/${encodePart(each.group)}`, each.group), ` ${number(each.lag)}  `]),
+      ],
+    ],
+    { label: "Topics" },
+  );
+  const summary = h("p", { class: "soft" });
+  let rows = [],
+    next = "";
+  async function refresh(after) {
+    const found = await get("/topics", { search, internal, after, limit: 100 });
+    rows = after ? rows.concat(found.topics) : found.topics;
+    next = found.next;
+    moreButton.hidden = !next;
+    summary.textContent = `${number(rows.length)} of ${number(found.matching)} topics`;
+    table.set(rows);
+  }
+  moreButton.addEventListener("click", () => refresh(next));
+  const box = h("input", {
+    type: "checkbox",
+    checked: internal === "1",
+    onchange: (event) => {
+      location.hash = `#/topics?search=${encodePart(search)}&internal=${event.target.checked ? 1 : ""}`;
+    },
+  });
+  view.append(
+    h("h1", {}, "Topics"),
+    searchForm(query, "/topics", "orders"),
+    h("label", { class: "check" }, box, "Show internal topics"),
+    table.element,
+    summary,
+    moreButton,
+  );
+  await refresh("");
+  return refreshEvery(5, async () => {
+    if (rows.length <= 100) await refresh("");
+  });
+}

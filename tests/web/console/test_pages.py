@@ -8,9 +8,7 @@ from importlib.resources import files
 import pytest
 
 STATIC = files("kbroker.web.console").joinpath("static")
-MODULES = {
-    each.name: each.read_text() for each in STATIC.iterdir() if each.name.endswith(".js")
-}
+MODULES = {each.name: each.read_text() for each in STATIC.iterdir() if each.name.endswith(".js")}
 IMPORT = re.compile(r'import (?:\{([^}]*)\} from )?"([^"]+)";')
 EXPORT = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
 # Maximum number of bytes of the files that the first page needs.

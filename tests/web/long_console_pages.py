@@ -285,8 +285,9 @@ class Shown:
         """Open a page of the console, and wait until it replaces the previous one."""
         self.page.evaluate("document.querySelector('main > div')?.setAttribute('data-old', '')")
         self.page.goto(f"{self._base}/console/{fragment}")
-        heading = self.page.wait_for_selector("main > div:not([data-old]) h1")
-        assert heading.inner_text() != "Error", self.page.inner_text("main")
+        self.page.wait_for_selector("main > div:not([data-old]) h1")
+        heading = self.page.locator("main h1").first.inner_text()
+        assert heading != "Error", self.page.inner_text("main")
         return self.page
 
 

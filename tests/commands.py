@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+import trio
 from click.testing import CliRunner, Result
 
 from kbroker.cli import main
@@ -39,3 +41,10 @@ def invoke(*args: str, stdin: str | bytes | None = None, status: int = 0) -> Res
         _alone.release()
     assert result.exit_code == status, (args, result.exit_code, result.output)
     return result
+
+
+async def invoke_in_thread(*args: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
+    """Run a command in a worker thread, so that a broker of this thread can respond."""
+    with trio.fail_after(30):
+        work = functools.partial(invoke, *args, stdin=stdin, status=status)
+        return await trio.to_thread.run_sync(work)

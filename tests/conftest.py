@@ -5,7 +5,6 @@ Environment variables stand for the options in a soak run.
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import logging
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import trio
 
 from kbroker.broker import Broker
 from kbroker.runtime.clock import Clock
@@ -28,8 +26,6 @@ from .brokers import Start, started
 from .wire import Wire, connected
 
 if TYPE_CHECKING:
-    from click.testing import Result
-
     from kbroker.testing import BrokerThread
 
     from .commands import Cli, ReadJson
@@ -230,16 +226,10 @@ def cli(broker: Broker, monkeypatch: pytest.MonkeyPatch, no_settings_of_this_mac
     """Return a function that runs commands in a thread, while the test's broker runs."""
     from kbroker.cli.target import ENVIRONMENT
 
-    from .commands import invoke
+    from .commands import invoke_in_thread
 
     monkeypatch.setenv(ENVIRONMENT, broker.bootstrap_servers)
-
-    async def run(*args: str, stdin: str | bytes | None = None, status: int = 0) -> Result:
-        with trio.fail_after(30):
-            work = functools.partial(invoke, *args, stdin=stdin, status=status)
-            return await trio.to_thread.run_sync(work)
-
-    return run
+    return invoke_in_thread
 
 
 @pytest.fixture

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from .completion import complete_groups, complete_topics
 from .filters import chosen_filter, filter_options
-from .output import Progress, say
-from .target import REGISTRY, SIGNALLED, TIMED_OUT, Target, fail, run, target_options
+from .output import Progress
+from .schema_registries import chosen_registry, registry_option
+from .target import SIGNALLED, TIMED_OUT, Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
     from kbroker.client.consumer import Read
     from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.record_filter import RecordPredicate
+    from kbroker.client.schema_registry import SchemaRegistry
     from kbroker.client.topics import Partition
 
+    from .record_decoding import PartTypes
     from .record_format import Printer
-
-NOT_DECODED = (
-    "records of {topic} start with a schema ID and are printed without decoding, because topic "
-    f"consume ignores {REGISTRY}; to decode them, use the broker's console, `kbroker lake archive "
-    "--format avro` or Confluent's kafka-avro-console-consumer"
-)
+# Returns consumed records with decoded keys and values.
+Decode: TypeAlias = "Callable[[Sequence[Read]], Awaitable[Sequence[Read]]]"
 
 
 @click.command(
@@ -39,7 +38,9 @@ NOT_DECODED = (
 %d time in ms or %d{strftime[%F %T]}, %k key, %v value, %h{%k=%v } headers,
 %T %K %V %H their sizes, %x %y producer id and epoch, %a{compression},
 %[ %] log start and high watermark, %i records so far, and \n \t \xNN.
-%v{hex} and %v{base64} print bytes.
+%v{hex} and %v{base64} print bytes. %k and %v print decoded data as text or JSON.
+TYPE is registry (data with a schema ID), none, string, json, short, int, long, float, double,
+hex or base64; with key=TYPE or value=TYPE for only one of them.
 OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:60,
 @-2h:1h, @2026-01-31:2026-02-01. TIME is ms, s, a date, RFC 3339 or a duration from now.
 """
@@ -84,6 +85,16 @@ OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47
     metavar="FORMAT",
     help="How to print each record: json or a template (see below).",
 )
+@registry_option
+@click.option(
+    "-s",
+    "--deserializer",
+    "types",
+    multiple=True,
+    metavar="[key=|value=]TYPE",
+    help="Decode keys and values as this type (see below); can be given several times.  [default: "
+    "registry for data with a schema ID, if a registry is known, otherwise none]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print NDJSON; same as -f json.")
 @click.option(
     "--meta-only", is_flag=True, help="With json: print the size of the value instead of the value."
@@ -109,7 +120,7 @@ def consume(target: Target, **options: Any) -> None:
 
     `produce --json` restores the output of `consume --json` byte for byte.
     """
-    job = _Job(_choices(**options), names_registry=REGISTRY in target.settings)
+    job = _Job(_choices(target, **options))
     try:
         run(target, job.run)
     finally:
@@ -136,10 +147,13 @@ class Choices:
     control: bool
     wanted: RecordPredicate | None
     timeout: float | None
+    types: PartTypes
+    registry: SchemaRegistry | None
 
 
-def _choices(**options: Any) -> Choices:
+def _choices(target: Target, **options: Any) -> Choices:
     from .offsets import BadOffsetSpec, parse_range
+    from .record_decoding import AUTO, NONE, parse_types
     from .record_format import BadFormat, json_printer, template_printer
 
     offsets, from_beginning = options["offsets"], options["from_beginning"]
@@ -161,6 +175,8 @@ def _choices(**options: Any) -> Choices:
             printer = template_printer(options["template"])
     except BadFormat as error:
         raise click.BadParameter(str(error), param_hint="--format") from None
+    needed_by = "-s registry" if parse_types(options["types"], NONE).needs_registry else None
+    registry = chosen_registry(target.settings, options["registry"], needed_by)
     return Choices(
         options["names"],
         options["regex"],
@@ -174,21 +190,16 @@ def _choices(**options: Any) -> Choices:
         options["print_control_records"],
         chosen_filter(options),
         options["timeout"],
+        parse_types(options["types"], NONE if registry is None else AUTO),
+        registry,
     )
 
 
 class _Job:
-    """One run of `consume`.
+    """One run of `consume`."""
 
-    Args:
-        choices: Options of the command line.
-        names_registry: True if the settings name a schema registry, which this command does not
-            use.
-    """
-
-    def __init__(self, choices: Choices, *, names_registry: bool) -> None:
+    def __init__(self, choices: Choices) -> None:
         self._choices = choices
-        self._should_explain_schemas = names_registry
         self._total: int | None = None
         self.count = 0
         self.timed_out = False
@@ -198,15 +209,20 @@ class _Job:
     async def run(self, cluster: ClusterClient) -> None:
         import trio
 
-        seconds = float("inf") if self._choices.timeout is None else self._choices.timeout
-        with trio.move_on_after(seconds) as scope:
-            if self._choices.group is None:
-                await self._read(cluster)
-            else:
-                await self._read_as_member(cluster, self._choices.group)
+        from .record_decoding import open_decoder
+
+        choices = self._choices
+        seconds = float("inf") if choices.timeout is None else choices.timeout
+        async with open_decoder(choices.types, choices.registry) as decoder:
+            decode = _unchanged if decoder is None else decoder.decode
+            with trio.move_on_after(seconds) as scope:
+                if choices.group is None:
+                    await self._read(cluster, decode)
+                else:
+                    await self._read_as_member(cluster, choices.group, decode)
         self.timed_out = scope.cancelled_caught
 
-    async def _read(self, cluster: ClusterClient) -> None:
+    async def _read(self, cluster: ClusterClient, decode: Decode) -> None:
         from kbroker.client.consumer import reading
 
         choices = self._choices
@@ -215,11 +231,11 @@ class _Job:
             cluster, ranges, committed=choices.committed, control=choices.control
         ) as channel:
             async for found in channel:
-                self._print(found)
+                self._print(await decode(found))
                 if self._is_count_reached():
                     return
 
-    async def _read_as_member(self, cluster: ClusterClient, group: str) -> None:
+    async def _read_as_member(self, cluster: ClusterClient, group: str, decode: Decode) -> None:
         import trio
 
         from kbroker.client.member import open_member
@@ -250,6 +266,7 @@ class _Job:
                     last,
                     committed=choices.committed,
                     control=choices.control,
+                    decode=decode,
                 )
                 await reader.run()
             nursery.cancel_scope.cancel()
@@ -287,8 +304,6 @@ class _Job:
         choices, out = self._choices, sys.stdout.buffer
         for at, read in enumerate(found):
             if choices.wanted is None or choices.wanted(read.record):
-                if self._should_explain_schemas:
-                    self._explain_schemas(read)
                 out.write(choices.printer(read, self.count))
                 self.count += 1
                 if self._is_count_reached():
@@ -298,14 +313,9 @@ class _Job:
         self.progress.show(self.count, self._total, time.monotonic())
         return found
 
-    def _explain_schemas(self, read: Read) -> None:
-        """Print once how to decode records with a schema ID, because this command does not."""
-        from kbroker.schemas.core.framing import frame_of
 
-        parts = (read.record.key, read.record.value)
-        if any(each is not None and frame_of(each, None) is not None for each in parts):
-            self._should_explain_schemas = False
-            say(NOT_DECODED.format(topic=read.partition[0]), err=True)
+async def _unchanged(found: Sequence[Read]) -> Sequence[Read]:
+    return found
 
 
 async def _matching_topics(cluster: ClusterClient, patterns: list[str]) -> list[str]:

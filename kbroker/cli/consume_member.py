@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -52,6 +52,7 @@ class MemberReader:
         is_enough: Returns True if the requested number of records is printed.
         first: Start offset of partitions without a committed offset.
         last: End offset of each partition, or None to read without an end.
+        decode: Returns the records as they are printed; None to print them unchanged.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class MemberReader:
         *,
         committed: bool,
         control: bool,
+        decode: Callable[[Sequence[Read]], Awaitable[Sequence[Read]]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -76,6 +78,7 @@ class MemberReader:
         self._last = last
         self._committed = committed
         self._control = control
+        self._decode = decode
         self._positions: dict[Partition, int] = {}  # next offsets that are not committed yet
         self._commit_at = math.inf
 
@@ -96,6 +99,7 @@ class MemberReader:
 
     async def _read_until_rebalance(self, assigned: Sequence[Partition]) -> bool:
         """Read until a rebalance; return True if nothing is left to read."""
+        decode = self._decode
         ranges = await self._ranges(assigned)
         if not ranges:
             if self._last is None:
@@ -105,7 +109,7 @@ class MemberReader:
             self._cluster, ranges, committed=self._committed, control=self._control
         ) as channel:
             while (found := await self._receive(channel)) is not None:
-                await self._print_in_thread(found)
+                await self._print_in_thread(found if decode is None else await decode(found))
                 if self._is_enough():
                     return True
         return not self._member.is_rebalancing

@@ -22,9 +22,11 @@ from kbroker.protocol.compression import Codec
 from kbroker.text.times import date_of
 
 from .output import to_json
+from .record_decoding import DecodedRead
 
 if TYPE_CHECKING:
     from kbroker.client.consumer import Read
+    from kbroker.protocol.records import Record
 
 # Returns the output for a record, given the number of records printed before it.
 Printer = Callable[["Read", int], bytes]
@@ -45,7 +47,28 @@ def json_printer(*, meta_only: bool) -> Printer:
 
 def _fields(read: Read, *, meta_only: bool) -> dict[str, object]:
     topic, index = read.partition
-    return record_fields(topic, index, read.record, read.batch, meta_only=meta_only)
+    fields = record_fields(topic, index, _stored(read), read.batch, meta_only=meta_only)
+    if isinstance(read, DecodedRead):
+        return _with_decoded(fields, read)
+    return fields
+
+
+def _with_decoded(fields: dict[str, object], read: DecodedRead) -> dict[str, object]:
+    """Return the fields with the decoded key and value at their places."""
+    found: dict[str, object] = {}
+    for name, value in fields.items():
+        if name in ("key", "key_base64"):
+            found |= read.key_fields
+        elif name in ("value", "value_base64"):
+            found |= read.value_fields
+        else:
+            found[name] = value
+    return found
+
+
+def _stored(read: Read) -> Record:
+    """Return the record as stored."""
+    return read.original if isinstance(read, DecodedRead) else read.record
 
 
 def _timestamp_type(read: Read) -> str:
@@ -71,8 +94,8 @@ _BYTES: dict[str, Callable[[Read], bytes | None]] = {
 
 _NUMBERS: dict[str, Callable[[Read], int]] = {
     "T": lambda read: len(read.partition[0].encode()),
-    "K": lambda read: len(read.record.key or b""),
-    "V": lambda read: len(read.record.value or b""),
+    "K": lambda read: len(_stored(read).key or b""),
+    "V": lambda read: len(_stored(read).value or b""),
     "H": lambda read: len(read.record.headers),
     "p": lambda read: read.partition[1],
     "o": lambda read: read.record.offset,

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .schema_registry import (
+from kbroker.client.schema_registry import (
     SchemaError,
     SchemaRegistry,
     UndecodableError,

@@ -27,10 +27,10 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, TypeGuard
 
+from kbroker.client.schema_registry import UnencodableError
 from kbroker.text.documents import read_json
 
 from .avro import Encoder, Parsed
-from .schema_registry import UnencodableError
 
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _BITS = {"int": 32, "long": 64}

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from .schema_registry import (
+from kbroker.client.schema_registry import (
     SchemaError,
     SchemaRegistry,
     UndecodableError,

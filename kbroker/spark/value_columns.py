@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .schema_registry import UndecodableError
+from kbroker.client.schema_registry import UndecodableError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

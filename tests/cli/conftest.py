@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from ..commands import Cli
+from ..commands import Cli, invoke_in_thread
+from ..schemas.client import registry
 from .log_directories import write
+from .registries import Registered
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +42,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(written: Path, tmp_path: Path) -> Path:
     """Return a copy of that directory, which the test may damage."""
     return Path(shutil.copytree(written, tmp_path / "data"))
+
+
+@pytest.fixture
+async def registered(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Registered]:
+    """Run a broker with a schema registry, and a topic `t` with one partition."""
+    from kbroker.cli.target import ENVIRONMENT
+
+    async with registry() as (broker, (client,)):
+        monkeypatch.setenv(ENVIRONMENT, broker.bootstrap_servers)
+        await invoke_in_thread("topic", "create", "t")
+        yield Registered(invoke_in_thread, client)

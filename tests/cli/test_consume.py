@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-
-import pytest
-
 from ..commands import Cli, ReadJson
 from .records import lines_of, values_in
 
@@ -61,23 +56,3 @@ async def test_consume_filter_counts_only_printed_records(cli: Cli) -> None:
     assert read.stdout == "k4"
     bad = await cli("topic", "consume", "t", "--filter-key", "(", status=2)
     assert "invalid regular expression" in bad.stderr
-
-
-@pytest.mark.parametrize(
-    ("value", "settings", "is_explained"),
-    [
-        (b"\0\0\0\0\7rest\xff", ["-X", "schema.registry.url=http://localhost:8081"], True),
-        (b"plain text", ["-X", "schema.registry.url=http://localhost:8081"], False),
-        (b"\0\0\0\0\7rest\xff", [], False),
-    ],
-)
-async def test_consume_explains_undecoded_schema_records(
-    value: bytes, settings: list[str], is_explained: bool, cli: Cli
-) -> None:
-    await cli("topic", "create", "t")
-    line = json.dumps({"topic": "t", "value_base64": base64.b64encode(value).decode()})
-    await cli("topic", "produce", "t", "--json", stdin=f"{line}\n{line}\n")
-    read = await cli(*settings, "topic", "consume", "t", "-o", "start:end")
-    assert read.stderr.count("records of t start with a schema ID") == is_explained
-    assert ("schema.registry.url" in read.stderr) is is_explained
-    assert len(read.stdout.splitlines()) == 2

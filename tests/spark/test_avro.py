@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
-from kbroker.spark.avro import (
-    Decoder,
-    Schema,
-    from_confluent_avro,
-    spark_type,
-)
-from kbroker.spark.schema_registry import (
+from kbroker.client.schema_registry import (
     SchemaError,
     UndecodableError,
     UnknownSchemaError,
     header_of,
     split_header,
+)
+from kbroker.spark.avro import (
+    Decoder,
+    Schema,
+    from_confluent_avro,
+    spark_type,
 )
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from kbroker.client.schema_registry import UnencodableError
 from kbroker.pipelines.lake.reading import _as_json
 from kbroker.spark.avro import Decoder, Encoder
 from kbroker.spark.avro_json import JsonEncoder
-from kbroker.spark.schema_registry import UnencodableError
 
 
 def record(*fields: tuple[Any, ...], name: str = "shop.Order") -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kbroker.client.schema_registry import SchemaError, UnencodableError, split_header
 from kbroker.spark.avro import (
     Decoder,
     Encoder,
     from_confluent_avro,
     to_confluent_avro,
 )
-from kbroker.spark.schema_registry import SchemaError, UnencodableError, split_header
 from kbroker.testing import LocalBroker
 
 if TYPE_CHECKING:

@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kbroker.client.schema_registry import (
+    SchemaError,
+    UndecodableError,
+    UnencodableError,
+    UnknownSchemaError,
+    header_of,
+    split_header,
+)
 from kbroker.spark import avro
 from kbroker.spark.protobuf import (
     Decoder,
@@ -18,14 +26,6 @@ from kbroker.spark.protobuf import (
     from_confluent_protobuf,
     spark_type,
     to_confluent_protobuf,
-)
-from kbroker.spark.schema_registry import (
-    SchemaError,
-    UndecodableError,
-    UnencodableError,
-    UnknownSchemaError,
-    header_of,
-    split_header,
 )
 from kbroker.testing import LocalBroker
 

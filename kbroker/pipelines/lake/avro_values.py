@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kbroker.client.schema_registry import header_of, split_header
 from kbroker.spark.avro import Decoder, Parsed, Schema, spark_type
-from kbroker.spark.schema_registry import header_of, split_header
 
 from .commits import LakeError
 

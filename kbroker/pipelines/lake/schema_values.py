@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kbroker.spark.schema_registry import SchemaError, UndecodableError
+from kbroker.client.schema_registry import SchemaError, UndecodableError
 
 from . import fields
 from .fields import Struct, Type

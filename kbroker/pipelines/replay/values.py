@@ -58,9 +58,9 @@ async def unchanged(chunk: Chunk) -> Chunk:
 
 def _encoder(subject: Subject) -> JsonEncoder:
     """Return the encoder for the newest schema of a subject. Raises ClientError."""
+    from kbroker.client.schema_registry import SchemaError
     from kbroker.spark.avro import Encoder
     from kbroker.spark.avro_json import JsonEncoder
-    from kbroker.spark.schema_registry import SchemaError
 
     try:
         return JsonEncoder(Encoder.latest(subject.registry, subject.name))
@@ -75,7 +75,7 @@ def _encoder(subject: Subject) -> JsonEncoder:
 
 def _encoded(chunk: Chunk, encoder: JsonEncoder, source: Source) -> Chunk:
     """Return the records with encoded values; nulls are unchanged. Raises ClientError."""
-    from kbroker.spark.schema_registry import UnencodableError
+    from kbroker.client.schema_registry import UnencodableError
 
     records = []
     for index, record in zip(chunk.partitions, chunk.records, strict=True):

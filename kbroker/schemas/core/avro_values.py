@@ -1,7 +1,7 @@
 """Decoder of Avro data to JSON.
 
-A union becomes the plain value, without the name of its branch. Bytes become base64. Decimals and
-UUIDs become strings. Values of other logical types become the underlying value.
+A union becomes the plain value, without the name of its branch. Bytes become strings in the form of
+`Source.bytes_text`. Decimals and UUIDs become strings. Values of other logical types become the underlying value.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from .avro_types import Type
-from .byte_reader import InvalidValue, Source, base64_text, check_depth, cost_of, number
+from .byte_reader import InvalidValue, Source, check_depth, cost_of, number
 
-# Maximum size and scale of a decimal that becomes a decimal string; others become base64.
+# Maximum size and scale of a decimal that becomes a decimal string; others become bytes.
 DECIMAL_BYTES_MAX = 64
 SCALE_MAX = 1000
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -58,14 +58,14 @@ def _string(source: Source, _kind: Type, _depth: int) -> str:
 
 
 def _bytes(source: Source, kind: Type, _depth: int) -> str:
-    return _logical(source.take(source.zigzag()), kind)
+    return _logical(source, source.take(source.zigzag()), kind)
 
 
 def _fixed(source: Source, kind: Type, _depth: int) -> str:
-    return _logical(source.take(kind.size), kind)
+    return _logical(source, source.take(kind.size), kind)
 
 
-def _logical(data: bytes, kind: Type) -> str:
+def _logical(source: Source, data: bytes, kind: Type) -> str:
     match kind.other_properties.get("logicalType"):
         case "decimal" if 0 < len(data) <= DECIMAL_BYTES_MAX:
             scale = kind.other_properties.get("scale", 0)
@@ -73,7 +73,7 @@ def _logical(data: bytes, kind: Type) -> str:
                 return _decimal(int.from_bytes(data, "big", signed=True), scale)
         case "uuid" if len(data) == 16:
             return str(uuid.UUID(bytes=data))
-    return base64_text(data)
+    return source.bytes_text(data)
 
 
 def _decimal(unscaled: int, scale: int) -> str:

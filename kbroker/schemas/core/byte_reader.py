@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 from .limits import DEPTH_MAX
 
+# Converts bytes to the text of a JSON string.
+BytesText: TypeAlias = Callable[[bytes], str]
 # Characters of a name that cost one step, because a name occurs in the JSON of every value.
 NAME_PART = 32
 
@@ -26,12 +30,14 @@ class Source:
         data: The encoded data.
         at: Index of the next byte.
         end: Index after the last byte.
+        bytes_text: Converts binary values to text.
     """
 
-    def __init__(self, data: bytes, steps: int) -> None:
+    def __init__(self, data: bytes, steps: int, bytes_text: BytesText | None = None) -> None:
         self.data = data
         self.at = 0
         self.end = len(data)
+        self.bytes_text = bytes_text or base64_text
         self._steps_left = steps
 
     def spend(self, steps: int = 1) -> None:
@@ -99,3 +105,8 @@ def number(value: float) -> object:
 def base64_text(data: bytes) -> str:
     """Return bytes as base64."""
     return base64.b64encode(data).decode()
+
+
+def latin_text(data: bytes) -> str:
+    """Return bytes as a string with one character (up to U+00FF) per byte, as Avro's JSON does."""
+    return data.decode("latin-1")

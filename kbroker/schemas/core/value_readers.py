@@ -10,7 +10,7 @@ from kbroker.text.documents import read_json
 
 from .avro import AvroSchema
 from .avro_values import avro_value
-from .byte_reader import InvalidValue, Source
+from .byte_reader import BytesText, InvalidValue, Source, base64_text
 from .formats import Texts, parse
 from .framing import Frame
 from .protobuf import ProtobufSchema
@@ -43,18 +43,19 @@ class Values(Protocol):
 
 
 class _Avro:
-    def __init__(self, content: Content, texts: Texts) -> None:
+    def __init__(self, content: Content, texts: Texts, bytes_text: BytesText) -> None:
         schema = parse(content, texts)
         assert isinstance(schema, AvroSchema)
         self._root = schema.root
+        self._bytes_text = bytes_text
 
     def read(self, frame: Frame, steps: int) -> Found:
-        document = avro_value(self._root, Source(frame.body, steps))
+        document = avro_value(self._root, Source(frame.body, steps, self._bytes_text))
         return Found(document, _text(document, frame))
 
 
 class _Protobuf:
-    def __init__(self, content: Content, texts: Texts) -> None:
+    def __init__(self, content: Content, texts: Texts, _bytes_text: BytesText) -> None:
         schema = parse(content, texts)
         assert isinstance(schema, ProtobufSchema)
         self._values = ProtobufValues(schema)
@@ -70,7 +71,7 @@ class _Protobuf:
 class _Json:
     """Decoder for JSON data, which needs no schema to be read."""
 
-    def __init__(self, _content: Content, _texts: Texts) -> None:
+    def __init__(self, _content: Content, _texts: Texts, _bytes_text: BytesText) -> None:
         pass
 
     def read(self, frame: Frame, _steps: int) -> Found:
@@ -81,17 +82,29 @@ class _Json:
             raise InvalidValue(f"invalid JSON: {error}") from None
 
 
-_TYPES: Mapping[str, Callable[[Content, Texts], Values]] = {
+_TYPES: Mapping[str, Callable[[Content, Texts, BytesText], Values]] = {
     AVRO: _Avro,
     JSON: _Json,
     PROTOBUF: _Protobuf,
 }
 
 
-def values_of(content: Content, texts: Texts) -> Values:
-    """Return the decoder for a schema. Raises RegistryError."""
+def values_of(content: Content, texts: Texts, avro_bytes: BytesText = base64_text) -> Values:
+    """Return the decoder for a schema.
+
+    Args:
+        content: The schema.
+        texts: Texts of its references.
+        avro_bytes: Converts Avro's bytes and fixed to text.
+
+    Returns:
+        The decoder.
+
+    Raises:
+        RegistryError: The schema is invalid.
+    """
     decoder_class = _TYPES.get(content.type, _Avro)  # parsing rejects unknown types
-    return decoder_class(content, texts)
+    return decoder_class(content, texts, avro_bytes)
 
 
 def _text(document: object, frame: Frame) -> str:

@@ -77,7 +77,11 @@ async def decoded_parts(schemas: Schemas | None, topic: str, record: Record) -> 
 async def _part(
     schemas: Schemas, topic: str, record: Record, name: str, data: bytes
 ) -> Decoded | None:
+    return await schemas.decoded(data, schema_header_of(record, name), f"{topic}-{name}")
+
+
+def schema_header_of(record: Record, name: str) -> bytes | None:
+    """Return the value of the header with the schema ID of the `key` or `value`, or None."""
     wanted = f"__{name}_schema_id"
     headers = islice(record.headers, HEADERS_SEARCHED_MAX)
-    header = next((text for each, text in headers if each == wanted), None)
-    return await schemas.decoded(data, header, f"{topic}-{name}")
+    return next((text for each, text in headers if each == wanted), None)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from kbroker.client.errors import ClientError
+from kbroker.client.schema_registry import SchemaRegistry, UnencodableError
 from kbroker.pipelines.replay import values
 from kbroker.pipelines.replay.sources import Chunk
 from kbroker.pipelines.replay.values import Subject, encoding
 from kbroker.protocol.records import Record
-from kbroker.spark.schema_registry import SchemaRegistry, UnencodableError
 
 from .given import ListSource
 

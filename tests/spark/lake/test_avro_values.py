@@ -14,10 +14,10 @@ import fastavro
 import pyarrow.parquet as pq
 import pytest
 
+from kbroker.client.schema_registry import SchemaError, header_of
 from kbroker.pipelines.lake.archiver import Archiver
 from kbroker.pipelines.lake.commits import Counts, LakeError
 from kbroker.spark.avro import Decoder, Encoder
-from kbroker.spark.schema_registry import SchemaError, header_of
 from kbroker.testing import LocalBroker
 
 from .lakes import archive, conf_of, payloads, produce

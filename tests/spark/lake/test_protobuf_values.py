@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from kbroker.client.schema_registry import header_of
 from kbroker.pipelines.lake.archiver import Archiver
 from kbroker.pipelines.lake.commits import Counts, LakeError
 from kbroker.spark.protobuf import Encoder
-from kbroker.spark.schema_registry import header_of
 from kbroker.testing import LocalBroker
 
 from .lakes import archive, conf_of, payloads, produce, rows

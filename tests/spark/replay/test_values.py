@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kbroker.client.schema_registry import split_header
 from kbroker.spark.avro import Decoder, Encoder
 from kbroker.spark.avro_json import JsonEncoder
-from kbroker.spark.schema_registry import split_header
 from kbroker.testing import LocalBroker
 
 from ..lake.lakes import archive, conf_of, produce

@@ -6,6 +6,7 @@ The first five bytes of such a value are a zero byte and the ID (big endian) of 
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import struct
 import urllib.error
@@ -19,13 +20,32 @@ Answer: TypeAlias = dict[str, Any]
 _HEADER = struct.Struct(">BI")
 _MAGIC = 0
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-_SCHEMA_BYTES_MAX = 4 * 1024 * 1024
+_RESPONSE_BYTES_MAX = 4 * 1024 * 1024
 _REFERENCES_MAX = 100
 _TIMEOUT_S = 10.0
 
 
 class SchemaError(Exception):
     """Schemas cannot be loaded or used; no record can be decoded or encoded until this is fixed."""
+
+
+class RegistryRejection(SchemaError):
+    """The registry rejected a request.
+
+    Attributes:
+        code: Confluent's error code, or the HTTP status.
+        reason: The registry's message.
+    """
+
+    def __init__(self, message: str, code: int, reason: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        return int(str(self.code)[:3])
 
 
 class UndecodableError(ValueError):
@@ -66,12 +86,15 @@ class SchemaRegistry:
         address: URL of the registry; may contain a user name and password.
         form: Format in which schemas are requested, such as "serialized" for Protobuf descriptors.
             The default is the schema's text.
+
+    Attributes:
+        address: URL of the registry without user and password.
     """
 
     def __init__(self, address: str, form: str = "") -> None:
         parts = urllib.parse.urlsplit(address)
         host = parts.netloc.rpartition("@")[2]
-        self._base = f"{parts.scheme}://{host}{parts.path}".rstrip("/")
+        self.address = f"{parts.scheme}://{host}{parts.path}".rstrip("/")
         self._query = f"?format={form}" if form else ""
         self._headers = dict.fromkeys(("Accept", "Content-Type"), _CONTENT_TYPE)
         if parts.username is not None:
@@ -87,11 +110,22 @@ class SchemaRegistry:
             UndecodableError: The schema has another type than `kind` (`AVRO`, `PROTOBUF`).
             SchemaError: The registry does not respond.
         """
-        answer = self._request(f"schemas/ids/{schema_id}{self._query}")
-        if answer is None:
-            raise UnknownSchemaError(f"{self._base} has no schema {schema_id}")
+        answer = self.any_schema(schema_id)
         if (found := kind_of(answer)) != kind:
             raise UndecodableError(f"schema {schema_id} is {found}, not {kind}")
+        return answer
+
+    def any_schema(self, identifier: int | str) -> Answer:
+        """Return the response for a schema ID or GUID, with a schema of any type.
+
+        Raises:
+            UnknownSchemaError: No schema has this ID or GUID.
+            SchemaError: The registry does not respond.
+        """
+        form = "guids" if isinstance(identifier, str) else "ids"
+        answer = self._request(f"schemas/{form}/{identifier}{self._query}")
+        if answer is None:
+            raise UnknownSchemaError(f"{self.address} has no schema {identifier}")
         return answer
 
     def version(self, subject: str, version: int | str) -> Answer:
@@ -100,7 +134,7 @@ class SchemaRegistry:
         answer = self._request(path)
         if answer is None:
             what = f"version {version} of" if version != "latest" else "subject"
-            raise SchemaError(f"{self._base} has no {what} {subject}")
+            raise SchemaError(f"{self.address} has no {what} {subject}")
         return answer
 
     def latest(self, subject: str, kind: str) -> Answer:
@@ -114,7 +148,7 @@ class SchemaRegistry:
         if (found := kind_of(answer)) != kind:
             raise SchemaError(f"the newest schema of {subject} is {found}, not {kind}")
         if not isinstance(answer.get("id"), int) or not isinstance(answer.get("schema"), str):
-            raise SchemaError(f"{self._base} is not a schema registry")
+            raise SchemaError(f"{self.address} is not a schema registry")
         return answer
 
     def register(self, subject: str, document: Mapping[str, object]) -> int:
@@ -123,7 +157,7 @@ class SchemaRegistry:
         answer = self._request(path, document)
         schema_id = (answer or {}).get("id")
         if not isinstance(schema_id, int):
-            raise SchemaError(f"{self._base} returned no ID for the schema of {subject}")
+            raise SchemaError(f"{self.address} returned no ID for the schema of {subject}")
         return schema_id
 
     def referred(self, answer: Mapping[str, object]) -> Iterator[tuple[str, Answer]]:
@@ -137,38 +171,73 @@ class SchemaRegistry:
     def _referred(
         self, answer: Mapping[str, object], seen: set[tuple[str, int]]
     ) -> Iterator[tuple[str, Answer]]:
-        references = answer.get("references")
-        for reference in references if isinstance(references, list) else ():
-            key = (str(reference["subject"]), int(reference["version"]))
-            if key in seen:
+        for name, subject, version in _references_of(answer):
+            if (subject, version) in seen:
                 continue
-            seen.add(key)
+            seen.add((subject, version))
             if len(seen) > _REFERENCES_MAX:
                 raise SchemaError(f"a schema references more than {_REFERENCES_MAX} other schemas")
-            found = self.version(*key)
+            found = self.version(subject, version)
             yield from self._referred(found, seen)
-            yield str(reference["name"]), found
+            yield name, found
 
-    def _request(self, path: str, body: Mapping[str, object] | None = None) -> Answer | None:
-        """Send a request and return the JSON response, or None for status 404."""
+    def ask(
+        self, path: str, *, method: str = "GET", body: Mapping[str, object] | None = None
+    ) -> object:
+        """Send a request to a path of Confluent's API and return the JSON document.
+
+        Args:
+            path: Path without a leading slash; may contain a query.
+            method: HTTP method.
+            body: Object to send as JSON.
+
+        Raises:
+            RegistryRejection: The registry rejected the request.
+            SchemaError: The registry does not respond.
+        """
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self._base}/{path}", data, self._headers)
+        request = urllib.request.Request(
+            f"{self.address}/{path}", data, self._headers, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-                answer = json.loads(response.read(_SCHEMA_BYTES_MAX))
+                answer: object = json.loads(response.read(_RESPONSE_BYTES_MAX))
         except urllib.error.HTTPError as error:
             with error:
-                if error.code == 404:
-                    return None
-                why = _message_of(error) or error.reason
-            raise SchemaError(f"{self._base}/{path} returned {error.code} {why}") from error
-        except (OSError, ValueError) as error:
-            raise SchemaError(
-                f"no valid response from the schema registry {self._base}: {error}"
+                code, message = _rejection_of(error)
+            raise RegistryRejection(
+                f"{self.address}/{path} returned {error.code} {message or error.reason}",
+                code,
+                message or str(error.reason),
             ) from error
-        if not isinstance(answer, dict):
-            raise SchemaError(f"{self._base} is not a schema registry")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise SchemaError(
+                f"no valid response from the schema registry {self.address}: {reason}"
+            ) from error
         return answer
+
+    def _request(self, path: str, body: Mapping[str, object] | None = None) -> Answer | None:
+        """Send a request and return the JSON object, or None for status 404."""
+        try:
+            answer = self.ask(path, method="GET" if body is None else "POST", body=body)
+        except RegistryRejection as error:
+            if error.status == 404:
+                return None
+            raise
+        if not isinstance(answer, dict):
+            raise SchemaError(f"{self.address} is not a schema registry")
+        return answer
+
+
+def _references_of(answer: Mapping[str, object]) -> Iterator[tuple[str, str, int]]:
+    """Yield name, subject and version of each direct reference. Raises SchemaError."""
+    references = answer.get("references")
+    for reference in references if isinstance(references, list) else ():
+        try:
+            yield str(reference["name"]), str(reference["subject"]), int(reference["version"])
+        except (LookupError, TypeError, ValueError):
+            raise SchemaError("a schema has a reference without name, subject or version") from None
 
 
 def kind_of(answer: Mapping[str, object]) -> str:
@@ -176,9 +245,10 @@ def kind_of(answer: Mapping[str, object]) -> str:
     return str(answer.get("schemaType", "AVRO"))
 
 
-def _message_of(error: urllib.error.HTTPError) -> str:
-    """Return the message in the registry's error response, or an empty string."""
+def _rejection_of(error: urllib.error.HTTPError) -> tuple[int, str]:
+    """Return code and message of the registry's error response, or the HTTP status and ""."""
     try:
-        return str(json.loads(error.read(_SCHEMA_BYTES_MAX))["message"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ""
+        body = json.loads(error.read(_RESPONSE_BYTES_MAX))
+        return int(body.get("error_code", error.code)), str(body["message"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return error.code, ""

@@ -13,12 +13,9 @@ from .target import Target, fail, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.moves import Placement
+    from kbroker.client.moves import Moves, Placement
     from kbroker.client.topics import Partition
 
-Moves = dict["Partition", list[int]]
-CORDONED = "cordoned.log.dirs"
-EVERY_DIRECTORY = "*"
 POLL_SECONDS = 0.2
 
 dry_run_option = click.option(
@@ -57,8 +54,10 @@ def drain(
     The broker stays drained after restarts and `kbroker cluster rebalance`, until --undo is given.
     Use `kbroker cluster unregister` to remove a broker that will not return.
     """
+    from kbroker.client.moves import cordon_broker, plan_moves
+
     if undo:
-        run(target, lambda cluster: _cordon(cluster, broker, cordoned=False))
+        run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=False))
         return
 
     def plan(found: Placement) -> Moves:
@@ -66,10 +65,10 @@ def drain(
 
         return plan_drain(found.replicas, broker, found.racks)
 
-    placed, moves = run(target, lambda cluster: _plan_and_start(cluster, plan, dry_run=True))
+    placed, moves = run(target, lambda cluster: plan_moves(cluster, plan, dry_run=True))
     _check_drain(placed.replicas, moves, broker, may_lose_replicas=allow_fewer_replicas or dry_run)
     if not dry_run:
-        run(target, lambda cluster: _cordon(cluster, broker, cordoned=True))
+        run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=True))
     _run_moves(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
 
 
@@ -124,13 +123,14 @@ def _check_drain(
     replicas: Mapping[Partition, list[int]], moves: Moves, broker: int, *, may_lose_replicas: bool
 ) -> None:
     """Exit if partitions cannot move, or if they would lose replicas without permission."""
-    immovable = [one for one, nodes in replicas.items() if broker in nodes and one not in moves]
+    from kbroker.client.moves import drain_problems
+
+    immovable, fewer = drain_problems(replicas, moves, broker)
     if immovable:
         fail(
             f"no other broker can take the partitions of {_topic_names(immovable)}; start one, or use a "
             "drained one again with `kbroker cluster drain BROKER --undo`"
         )
-    fewer = [one for one, nodes in moves.items() if len(nodes) < len(replicas[one])]
     if fewer and not may_lose_replicas:
         fail(
             f"too few other brokers for all replicas of {_topic_names(fewer)}; start one more, or accept "
@@ -144,16 +144,6 @@ def _topic_names(partitions: Iterable[Partition]) -> str:
     return ", ".join(sorted({name for name, _ in partitions}))
 
 
-async def _cordon(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:
-    """Cordon or uncordon all log directories of a broker; do nothing if the broker is down."""
-    from kbroker.client.configs import Operation, Resource, alter_configs
-
-    if broker not in {row.node_id for row in (await cluster.metadata([])).brokers}:
-        return
-    change = (Operation.SET, EVERY_DIRECTORY) if cordoned else (Operation.DELETE, None)
-    await alter_configs(cluster, Resource.BROKER, str(broker), {CORDONED: change})
-
-
 def _run_moves(
     target: Target,
     plan: Callable[[Placement], Moves],
@@ -163,15 +153,10 @@ def _run_moves(
     output: str,
 ) -> Placement:
     """Start and print the moves of a plan; return the placement before the moves."""
-    placed, moves = run(target, lambda cluster: _plan_and_start(cluster, plan, dry_run=dry_run))
-    rows = [
-        {
-            "partition": f"{name}-{index}",
-            "from": _join_ids(placed.replicas[name, index]),
-            "to": _join_ids(nodes),
-        }
-        for (name, index), nodes in sorted(moves.items())
-    ]
+    from kbroker.client.moves import move_rows, plan_moves
+
+    placed, moves = run(target, lambda cluster: plan_moves(cluster, plan, dry_run=dry_run))
+    rows = move_rows(placed.replicas, moves)
     if not dry_run and not no_wait:
         run(target, lambda cluster: _wait_for_moves(cluster, moves))
     columns = [Column("partition"), Column("from"), Column("to")]
@@ -179,18 +164,6 @@ def _run_moves(
         output, rows, lambda wide: table(columns, rows, wide=wide) if rows else ["no moves needed"]
     )
     return placed
-
-
-async def _plan_and_start(
-    cluster: ClusterClient, plan: Callable[[Placement], Moves], *, dry_run: bool
-) -> tuple[Placement, Moves]:
-    from kbroker.client.moves import placement, reassign_partitions
-
-    found = await placement(cluster)
-    moves = plan(found)
-    if not dry_run:
-        await reassign_partitions(cluster, moves)
-    return found, moves
 
 
 async def _wait_for_moves(cluster: ClusterClient, moves: Moves) -> None:
@@ -207,7 +180,3 @@ async def _wait_for_moves(cluster: ClusterClient, moves: Moves) -> None:
         await trio.sleep(POLL_SECONDS)
     if moves:
         await elect_preferred(cluster)
-
-
-def _join_ids(nodes: list[int]) -> str:
-    return ", ".join(map(str, nodes))

@@ -15,7 +15,6 @@ from .units import ParamType
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.quotas import ClientQuota
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -74,26 +73,14 @@ def list_(
 
     wanted = _entity(user, client_id, ip)
     found = run(target, lambda cluster: describe_quotas(cluster, wanted))
-    rows = [_row(each) for each in found]
+    rows = [each.row() for each in found]
     columns = [Column(name.replace("-", "_"), optional=True) for name in (USER, CLIENT_ID, IP)]
     columns.append(Column("quotas"))
     show(output, rows, lambda wide: table(columns, [*map(_padded_row, rows)], wide=wide))
 
 
-def _row(quota: ClientQuota) -> dict[str, object]:
-    names = {
-        kind.replace("-", "_"): DEFAULT if name is None else name
-        for kind, name in quota.entity.items()
-    }
-    return {**names, "quotas": {key: _number(value) for key, value in quota.values.items()}}
-
-
 def _padded_row(row: Mapping[str, object]) -> dict[str, object]:
     return {USER: None, "client_id": None, IP: None, **row}
-
-
-def _number(value: float) -> float | int:
-    return int(value) if value.is_integer() else value
 
 
 class Quota(ParamType[tuple[str, float]]):
@@ -132,10 +119,12 @@ def set_(
     controller_mutation_rate                 partitions created and deleted per second
     connection_creation_rate                 connections per second, with --ip
     """
+    from kbroker.client.quotas import number_of
+
     entity = _required_entity(user, client_id, ip)
     _alter(target, entity, dict(values))
     for key, value in values:
-        say(f"{text_of(entity)}: {key} is {_number(value)}")
+        say(f"{text_of(entity)}: {key} is {number_of(value)}")
 
 
 @quotas.command()

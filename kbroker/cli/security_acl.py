@@ -36,6 +36,7 @@ from kbroker.security.rights import (
     Operations,
     Permission,
     PermissionCheck,
+    acl_row,
     check_permission,
     cli_name,
     required_permissions,
@@ -48,7 +49,6 @@ from .target import Target, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.acls import DescribedRules
-    from kbroker.client.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -236,21 +236,8 @@ def _filters(
     ]
 
 
-def row_of(each: Acl) -> dict[str, str]:
-    """Return the printed fields of an ACL."""
-    return {
-        "principal": each.principal,
-        "permission": each.permission.name.lower(),
-        "operation": cli_name(each.operation),
-        "resource_type": cli_name(each.pattern.resource_type),
-        "resource": each.pattern.name,
-        "pattern": each.pattern.type.name.lower(),
-        "host": each.host,
-    }
-
-
 def _show(found: list[Acl], output: str) -> None:
-    rows = [row_of(each) for each in found]
+    rows = [acl_row(each) for each in found]
     columns = [Column(each) for each in LISTED]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
 
@@ -444,6 +431,8 @@ def explain(
     The operation is an --operation on a --topic, --group, ..., or all operations of --producer or
     --consumer. If it is denied, the output has the commands that allow it.
     """
+    from kbroker.client.acls import deciding_acls
+
     if len(arguments.principals) != 1 or arguments.principals == (f"{USER}:{WILDCARD}",):
         raise click.UsageError("give exactly one --principal NAME other than '*'")
     shortcuts = _shortcuts(producer, consumer, arguments, PRODUCING, CONSUMING)
@@ -454,40 +443,11 @@ def explain(
         )
     kind, _, name = arguments.principals[0].partition(":")
     client = Client(Principal(kind, name), host or WILDCARD)
-    acls, rules = run(target, lambda cluster: _relevant_acls(cluster, needed))
+    acls, rules = run(target, lambda cluster: deciding_acls(cluster, needed))
     checks = [check_permission(acls, rules.rules, client, permission) for permission in needed]
     notes = list(_remarks(acls, rules, checks, host))
-    value = [_row(each) for each in checks]
+    value = [each.row() for each in checks]
     show(output, value, lambda _: [*_decision_lines(checks), *notes])
-
-
-async def _relevant_acls(
-    cluster: ClusterClient, needed: list[Permission]
-) -> tuple[Acls, DescribedRules]:
-    """Return all ACLs and rules that decide about the given rights."""
-    from kbroker.client.acls import describe_acls, describe_rules
-
-    wanted = [_all_acls_of(each.resource) for each in needed]
-    if IDEMPOTENCE in needed:
-        wanted.append(_all_acls_of(Resource(TOPIC, "")))
-    acls = Acls()
-    for number, each in enumerate(await describe_acls(cluster, dict.fromkeys(wanted))):
-        acls.put(str(number), each)
-    return acls, await describe_rules(cluster)
-
-
-def _all_acls_of(resource: Resource) -> AclFilter:
-    """Return a filter for all ACLs of a resource, or of all resources of its type if unnamed."""
-    pattern = PatternType.MATCH if resource.name else PatternType.ANY
-    return AclFilter(
-        resource.type,
-        resource.name or None,
-        pattern,
-        None,
-        None,
-        AclOperation.ANY,
-        AclPermission.ANY,
-    )
 
 
 def _decision_lines(checks: list[PermissionCheck]) -> Iterator[str]:
@@ -512,18 +472,3 @@ def _remarks(
     }
     if host is None and hosts:
         yield f"Other ACLs apply to --host {', '.join(sorted(hosts))}."
-
-
-def _row(each: PermissionCheck) -> dict[str, object]:
-    operation, resource = each.permission
-    return {
-        "principal": str(each.client.principal),
-        "host": each.client.host,
-        "operation": cli_name(operation),
-        "resource_type": cli_name(resource.type),
-        "resource": resource.name,
-        "allowed": each.allowed,
-        "rule": each.rule,
-        "acl": None if each.verdict.acl is None else row_of(each.verdict.acl),
-        "commands": [change.command for change in each.changes],
-    }

@@ -168,20 +168,6 @@ def _to_ms(seconds: float) -> int:
 
 
 def _show(output: str, tokens: list[DelegationToken], *, hmac: bool) -> None:
-    rows = [_row(each, hmac=hmac) for each in tokens]
+    rows = [each.row(with_hmac=hmac) for each in tokens]
     columns = [each for each in COLUMNS if hmac or each.key != "hmac"]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
-
-
-def _row(token: DelegationToken, *, hmac: bool) -> dict[str, object]:
-    row: dict[str, object] = {"token": token.id}
-    if hmac:
-        row["hmac"] = token.password
-    return row | {
-        "owner": str(token.owner),
-        "requester": str(token.requester),
-        "renewers": [str(each) for each in token.renewers],
-        "issued": iso_time(token.issued_ms),
-        "expires": iso_time(token.expires_ms),
-        "latest": iso_time(token.max_ms),
-    }

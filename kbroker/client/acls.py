@@ -17,14 +17,18 @@ from kbroker.security.acls import (
     AclOperation,
     AclPermission,
     AclResourceType,
+    Acls,
     AuthorizerSettings,
     Pattern,
     PatternType,
+    Resource,
     known,
 )
+from kbroker.security.rights import IDEMPOTENCE, Permission
 
 from .cluster import ClusterClient
-from .configs import Resource, describe_configs
+from .configs import Resource as ConfigResource
+from .configs import describe_configs
 from .errors import check
 
 # First version of the ACL APIs that has pattern types.
@@ -176,7 +180,7 @@ async def describe_rules(cluster: ClusterClient) -> DescribedRules:
     """
     broker = str(min(row.node_id for row in (await cluster.metadata([])).brokers))
     try:
-        (settings,) = (await describe_configs(cluster, Resource.BROKER, [broker])).values()
+        (settings,) = (await describe_configs(cluster, ConfigResource.BROKER, [broker])).values()
     except KafkaError as error:
         if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
@@ -192,3 +196,43 @@ async def describe_rules(cluster: ClusterClient) -> DescribedRules:
     )
     hidden_settings = [name for name in (SUPER_USERS, ALLOWS_WITHOUT_ACLS) if name not in visible]
     return DescribedRules(rules, hidden_settings)
+
+
+class DecidingAcls(NamedTuple):
+    """All ACLs of some resources, and the rules that apply in addition."""
+
+    acls: Acls
+    described: DescribedRules
+
+
+async def deciding_acls(cluster: ClusterClient, permissions: Sequence[Permission]) -> DecidingAcls:
+    """Return all ACLs and rules that decide about permissions.
+
+    Args:
+        cluster: The cluster to query.
+        permissions: Operations on resources.
+
+    Raises:
+        KafkaError: The broker rejects a request.
+    """
+    wanted = [_all_acls_of(each.resource) for each in permissions]
+    if IDEMPOTENCE in permissions:
+        wanted.append(_all_acls_of(Resource(AclResourceType.TOPIC, "")))
+    acls = Acls()
+    for number, each in enumerate(await describe_acls(cluster, dict.fromkeys(wanted))):
+        acls.put(str(number), each)
+    return DecidingAcls(acls, await describe_rules(cluster))
+
+
+def _all_acls_of(resource: Resource) -> AclFilter:
+    """Return a filter for all ACLs of a resource, or of all resources of its type if unnamed."""
+    pattern = PatternType.MATCH if resource.name else PatternType.ANY
+    return AclFilter(
+        resource.type,
+        resource.name or None,
+        pattern,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermission.ANY,
+    )

@@ -15,6 +15,7 @@ from kbroker.protocol.messages.security import (
 )
 from kbroker.security.delegation import password_of
 from kbroker.security.principals import Principal
+from kbroker.text.times import iso_time
 
 from .cluster import ClusterClient
 from .errors import NoSuchToken, check
@@ -44,6 +45,23 @@ class DelegationToken(NamedTuple):
     def password(self) -> str:
         """Password with which a client authenticates by this token."""
         return password_of(self.hmac)
+
+    def row(self, *, with_hmac: bool) -> dict[str, object]:
+        """Return the fields for commands and the console.
+
+        Args:
+            with_hmac: Include the HMAC, with which anyone can authenticate.
+        """
+        return {
+            "token": self.id,
+            **({"hmac": self.password} if with_hmac else {}),
+            "owner": str(self.owner),
+            "requester": str(self.requester),
+            "renewers": [str(each) for each in self.renewers],
+            "issued": iso_time(self.issued_ms),
+            "expires": iso_time(self.expires_ms),
+            "latest": iso_time(self.max_ms),
+        }
 
 
 async def create_delegation_token(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -15,17 +15,24 @@ from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
 from kbroker.protocol.messages.metadata import MetadataResponse
 
 from .cluster import ClusterClient
-from .configs import Resource, describe_configs
+from .configs import Operation, Resource, alter_configs, describe_configs
 from .errors import check
 from .topics import Partition
 
-PREFERRED = 0
+# Election types.
+PREFERRED, UNCLEAN = 0, 1
+# Setting that makes a broker accept no partitions, and its value for all log directories.
+CORDONED, EVERY_DIRECTORY = "cordoned.log.dirs", "*"
 # Partitions per reassignment request.
 PARTITIONS_PER_REQUEST = 1000
 FACTORS_OF_INTERNAL_TOPICS = {
     "__consumer_offsets": "offsets.topic.replication.factor",
     "__transaction_state": "transaction.state.log.replication.factor",
 }
+
+
+# New replicas by partition.
+Moves: TypeAlias = Mapping[Partition, list[int]]
 
 
 class Placement(NamedTuple):
@@ -96,13 +103,13 @@ async def list_reassignments(cluster: ClusterClient) -> dict[Partition, list[int
 
 
 async def reassign_partitions(
-    cluster: ClusterClient, moves: Mapping[Partition, Sequence[int]]
+    cluster: ClusterClient, moves: Mapping[Partition, Sequence[int] | None]
 ) -> None:
-    """Start to move partitions to other brokers.
+    """Start to move partitions to other brokers, or cancel such moves.
 
     Args:
         cluster: The cluster to change.
-        moves: New replicas by partition.
+        moves: New replicas by partition, the preferred leader first; None cancels a reassignment.
 
     Raises:
         KafkaError: The controller rejects a partition; the error is that of the first one.
@@ -112,9 +119,10 @@ async def reassign_partitions(
         topics: dict[str, AlterPartitionReassignmentsRequest.Topic] = {}
         for name, index in names[first : first + PARTITIONS_PER_REQUEST]:
             row = topics.setdefault(name, AlterPartitionReassignmentsRequest.Topic(name=name))
+            replicas = moves[name, index]
             row.partitions.append(
                 AlterPartitionReassignmentsRequest.Partition(
-                    partition_index=index, replicas=list(moves[name, index])
+                    partition_index=index, replicas=None if replicas is None else list(replicas)
                 )
             )
         request = AlterPartitionReassignmentsRequest(topics=list(topics.values()))
@@ -130,6 +138,113 @@ async def elect_preferred(cluster: ClusterClient) -> None:
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None)
     answer = await (await cluster.controller()).ask(request)
     check(answer.error_code)
+
+
+async def elect_leader(
+    cluster: ClusterClient, partition: Partition, *, unclean: bool = False
+) -> None:
+    """Elect the leader of one partition.
+
+    Args:
+        cluster: The cluster to change.
+        partition: Topic and partition number.
+        unclean: Elect a replica that is not in sync if no other one is available, which loses
+            records; else elect the preferred leader.
+
+    Raises:
+        KafkaError: The controller rejects the election, or no election is needed.
+    """
+    cls = ElectLeadersRequest
+    topic, index = partition
+    request = cls(
+        election_type=UNCLEAN if unclean else PREFERRED,
+        topic_partitions=[cls.Topic(topic=topic, partitions=[index])],
+    )
+    answer = await (await cluster.controller()).ask(request, oldest=1)
+    for result in answer.replica_election_results:
+        for row in result.partition_result:
+            check(row.error_code, row.error_message)
+    check(answer.error_code)
+
+
+async def plan_moves(
+    cluster: ClusterClient, plan: Callable[[Placement], Moves], *, dry_run: bool
+) -> tuple[Placement, Moves]:
+    """Plan moves from the current placement, and start them.
+
+    Args:
+        cluster: The cluster to change.
+        plan: Returns the moves for a placement.
+        dry_run: Only plan the moves.
+
+    Returns:
+        The placement before the moves, and the moves.
+
+    Raises:
+        KafkaError: A broker rejects a request.
+    """
+    found = await placement(cluster)
+    moves = plan(found)
+    if not dry_run:
+        await reassign_partitions(cluster, moves)
+    return found, moves
+
+
+class DrainProblems(NamedTuple):
+    """Partitions that a plan to drain a broker does not move, or moves with one replica less."""
+
+    immovable: list[Partition]
+    fewer: list[Partition]
+
+
+def drain_problems(
+    replicas: Mapping[Partition, Sequence[int]], moves: Moves, broker: int
+) -> DrainProblems:
+    """Return the problems of a plan to drain a broker.
+
+    Args:
+        replicas: Replicas by partition before the moves.
+        moves: The planned moves.
+        broker: Broker to drain.
+    """
+    return DrainProblems(
+        [one for one, nodes in replicas.items() if broker in nodes and one not in moves],
+        [one for one, nodes in moves.items() if len(nodes) < len(replicas[one])],
+    )
+
+
+def move_rows(replicas: Mapping[Partition, Sequence[int]], moves: Moves) -> list[dict[str, str]]:
+    """Return moves as rows for commands and the console.
+
+    Args:
+        replicas: Replicas by partition before the moves.
+        moves: New replicas by partition.
+    """
+    return [
+        {
+            "partition": f"{name}-{index}",
+            "from": ", ".join(map(str, replicas[name, index])),
+            "to": ", ".join(map(str, nodes)),
+        }
+        for (name, index), nodes in sorted(moves.items())
+    ]
+
+
+async def cordon_broker(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:
+    """Cordon or uncordon all log directories of a broker; do nothing if the broker is down.
+
+    Args:
+        cluster: The cluster to change.
+        broker: Broker ID.
+        cordoned: True to assign no new partitions to the broker, False to allow them again.
+
+    Raises:
+        KafkaError: The broker rejects the change.
+    """
+    if broker not in {row.node_id for row in (await cluster.metadata([])).brokers}:
+        return
+    change = (Operation.SET, EVERY_DIRECTORY) if cordoned else (Operation.DELETE, None)
+    await alter_configs(cluster, Resource.BROKER, str(broker), {CORDONED: change})
 
 
 async def unregister_broker(cluster: ClusterClient, node_id: int) -> None:

@@ -14,6 +14,8 @@ from kbroker.security.quotas import ENTITY_TYPES, Entity
 from .cluster import ClusterClient
 from .errors import check
 
+# Name of the default entity in rows.
+DEFAULT = "<default>"
 # Match types of DescribeClientQuotas.
 _EXACT, _DEFAULT = 0, 1
 
@@ -23,6 +25,19 @@ class ClientQuota(NamedTuple):
 
     entity: Entity
     values: Mapping[str, float]
+
+    def row(self) -> dict[str, object]:
+        """Return the fields for commands and the console."""
+        names = {
+            kind.replace("-", "_"): DEFAULT if name is None else name
+            for kind, name in self.entity.items()
+        }
+        return {**names, "quotas": {key: number_of(value) for key, value in self.values.items()}}
+
+
+def number_of(value: float) -> float | int:
+    """Return a quota without a fraction if it is an integer."""
+    return int(value) if value.is_integer() else value
 
 
 async def describe_quotas(

@@ -124,6 +124,19 @@ def cli_name(kind: AclOperation | AclResourceType) -> str:
     return kind.name.lower().replace("_", "-")
 
 
+def acl_row(acl: Acl) -> dict[str, str]:
+    """Return the fields of an ACL for commands and the console."""
+    return {
+        "principal": acl.principal,
+        "permission": acl.permission.name.lower(),
+        "operation": cli_name(acl.operation),
+        "resource_type": cli_name(acl.pattern.resource_type),
+        "resource": acl.pattern.name,
+        "pattern": acl.pattern.type.name.lower(),
+        "host": acl.host,
+    }
+
+
 class PermissionCheck(NamedTuple):
     """The result of a permission check.
 
@@ -155,6 +168,21 @@ class PermissionCheck(NamedTuple):
         if acl is not None and acl.operation not in (operation, AclOperation.ALL):
             return f"{acl}, as {acl.operation.name} allows {operation.name}"
         return str(self.verdict)
+
+    def row(self) -> dict[str, object]:
+        """Return the fields for commands and the console."""
+        operation, resource = self.permission
+        return {
+            "principal": str(self.client.principal),
+            "host": self.client.host,
+            "operation": cli_name(operation),
+            "resource_type": cli_name(resource.type),
+            "resource": resource.name,
+            "allowed": self.allowed,
+            "rule": self.rule,
+            "acl": None if self.verdict.acl is None else acl_row(self.verdict.acl),
+            "commands": [change.command for change in self.changes],
+        }
 
 
 def check_permission(

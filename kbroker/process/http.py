@@ -114,7 +114,7 @@ def _http(
     except ModuleNotFoundError as error:
         missing = f"--http-port needs {error.name}: pip install 'kbroker[console]'"
         raise StartFailed(missing) from None
-    return HttpService(config, None if registry is None else registry.decoder_of, inherited)
+    return HttpService(config, None if registry is None else registry.schemas_of, inherited)
 
 
 def _otlp(config: BrokerConfig) -> OtlpService:

@@ -51,7 +51,19 @@ class Access:
             caller = await self._logins.caller(request.headers.get("authorization", ""), host)
         except Unauthenticated as error:
             raise RegistryError(error.status, str(error), error.headers) from None
-        return {**scope, _CLIENT: Client(caller.principal, host)}
+        return self.scope_of(scope, Client(caller.principal, host))
+
+    def scope_of(self, scope: Scope, client: Client) -> Scope:
+        """Return the ASGI scope of a request with an authenticated client added."""
+        return {**scope, _CLIENT: client}
+
+    def allows(self, client: Client, operation: AclOperation, subject: str | None) -> bool:
+        """Return True if a client has a permission for a subject, or for all subjects (None)."""
+        authorizer = self._local.node.authorizer
+        return authorizer is None or any(
+            authorizer.allows(client, operation, each)
+            for each in (_resource_of(operation, subject), ALL_SCHEMAS)
+        )
 
     def check(self, request: Request, operation: AclOperation, subject: str | None) -> None:
         """Check the client's permission for a subject and write the decision to the audit log.
@@ -68,9 +80,7 @@ class Access:
         if authorizer is None:
             return
         client: Client = request.scope[_CLIENT]
-        resource = ALL_SCHEMAS
-        if subject is not None and operation is not AclOperation.READ:
-            resource = Resource(AclResourceType.TOPIC, topic_of(subject))
+        resource = _resource_of(operation, subject)
         sufficient = (
             each for each in (resource, ALL_SCHEMAS) if authorizer.allows(client, operation, each)
         )
@@ -90,6 +100,13 @@ class Access:
             )
         if allowed is None:
             raise RegistryError(DENIED, f"{client.principal} may not {operation.name} {resource}")
+
+
+def _resource_of(operation: AclOperation, subject: str | None) -> Resource:
+    """Return the topic on which a client needs a permission, unless it has it on `_schemas`."""
+    if subject is None or operation is AclOperation.READ:
+        return ALL_SCHEMAS
+    return Resource(AclResourceType.TOPIC, topic_of(subject))
 
 
 def topic_of(subject: str) -> str:

@@ -86,9 +86,8 @@ class SchemaApi:
         self._cluster_id = cluster_id
 
     def app(self) -> Callable[..., Awaitable[None]]:
-        """Return the ASGI application. Names in paths may contain any percent-encoded characters."""
-        app = Starlette(routes=[*self.routes()], exception_handlers=EXCEPTION_HANDLERS)
-        app.router.redirect_slashes = False
+        """Return the ASGI application, which authenticates its clients."""
+        app = self.authenticated_app()
 
         async def authenticate(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
@@ -103,6 +102,15 @@ class SchemaApi:
             await app(scope, receive, send)
 
         return authenticate
+
+    def authenticated_app(self) -> Starlette:
+        """Return the application for requests whose scope has an authenticated client.
+
+        Names in paths may contain any percent-encoded characters.
+        """
+        app = Starlette(routes=[*self.routes()], exception_handlers=EXCEPTION_HANDLERS)
+        app.router.redirect_slashes = False
+        return app
 
     def routes(self) -> Iterable[Route]:
         """Return all routes, each with the permission that it needs."""

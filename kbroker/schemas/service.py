@@ -13,6 +13,7 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
 from kbroker.runtime.clock import SystemClock
+from kbroker.web.console.schemas import NodeSchemas
 from kbroker.web.guard import App
 from kbroker.web.listening import InheritedHttp
 from kbroker.web.logins import HttpInterface, is_exposed, login_problem
@@ -23,6 +24,7 @@ from .access import Access
 from .answers import error_body
 from .api import SchemaApi
 from .decoding import SchemaDecoder
+from .in_process import InProcessRegistry
 from .topic import SchemaTopic
 from .workers import SchemaWorkers
 
@@ -52,7 +54,7 @@ class RegistryService:
             may_accept=inherited.chosen if inherited else None,
         )
         self._topics: list[SchemaTopic] = []
-        self._decoders: dict[int, SchemaDecoder] = {}
+        self._schemas: dict[int, NodeSchemas] = {}
         self._clients: list[ClusterClient] = []
         self._reading = trio.CancelScope()
         self._workers = SchemaWorkers()
@@ -61,9 +63,9 @@ class RegistryService:
         """Return the address of a node's registry."""
         return self._servers.endpoint_of(node_id)
 
-    def decoder_of(self, node_id: int) -> SchemaDecoder:
-        """Return the decoder that uses the schemas of a node; only valid after `bind`."""
-        return self._decoders[node_id]
+    def schemas_of(self, node_id: int) -> NodeSchemas:
+        """Return what the console uses of a node's registry; only valid after `bind`."""
+        return self._schemas[node_id]
 
     def serve_through(self, wrap_app: Callable[[App], App]) -> None:
         """Wrap the applications from the next `bind` on; tests inject faults this way."""
@@ -99,9 +101,11 @@ class RegistryService:
         """Return the application of one node."""
         topic = SchemaTopic(self._client(local, nodes), SystemClock().log_ms)
         self._topics.append(topic)
-        self._decoders[local.id] = SchemaDecoder(topic, self._workers)
         access = Access(local, self._interface)
         api = SchemaApi(topic, threads, self._workers, lambda: local.node.cluster.id, access)
+        self._schemas[local.id] = NodeSchemas(
+            SchemaDecoder(topic, self._workers), InProcessRegistry(api.authenticated_app(), access)
+        )
         return api.app()
 
     def _client(self, local: LocalNode, nodes: Sequence[LocalNode]) -> ClusterClient:

@@ -15,7 +15,7 @@ from kbroker.config import BrokerConfig
 from kbroker.net.server import LOOPBACK
 
 from .console.console import Console, may_write
-from .console.schemas import Schemas
+from .console.schemas import NodeSchemas
 from .console.under_test import UnderTest
 from .listening import InheritedHttp
 from .metrics.loop_monitor import LoopMonitor
@@ -41,7 +41,7 @@ class HttpService:
     def __init__(
         self,
         config: BrokerConfig,
-        schemas: Callable[[int], Schemas] | None = None,
+        schemas: Callable[[int], NodeSchemas] | None = None,
         inherited: InheritedHttp | None = None,
     ) -> None:
         self._config = config

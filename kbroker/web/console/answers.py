@@ -9,7 +9,14 @@ from typing import TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kbroker.client.errors import ClientError, NoSuchGroup, NoSuchTopic, NoSuchTransaction
+from kbroker.client.errors import (
+    ClientError,
+    NoSuchGroup,
+    NoSuchToken,
+    NoSuchTopic,
+    NoSuchTransaction,
+    NoSuchUser,
+)
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.runtime.time_slices import DutyCycle
 
@@ -22,6 +29,7 @@ _STATUS = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: 403,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
     ErrorCode.GROUP_ID_NOT_FOUND: 404,
     ErrorCode.INVALID_TOPIC_EXCEPTION: 404,
@@ -79,7 +87,7 @@ def with_error_responses(handler: Handler) -> Handler:
             status = _STATUS.get(error.code, CONFLICT)
             text = f"{error.code.name}: {error.message}" if error.message else error.code.name
             return _error_response(status, text)
-        except (NoSuchTopic, NoSuchGroup, NoSuchTransaction) as error:
+        except (NoSuchTopic, NoSuchGroup, NoSuchTransaction, NoSuchUser, NoSuchToken) as error:
             return _error_response(404, str(error))
         except (ClientError, OSError) as error:
             return _error_response(UNREACHABLE, str(error))

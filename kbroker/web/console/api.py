@@ -22,7 +22,7 @@ from kbroker.text.documents import Json, read_json
 from kbroker.web.logins import FORBIDDEN
 
 from .answers import ApiError, json_response, with_error_responses
-from .schemas import Schemas
+from .schemas import NodeSchemas, Registry, Schemas
 from .sessions import TOO_MANY_REQUESTS, Sessions, Viewer
 from .trends import Trends
 
@@ -66,6 +66,8 @@ class LiveSlot:
 
 DESCRIBE_CLUSTER = Permission(AclOperation.DESCRIBE)
 ALTER_CLUSTER = Permission(AclOperation.ALTER)
+DESCRIBE_CLUSTER_CONFIGS = Permission(AclOperation.DESCRIBE_CONFIGS)
+ALTER_CLUSTER_CONFIGS = Permission(AclOperation.ALTER_CONFIGS)
 
 
 class Api:
@@ -84,7 +86,7 @@ class Api:
         nodes: Sequence[LocalNode],
         trends: Trends,
         sessions: Sessions,
-        schemas: Callable[[int], Schemas] | None,
+        schemas: Callable[[int], NodeSchemas] | None,
         *,
         may_write: bool,
         seconds: float,
@@ -129,6 +131,17 @@ class Api:
         self.live.add(slot)
         return slot
 
+    def may_change(
+        self, viewer: Viewer, operation: AclOperation, resource: Resource = CLUSTER
+    ) -> bool:
+        """Return True if this console allows changes and the viewer has a permission."""
+        return self._may_write and viewer.may(operation, resource)
+
+    @property
+    def may_write(self) -> bool:
+        """Return True if this console allows changes."""
+        return self._may_write
+
     @property
     def listener(self) -> Listener:
         """Listener whose users authenticate at the console."""
@@ -141,11 +154,16 @@ class Api:
         """
         if self._schemas is None:
             return None
-        found = self._schemas(self.local.id)
+        found = self._schemas(self.local.id).decoder
         if not viewer.may(AclOperation.READ, found.resource):
             return None
         await found.catch_up()
         return found
+
+    @property
+    def registry(self) -> Registry | None:
+        """The schema registry of this process; None if this process runs none."""
+        return None if self._schemas is None else self._schemas(self.local.id).registry
 
     def read_route(self, path: str, view: View, *permissions: Permission) -> Route:
         """Return a GET route.
@@ -232,6 +250,28 @@ async def read_json_body(request: Request) -> dict[str, Json]:
     if not isinstance(found, dict):
         raise ApiError(400, "request body: expected a JSON object")
     return found
+
+
+def text_list(found: Mapping[str, object], name: str, most: int) -> list[str]:
+    """Return a list of distinct strings in a request body; empty if missing. Raises ApiError."""
+    values = field(found, name, list, [])
+    texts = [each for each in values if isinstance(each, str)]
+    if len(texts) < len(values):
+        raise ApiError(400, f"{name} must be a list of strings")
+    if len(texts) > most:
+        raise ApiError(400, f"{name} has {len(texts)} elements (maximum {most})")
+    return [*dict.fromkeys(texts)]
+
+
+def object_list(found: Mapping[str, object], name: str, most: int) -> list[dict[str, object]]:
+    """Return a list of at least one JSON object in a request body. Raises ApiError."""
+    values = field(found, name, list, [])
+    rows = [each for each in values if isinstance(each, dict)]
+    if not rows or len(rows) < len(values):
+        raise ApiError(400, f"{name} must be a list of JSON objects with at least one element")
+    if len(rows) > most:
+        raise ApiError(400, f"{name} has {len(rows)} elements (maximum {most})")
+    return rows
 
 
 @overload

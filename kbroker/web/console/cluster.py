@@ -13,11 +13,8 @@ from starlette.routing import Route
 from kbroker.client.cluster_details import broker_rows, cluster_problems
 from kbroker.client.transactions import (
     ONGOING,
-    abort_transaction,
     describe_transaction,
-    hanging_transactions,
     list_transactions,
-    open_transactions,
 )
 from kbroker.cluster import NO_LEADER
 from kbroker.runtime.time_slices import DutyCycle
@@ -25,8 +22,8 @@ from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resour
 from kbroker.storage.errors import StorageError
 from kbroker.storage.log import Log
 
-from .answers import CONFLICT, REST, ApiError, json_response, json_rows_response, number
-from .api import DESCRIBE_CLUSTER, Api, field, read_json_body
+from .answers import REST, json_response, json_rows_response, number
+from .api import DESCRIBE_CLUSTER, Api
 from .sessions import Viewer
 from .trends import SAMPLE_SECONDS
 
@@ -52,7 +49,6 @@ class ClusterViews:
             read_route("/cluster", self._cluster, DESCRIBE_CLUSTER),
             read_route("/storage", self._storage, DESCRIBE_CLUSTER),
             read_route("/transactions", self._transactions),
-            self._api.write_route("/transactions/abort", self._abort),
         ]
 
     async def _overview(self, _: Request, viewer: Viewer) -> Response:
@@ -181,27 +177,12 @@ class ClusterViews:
             row: dict[str, object] = one.row()
             if one.state == ONGOING and number_ < DESCRIBED_MAX:
                 row |= (await describe_transaction(viewer.cluster, one.id)).row()
-            rows.append(row)
-        return await json_rows_response({}, "transactions", rows[:ROWS_MAX])
-
-    async def _abort(self, request: Request, viewer: Viewer) -> Response:
-        body = await read_json_body(request)
-        partition = field(body, "topic", str), field(body, "partition", int, 0)
-        start = field(body, "start_offset", int, 0)
-        found = await open_transactions(viewer.cluster, [partition])
-        one = next((each for each in found if each.start_offset == start), None)
-        if one is None:
-            raise ApiError(404, f"no open transaction with start offset {start}")
-        hanging = await hanging_transactions(
-            viewer.cluster, [partition], before_ms=one.last_timestamp + 1
-        )
-        if one not in hanging:
-            raise ApiError(
-                CONFLICT,
-                f"the transaction of producer {one.producer_id} is not hanging: its coordinator ends it at its timeout",
+            resource = Resource(AclResourceType.TRANSACTIONAL_ID, one.id)
+            may_abort = one.state == ONGOING and self._api.may_change(
+                viewer, AclOperation.WRITE, resource
             )
-        await abort_transaction(viewer.cluster, one)
-        return json_response({"aborted": one.row()})
+            rows.append(row | {"may_abort": may_abort})
+        return await json_rows_response({}, "transactions", rows[:ROWS_MAX])
 
 
 async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collection[str]) -> int:

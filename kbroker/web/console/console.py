@@ -10,17 +10,24 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.config import BrokerConfig
 from kbroker.web.logins import is_exposed
 
+from .acls import AclRoutes
 from .activity import Activity
 from .api import Api
 from .cluster import ClusterViews
 from .groups import Groups
 from .live import Live
+from .moves import Moving
 from .pages import Pages
-from .schemas import Schemas
+from .quotas import Quotas
+from .registry import RegistryRoutes
+from .schemas import NodeSchemas
 from .sessions import Sessions
+from .tokens import Tokens
 from .topics import Topics
+from .transaction_changes import TransactionChanges
 from .trends import Trends
 from .under_test import FindBroker, Tests
+from .users import Users
 from .writing import Writing
 
 
@@ -36,7 +43,7 @@ class Console:
         self,
         config: BrokerConfig,
         nodes: Sequence[LocalNode],
-        schemas: Callable[[int], Schemas] | None,
+        schemas: Callable[[int], NodeSchemas] | None,
         find_broker: FindBroker,
     ) -> None:
         self._config = config
@@ -69,6 +76,13 @@ class Console:
             Groups(api),
             Activity(api),
             ClusterViews(api),
+            Moving(api),
+            TransactionChanges(api),
+            Users(api),
+            AclRoutes(api),
+            Quotas(api),
+            Tokens(api),
+            RegistryRoutes(api),
             Tests(api, self._find_broker),
         )
         routes = [each for part in parts for each in part.routes()]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kbroker.protocol.records import Record
-from kbroker.security.acls import Resource
+from kbroker.security.acls import AclOperation, Client, Resource
 
 # Maximum number of headers that are searched for a schema ID.
 HEADERS_SEARCHED_MAX = 1_000
@@ -61,6 +61,48 @@ class Schemas(Protocol):
             header: Value of the record's schema ID header, if any.
             subject: Preferred subject, if several subjects have the schema.
         """
+
+
+class RegistryResponse(NamedTuple):
+    """Response of the registry's REST API: HTTP status and JSON document."""
+
+    status: int
+    body: Any
+
+
+class Registry(Protocol):
+    """Schema registry of one node."""
+
+    def may(self, client: Client, operation: AclOperation, subject: str | None) -> bool:
+        """Return True if a client has a permission for a subject, or for all subjects (None)."""
+        ...
+
+    async def call(
+        self,
+        client: Client,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+    ) -> RegistryResponse:
+        """Call the REST API on behalf of a client; the API checks the client's permissions.
+
+        Args:
+            client: Principal and address of the client.
+            method: HTTP method.
+            path: Path with percent-encoded names.
+            query: Parameters of the query.
+            body: Body, which is sent as JSON; None for no body.
+        """
+        ...
+
+
+class NodeSchemas(NamedTuple):
+    """Schema registry of one node, and the decoder that uses its schemas."""
+
+    decoder: Schemas
+    registry: Registry
 
 
 async def decoded_parts(schemas: Schemas | None, topic: str, record: Record) -> DecodedParts:

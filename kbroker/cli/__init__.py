@@ -10,6 +10,7 @@ from kbroker import __version__
 from kbroker.runtime.deferred_imports import defer_imports
 from kbroker.text.printable import accept_all_characters, printable
 
+from .completion import complete_profiles
 from .lazy import LazyGroup
 
 COMMANDS = {
@@ -131,6 +132,12 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
     "can be given several times.",
 )
 @click.option(
+    "--profile",
+    metavar="NAME",
+    shell_complete=complete_profiles,
+    help="For commands that connect to a cluster: use this profile instead of the selected one.",
+)
+@click.option(
     "--version",
     is_flag=True,
     is_eager=True,
@@ -138,10 +145,10 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
     callback=_print_version,
     help="Show the version and exit.",
 )
-@click.pass_context
-def main(context: click.Context, settings: tuple[str, ...]) -> None:
+def main(settings: tuple[str, ...], profile: str | None) -> None:
     """Run and manage Kafka brokers that need no JVM and no Docker."""
+    del profile  # `given_of` reads it from the context
     if settings:
         from .target import parse_settings
 
-        context.obj = parse_settings(settings)
+        parse_settings(settings)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,32 @@ def profiles_path() -> Path:
     return Path(named) if named else Path(click.get_app_dir("kbroker"), "profiles.toml")
 
 
-def current_settings() -> dict[str, str]:
-    """Return the settings of the selected profile; empty if none is selected."""
+def current_profile() -> tuple[str, dict[str, str]]:
+    """Return the name and the settings of the selected profile; both empty if none is selected."""
     current, profiles = read_profiles()
-    return profiles.get(current, {})
+    return current, profiles.get(current, {})
+
+
+def profile_named(name: str) -> tuple[str, dict[str, str]]:
+    """Return the name and the settings of a profile.
+
+    Raises:
+        UsageError: The profile does not exist.
+    """
+    _, profiles = read_profiles()
+    check_known(name, profiles)
+    return name, profiles[name]
+
+
+def check_known(name: str, profiles: Collection[str]) -> None:
+    """Raise UsageError if a profile does not exist."""
+    if name not in profiles:
+        from kbroker.client.cluster import did_you_mean
+
+        raise click.UsageError(
+            f"unknown profile {name!r}{did_you_mean(name, profiles)} "
+            "`kbroker profile list` shows all profiles"
+        )
 
 
 def read_profiles() -> tuple[str, dict[str, dict[str, str]]]:
@@ -51,8 +74,7 @@ def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
     """Write the name of the selected profile, and all profiles."""
     lines = [f"current = {json.dumps(current)}"]
     for name, settings in profiles.items():
-        lines += ["", f"[profiles.{json.dumps(name)}]"]
-        lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in settings.items()]
+        lines += ["", f"[profiles.{json.dumps(name)}]", *toml_lines(settings)]
     path = profiles_path()
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -69,3 +91,8 @@ def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
             err=True,
         )
         sys.exit(1)
+
+
+def toml_lines(settings: Mapping[str, str]) -> list[str]:
+    """Return settings as lines of TOML."""
+    return [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in settings.items()]

@@ -10,12 +10,13 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 import click
 
 from kbroker.text.pairs import parse_pairs
 
+from .completion import complete_client_settings, complete_profiles
 from .output import say
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ SECURITY_SETTINGS = {
 }
 REGISTRY, REGISTRY_LOGIN = "schema.registry.url", "basic.auth.user.info"
 SETTINGS = {
-    BROKERS: "addresses of one or more brokers of the cluster, HOST:PORT[,HOST:PORT...]",
+    BROKERS: "addresses of one or more brokers of the cluster, HOST[:PORT][,HOST[:PORT]...]",
     CLIENT_ID: "client ID sent to brokers",
     REGISTRY: "URL of a schema registry: http://HOST:PORT or https://HOST:PORT",
     REGISTRY_LOGIN: "NAME:PASSWORD for the schema registry",
@@ -99,14 +100,36 @@ class Target:
         return open_cluster(self.bootstrap, self.client_id, security=self.security)
 
 
-def target_options(command: Command) -> Command:
-    """Add `--bootstrap` and `-X` to a command; it receives `target`."""
+class Given(NamedTuple):
+    """Settings of a command line, and the name of the profile that it selects."""
+
+    settings: Mapping[str, str]
+    profile: str | None
+    # Option that gives the addresses, for error messages.
+    addresses_option: str = "--bootstrap"
+
+
+class Resolved(NamedTuple):
+    """All settings of a command, with the source of the addresses, for error messages."""
+
+    settings: Mapping[str, str]
+    security: Security
+    source: str
+
+    @property
+    def addresses(self) -> list[Endpoint]:
+        """The bootstrap addresses. Raises BadParameter if one is invalid."""
+        return parse_addresses(self.settings[BROKERS], self.source)
+
+
+def cluster_options(command: Command) -> Command:
+    """Add `--bootstrap`, `-X` and `--profile` to a command; it receives `given`."""
 
     @click.option(
         "-b",
         "--bootstrap",
-        metavar="HOST:PORT",
-        help="Address of a broker of the cluster.  "
+        metavar="HOST[:PORT]",
+        help="Address of a broker of the cluster; the default port is 9092.  "
         f"[env: {ENVIRONMENT}; default: {DEFAULTS[BROKERS]}]",
     )
     @click.option(
@@ -116,18 +139,56 @@ def target_options(command: Command) -> Command:
         metavar="KEY=VALUE",
         help="Set a client setting of Kafka, such as client.id, security.protocol or "
         "ssl.truststore.location; can be given several times.",
+        shell_complete=complete_client_settings,
     )
+    @profile_option
     @functools.wraps(command)
-    def with_target(
-        *args: object, bootstrap: str | None, settings: tuple[str, ...], **kw: object
+    def with_settings(
+        *args: object,
+        bootstrap: str | None,
+        settings: tuple[str, ...],
+        profile: str | None,
+        **kw: object,
     ) -> object:
-        given = click.get_current_context().find_root().obj or {}
-        given = given | parse_settings(settings)
-        if bootstrap is not None:
-            given[BROKERS] = bootstrap
+        return command(*args, given=given_of(click.get_current_context()), **kw)
+
+    return with_settings  # type: ignore[return-value]
+
+
+def target_options(command: Command) -> Command:
+    """Add `--bootstrap`, `-X` and `--profile` to a command; it receives `target`."""
+
+    @cluster_options
+    @functools.wraps(command)
+    def with_target(*args: object, given: Given, **kw: object) -> object:
         return command(*args, target=resolve(given), **kw)
 
     return with_target  # type: ignore[return-value]
+
+
+def profile_option(command: Command) -> Command:
+    """Add `--profile` to a command."""
+    return click.option(
+        "--profile",
+        metavar="NAME",
+        shell_complete=complete_profiles,
+        help="Use the settings of this profile instead of the selected one.",
+    )(command)
+
+
+def given_of(context: click.Context) -> Given:
+    """Return the settings that a command line gives before and after the command.
+
+    Raises:
+        BadParameter: A setting is invalid.
+    """
+    before, after = context.find_root().params, context.params
+    settings = parse_settings(before.get("settings") or ())
+    settings |= parse_settings(after.get("settings") or ())
+    profile = after.get("profile") or before.get("profile")
+    if after.get("bootstrap") is None:
+        return Given(settings, profile, "-X")
+    return Given(settings | {BROKERS: after["bootstrap"]}, profile)
 
 
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
@@ -148,37 +209,46 @@ def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
-def check_setting(key: str) -> None:
-    """Raise BadParameter for an unknown key."""
+def check_setting(key: str, option: str = "-X") -> None:
+    """Raise BadParameter for an unknown key of an option."""
     if key not in SETTINGS:
         from kbroker.client.cluster import did_you_mean
 
         hint = did_you_mean(key, SETTINGS)
         raise click.BadParameter(
-            f"unknown setting {key!r}{hint} Valid: {', '.join(SETTINGS)}", param_hint="-X"
+            f"unknown setting {key!r}{hint} Valid: {', '.join(SETTINGS)}", param_hint=option
         )
 
 
-def resolve(given: Mapping[str, str]) -> Target:
-    """Return the target for the given settings, environment, selected profile and defaults."""
-    settings, security = settings_of(given)
-    return Target(parse_addresses(settings[BROKERS]), settings[CLIENT_ID], security, settings)
+def resolve(given: Given) -> Target:
+    """Return the target for the given settings, environment, profile and defaults."""
+    found = settings_of(given)
+    return Target(found.addresses, found.settings[CLIENT_ID], found.security, found.settings)
 
 
-def settings_of(given: Mapping[str, str]) -> tuple[dict[str, str], Security]:
-    """Return all settings, with the priority of `resolve`, and the security settings for brokers.
+def settings_of(given: Given) -> Resolved:
+    """Return all settings of a command.
+
+    The first source with a value applies: the command line, a profile named on it, the environment,
+    the selected profile, and the defaults.
 
     Raises:
         BadParameter: A security setting is invalid.
+        UsageError: The profile does not exist.
     """
-    from .profiles import current_settings
+    from .profiles import current_profile, profile_named
 
+    name, profile = current_profile() if given.profile is None else profile_named(given.profile)
+    of_profile = (f"profile {name!r}", profile)
     environment = os.environ.get(ENVIRONMENT)
-    settings = DEFAULTS | current_settings()
-    if environment:
-        settings[BROKERS] = environment
-    settings |= given
-    return settings, security_of(settings)
+    of_environment = (ENVIRONMENT, {BROKERS: environment} if environment else {})
+    two = [of_profile, of_environment] if given.profile is None else [of_environment, of_profile]
+    sources = [("the default", DEFAULTS), *two, (given.addresses_option, given.settings)]
+    settings: dict[str, str] = {}
+    for _, each in sources:
+        settings |= each
+    source = next(name for name, each in reversed(sources) if BROKERS in each)
+    return Resolved(settings, security_of(settings), source)
 
 
 def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | None:
@@ -216,7 +286,7 @@ def security_of(settings: Mapping[str, str]) -> Security:
 
 
 def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
-    """Parse HOST:PORT[,HOST:PORT...] of an option.
+    """Parse HOST[:PORT][,HOST[:PORT]...] of an option.
 
     Raises:
         BadParameter: An address is invalid.
@@ -224,7 +294,7 @@ def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
     from kbroker.client.endpoint import Endpoint
 
     try:
-        return [Endpoint.parse(address) for address in text.split(",")]
+        return Endpoint.parse_bootstrap(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 

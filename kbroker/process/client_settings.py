@@ -55,7 +55,7 @@ def snippets(access: Access, directory: Path) -> Sequence[Snippet]:
     java, librdkafka = _quoted(directory / JAVA), _quoted(directory / LIBRDKAFKA)
     with_java = f"--bootstrap-server {access.addresses} --command-config {java}"
     return (
-        Snippet("kbroker", f"kbroker profile create tls-dev --file {java}"),
+        Snippet("kbroker", f"kbroker profile add tls-dev --file {java}"),
         Snippet("kafka-python", _kafka_python(access)),
         Snippet("confluent-kafka", _confluent(access)),
         Snippet("kcat, with librdkafka 2.6.1 or later", f"kcat -F {librdkafka} -L"),

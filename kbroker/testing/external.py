@@ -23,12 +23,12 @@ class ExternalKafka(KafkaHandle):
     Features that only `LocalBroker` has, such as faults and clocks, skip the test that uses them.
 
     Args:
-        bootstrap: HOST:PORT, with commas between several.
+        bootstrap: HOST[:PORT], with commas between several; the default port is 9092.
         thread: Thread to run in; None creates one.
         settle_seconds: Seconds without a change after which the cluster counts as idle.
 
     Raises:
-        ValueError: `bootstrap` is not a list of HOST:PORT.
+        ValueError: `bootstrap` is not a list of HOST[:PORT].
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ExternalKafka(KafkaHandle):
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[ExternalKit]:
-        endpoints = [Endpoint.parse(text) for text in self._bootstrap.split(",")]
+        endpoints = Endpoint.parse_bootstrap(self._bootstrap)
         async with open_cluster(endpoints, CLIENT_ID) as cluster:
             yield ExternalKit(cluster, RealClock().log_ms, self._settle_seconds)
 

@@ -47,7 +47,7 @@ SILENT = (
     *(f"log {verb}" for verb in ("verify", "repair", "import")),
     *(f"fault {verb}" for verb in ("arm", "hits", "disarm")),
     *(f"spark {verb}" for verb in ("packages", "doctor")),
-    *(f"profile {verb}" for verb in ("list", "use", "create")),
+    *(f"profile {verb}" for verb in ("list", "show", "use", "add", "edit", "delete")),
     *(f"lake {verb}" for verb in ("archive", "merge", "check", "set-aside")),
     *(
         f"cluster {verb}"

@@ -23,7 +23,7 @@ ALONE = {
     *("serve", "run", "completion", "init pipeline", "demo", "config explain"),
     *(f"log {verb}" for verb in ("dump", "verify", "repair", "import")),
     *(f"spark {verb}" for verb in ("packages", "doctor")),
-    *(f"profile {verb}" for verb in ("list", "use", "create")),
+    *(f"profile {verb}" for verb in ("list", "show", "use", "add", "edit", "delete")),
     *(f"lake {verb}" for verb in ("merge", "check", "set-aside")),
     *("cluster resize", "cluster migrate-metadata", "cluster node mark-dead"),
 }

@@ -110,7 +110,7 @@ async def test_token_list_escapes_client_names(
 
 async def test_completion_proposes_token_ids(broker: Broker, cli: Cli) -> None:
     settings = (f"brokers={broker.endpoint}", *AS_ALICE[1::2])
-    await cli("profile", "create", "p", *(word for each in settings for word in ("-X", each)))
+    await cli("profile", "add", "p", *(word for each in settings for word in ("-X", each)))
     async with open_cluster([broker.endpoint], security=ALICE) as cluster:
         token = await create_delegation_token(cluster)
     for verb in ("renew", "expire"):

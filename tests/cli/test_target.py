@@ -10,6 +10,8 @@ import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
+from kbroker.cli.profiles import write_profiles
+from kbroker.cli.target import ENVIRONMENT
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.connection import Connection
@@ -155,14 +157,19 @@ async def test_option_overrides_environment_and_profile(
 ) -> None:
     nobody = free_address()
     monkeypatch.delenv("KBROKER_BOOTSTRAP")
-    await cli("profile", "create", "here", "-X", f"brokers={broker.bootstrap_servers}")
+    await cli("profile", "add", "here", "-X", f"brokers={broker.bootstrap_servers}")
     await cli("topic", "list")
-    await cli("profile", "create", "nowhere", "-X", f"brokers={nobody}")
+    await cli("profile", "add", "nowhere", "-X", f"brokers={nobody}")
     await cli("topic", "list", status=1)
     await cli("profile", "use", "here")
     await cli("topic", "list")
     monkeypatch.setenv("KBROKER_BOOTSTRAP", nobody)
     await cli("topic", "list", status=1)
+    await cli("topic", "list", "--profile", "here")
+    await cli("--profile", "here", "topic", "list")
+    await cli("health", "--profile", "here")
+    await cli("--profile", "here", "topic", "list", "--profile", "nowhere", status=1)
+    await cli("topic", "list", "--profile", "here", "-b", nobody, status=1)
     await cli("-X", f"brokers={broker.bootstrap_servers}", "topic", "list")
     await cli("topic", "list", "-X", f"brokers={broker.bootstrap_servers}")
     await cli("topic", "list", "-X", f"brokers={nobody}", "-b", broker.bootstrap_servers)
@@ -182,6 +189,30 @@ def test_command_reports_directory_that_cannot_be_created(
 
 def test_usage_error_exits_with_status_2() -> None:
     assert "did you mean 'brokers'?" in invoke("topic", "list", "-X", "broker=h:1", status=2).stderr
-    assert "expected HOST:PORT" in invoke("topic", "list", "-b", "nonsense", status=2).stderr
+    assert "a port from 1 to 65535" in invoke("topic", "list", "-b", "h:", status=2).stderr
     assert "did you mean 'topic'?" in invoke("topics", "list", status=2).stderr
     assert "did you mean 'describe'?" in invoke("topic", "descibe", status=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [
+        (["-b", "kafka:"], "--bootstrap"),
+        (["-X", "brokers=kafka:"], "-X"),
+        (["--profile", "broken"], "profile 'broken'"),
+        ([], ENVIRONMENT),
+    ],
+)
+def test_invalid_address_error_names_its_source(
+    arguments: list[str], source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profiles("", {"broken": {"brokers": "kafka:"}})
+    monkeypatch.setenv(ENVIRONMENT, "kafka:")
+    output = invoke("topic", "list", *arguments, status=2).stderr
+    assert f"Invalid value for {source}: invalid address 'kafka:'" in output
+
+
+def test_unknown_profile_on_command_line_exits_with_status_2() -> None:
+    write_profiles("", {"prod": {}})
+    output = invoke("topic", "list", "--profile", "prd", status=2).stderr
+    assert "unknown profile 'prd'; did you mean 'prod'?" in output

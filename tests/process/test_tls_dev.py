@@ -66,9 +66,7 @@ def kbroker(directory: Path, *arguments: str, stdin: str | None = None) -> str:
 
 def use_admin_profile(directory: Path, ready: dict[str, Any]) -> None:
     """Let commands authenticate as the administrator."""
-    kbroker(
-        directory, "profile", "create", "own", "--file", f"{ready['tls_dev']}/client.properties"
-    )
+    kbroker(directory, "profile", "add", "own", "--file", f"{ready['tls_dev']}/client.properties")
 
 
 @pytest.mark.slow
@@ -84,7 +82,7 @@ def test_first_user_has_all_permissions_and_others_none(tmp_path: Path) -> None:
         password = Path(ready["tls_dev"], "admin.password").read_text()
         profile = properties.read_text().replace(password, "long password").replace("admin", "bob")
         of_bob.write_text(profile)
-        kbroker(tmp_path, "profile", "create", "bob", "--file", str(of_bob))
+        kbroker(tmp_path, "profile", "add", "bob", "--file", str(of_bob))
         assert "orders" not in kbroker(tmp_path, "topic", "list")
     assert "anyone who can reach" not in ready["errors"]
 

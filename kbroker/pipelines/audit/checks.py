@@ -146,7 +146,7 @@ def _checked(
 ) -> Report:
     """Run an audit. Raises AuditError for findings, BadSecurity for invalid settings."""
     security = security_of(settings)
-    endpoints = [Endpoint.parse(address) for address in bootstrap.split(",")]
+    endpoints = Endpoint.parse_bootstrap(bootstrap)
 
     async def main() -> Report:
         async with open_cluster(endpoints, security=security) as cluster:

@@ -345,11 +345,11 @@ def test_same_tests_run_against_external_kafka(run: Run) -> None:
 @pytest.mark.parametrize(
     ("address", "reason", "options"),
     [
-        ("localhost:", "invalid address 'localhost:': expected a port", []),
+        ("two hosts", "invalid address 'two hosts': expected HOST[:PORT], such as localhost", []),
         ("127.0.0.1:1", "127.0.0.1:1 refuses the connection", []),
         ("127.0.0.1:1", "127.0.0.1:1 refuses the connection", ["-n2"]),
     ],
-    ids=["empty port", "nobody listens", "workers"],
+    ids=["invalid", "nobody listens", "workers"],
 )
 def test_unreachable_bootstrap_ends_run(
     run: Run, address: str, reason: str, options: list[str]

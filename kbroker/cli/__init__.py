@@ -10,7 +10,6 @@ from kbroker import __version__
 from kbroker.runtime.deferred_imports import defer_imports
 from kbroker.text.printable import accept_all_characters, printable
 
-from .completion import complete_profiles
 from .lazy import LazyGroup
 
 COMMANDS = {
@@ -78,6 +77,15 @@ COMMANDS = {
 _EXTRA = "Got unexpected extra argument"
 
 
+def _complete_profiles(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the profiles whose names start with the typed text."""
+    from .profiles import complete_profiles
+
+    return complete_profiles(context, parameter, incomplete)
+
+
 class Kbroker(LazyGroup):
     """The root command group."""
 
@@ -134,7 +142,7 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
 @click.option(
     "--profile",
     metavar="NAME",
-    shell_complete=complete_profiles,
+    shell_complete=_complete_profiles,
     help="For commands that connect to a cluster: use this profile instead of the selected one.",
 )
 @click.option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -84,30 +84,16 @@ def complete_tokens(
     return _matching_names(context, names, incomplete)
 
 
-def complete_profiles(
-    _context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Return the profiles whose names start with the typed text."""
-    from .profiles import read_profiles
-
-    return _plain_words(read_profiles()[1], incomplete)
-
-
-def complete_client_settings(
-    _context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Return the names of client settings that start with the typed text, each with `=`."""
-    from .target import SETTINGS
-
-    return [f"{name}=" for name in SETTINGS if name.startswith(incomplete)]
-
-
 def _matching_names(
     context: click.Context,
     query: Callable[[ClusterClient], Awaitable[list[str]]],
     incomplete: str,
 ) -> list[str]:
-    """Return matching names from the cluster; an empty list on timeouts and errors."""
+    """Return matching names from the cluster; an empty list on timeouts and errors.
+
+    Names that a shell would not read as one plain word are left out, because completion inserts
+    them unquoted.
+    """
     import trio
 
     from .target import given_of, resolve
@@ -120,19 +106,12 @@ def _matching_names(
         return []
 
     try:
-        return _plain_words(trio.run(work), incomplete)
+        return sorted(
+            name
+            for name in trio.run(work)
+            if name.startswith(incomplete) and shlex.quote(name) == name
+        )
     except Exception:
         if os.environ.get("KBROKER_COMPLETION_DEBUG"):
             raise
         return []
-
-
-def _plain_words(names: Iterable[str], incomplete: str) -> list[str]:
-    """Return the sorted names that start with the typed text.
-
-    Names that a shell would not read as one plain word are left out, because completion inserts
-    them unquoted.
-    """
-    return sorted(
-        name for name in names if name.startswith(incomplete) and shlex.quote(name) == name
-    )

@@ -10,9 +10,8 @@ import click
 
 from kbroker.text.printable import printable
 
-from .completion import complete_client_settings, complete_profiles
 from .output import Column, format_options, say, show, table
-from .profiles import check_known, read_profiles, toml_lines, write_profiles
+from .profiles import check_known, complete_profiles, read_profiles, toml_lines, write_profiles
 from .target import (
     BROKERS,
     DEFAULTS,
@@ -20,6 +19,7 @@ from .target import (
     SECRETS,
     SETTINGS,
     check_setting,
+    complete_client_settings,
     parse_addresses,
     parse_settings,
     security_of,

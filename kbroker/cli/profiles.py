@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -38,6 +39,17 @@ def profile_named(name: str) -> tuple[str, dict[str, str]]:
     _, profiles = read_profiles()
     check_known(name, profiles)
     return name, profiles[name]
+
+
+def complete_profiles(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the profiles whose names start with the typed text, if a shell reads them as one word."""
+    return sorted(
+        name
+        for name in read_profiles()[1]
+        if name.startswith(incomplete) and shlex.quote(name) == name
+    )
 
 
 def check_known(name: str, profiles: Collection[str]) -> None:

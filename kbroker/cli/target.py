@@ -16,8 +16,8 @@ import click
 
 from kbroker.text.pairs import parse_pairs
 
-from .completion import complete_client_settings, complete_profiles
 from .output import say
+from .profiles import complete_profiles, current_profile, profile_named
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -120,6 +120,13 @@ class Resolved(NamedTuple):
     def addresses(self) -> list[Endpoint]:
         """The bootstrap addresses. Raises BadParameter if one is invalid."""
         return parse_addresses(self.settings[BROKERS], self.source)
+
+
+def complete_client_settings(
+    _context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the names of client settings that start with the typed text, each with `=`."""
+    return [f"{name}=" for name in SETTINGS if name.startswith(incomplete)]
 
 
 def cluster_options(command: Command) -> Command:
@@ -236,8 +243,6 @@ def settings_of(given: Given) -> Resolved:
         BadParameter: A security setting is invalid.
         UsageError: The profile does not exist.
     """
-    from .profiles import current_profile, profile_named
-
     name, profile = current_profile() if given.profile is None else profile_named(given.profile)
     of_profile = (f"profile {name!r}", profile)
     environment = os.environ.get(ENVIRONMENT)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .kafka_record import KafkaRecord
     from .kit import WaitTimeout
     from .local import LocalBroker
+    from .process_broker import ProcessBroker
     from .snapshot import Snapshot
     from .unittest_case import KafkaTestCase
 
@@ -29,6 +30,7 @@ __all__ = [
     "KafkaRecord",
     "KafkaTestCase",
     "LocalBroker",
+    "ProcessBroker",
     "RunningBroker",
     "Snapshot",
     "UnfiredFault",
@@ -44,6 +46,7 @@ _MODULES = {
     "KafkaRecord": "kafka_record",
     "KafkaTestCase": "unittest_case",
     "LocalBroker": "local",
+    "ProcessBroker": "process_broker",
     "Snapshot": "snapshot",
     "RunningBroker": "async_broker",
     "UnfiredFault": "fault",

@@ -8,19 +8,13 @@ is released, so the crashed process counts as finished.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-# Maximum seconds that the broker may take to stop.
-STOP_SECONDS = 30
-# Arguments of the `kbroker` command.
-SERVE = ["serve", "--memory", "--port", "0", "--json", "--exit-with-parent"]
+from .child_server import start_server, stop_server
 
 
 @contextlib.contextmanager
@@ -38,7 +32,7 @@ def shared_broker(directory: Path) -> Iterator[str]:
     user_lock = FileLock(directory / f"kbroker-user-{os.getpid()}.lock")
     with lock:
         if not address.exists():
-            process, started = _start()
+            process, started = start_server(["--memory"])
             address.write_text(started, encoding="utf-8")
         user_lock.acquire()
         bootstrap = address.read_text(encoding="utf-8")
@@ -48,21 +42,7 @@ def shared_broker(directory: Path) -> Iterator[str]:
         user_lock.release()
         if process is not None:
             _wait_for_others(directory, lock, address)
-            _stop(process)
-
-
-def _start() -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "kbroker", *SERVE]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8")
-    assert process.stdout is not None
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["event"] == "ready":
-            return process, event["bootstrap_servers"]
-    _stop(process)
-    raise RuntimeError(
-        "the shared broker did not start; run `kbroker serve --memory` to see the error"
-    )
+            stop_server(process)
 
 
 def _wait_for_others(directory: Path, lock: FileLock, address: Path) -> None:
@@ -86,12 +66,3 @@ def _is_held(path: Path) -> bool:
         return True
     lock.release()
     return False
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.communicate(timeout=STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()

@@ -91,38 +91,17 @@ def _change(
     *,
     dry_run: bool,
 ) -> None:
-    from kbroker.client.configs import Resource, alter_configs
+    from kbroker.client.configs import Resource, alter_configs, check_changeable
 
     async def work(cluster: ClusterClient) -> None:
         known = await _broker_settings(cluster, broker or await _any_broker(cluster))
         for name, (operation, _) in changes.items():
-            _check_changeable(name, known, operation)
+            check_changeable(name, known, operation)
         await alter_configs(cluster, Resource.BROKER, broker, changes, validate_only=dry_run)
 
     run(target, work)
     scope = f"broker {broker}" if broker else "all brokers"
     say(f"{scope}: {'the settings are valid' if dry_run else 'changed'}")
-
-
-def _check_changeable(name: str, known: dict[str, Setting], operation: Operation) -> None:
-    """Raise ClientError for a read-only setting, and for an unknown one, which Kafka would store."""
-    from kbroker.client.cluster import did_you_mean
-    from kbroker.client.configs import Operation as Operations
-    from kbroker.client.errors import ClientError
-
-    # DescribeConfigs reports listener settings as read-only, but they can be changed.
-    is_listener_setting = name.startswith("listener.name.")
-    if name in known and known[name].read_only and not is_listener_setting:
-        raise ClientError(
-            f"{name} is read-only: a broker reads it at its start; set it in the broker's "
-            "configuration file or flags and restart the broker (see "
-            f"`kbroker config explain {name}`)"
-        )
-    if operation == Operations.SET and name not in known and not is_listener_setting:
-        raise ClientError(
-            f"unknown broker setting {name!r}{did_you_mean(name, known)} `kbroker config show "
-            "--node ID` lists all settings"
-        )
 
 
 async def _any_broker(cluster: ClusterClient) -> str:

@@ -295,9 +295,7 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
 
     A share group must have no members; its offsets can be deleted for whole topics only.
     """
-    from kbroker.client.groups import committed_offsets, delete_offsets, is_share_group
-    from kbroker.client.seek import is_selected
-    from kbroker.client.share_groups import delete_share_offsets, share_offsets
+    from kbroker.client.offset_deletion import WholeTopicsOnly, delete_group_offsets
 
     from .group_seek import BadOffsets, parse_topics
 
@@ -307,18 +305,10 @@ def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
         raise click.UsageError(str(error)) from None
 
     async def work(cluster: ClusterClient) -> dict[Partition, ErrorCode]:
-        if await is_share_group(cluster, name):
-            if any(numbers is not None for numbers in wanted.values()):
-                raise click.UsageError(
-                    f"share group {name!r}: offsets can be deleted for whole topics only; pass "
-                    "--topic without partitions"
-                )
-            known = await share_offsets(cluster, name)
-            outcomes = await delete_share_offsets(cluster, name, {*wanted} & {t for t, _ in known})
-            return {one: outcomes[one[0]] for one in known if one[0] in outcomes}
-        committed = await committed_offsets(cluster, name)
-        chosen = [one for one in committed if is_selected(wanted, one)]
-        return await delete_offsets(cluster, name, chosen) if chosen else {}
+        try:
+            return await delete_group_offsets(cluster, name, wanted)
+        except WholeTopicsOnly as error:
+            raise click.UsageError(str(error)) from None
 
     outcome = run(target, work)
     if not outcome:

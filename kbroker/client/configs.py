@@ -11,9 +11,9 @@ from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
 )
 
-from .cluster import ClusterClient
+from .cluster import ClusterClient, did_you_mean
 from .connection import Connection
-from .errors import check
+from .errors import ClientError, check
 
 
 class Resource(IntEnum):
@@ -54,6 +54,7 @@ class Setting(NamedTuple):
         value: The effective value, or None if it is sensitive or unset.
         source: Config source (KIP-226).
         read_only: True if a change requires a restart of the broker.
+        type: Config type (KIP-569); 0 if the broker does not report it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Setting(NamedTuple):
     sensitive: bool
     synonyms: Sequence[Synonym] = ()
     doc: str | None = None
+    type: int = 0
 
     @property
     def is_own(self) -> bool:
@@ -125,6 +127,7 @@ async def describe_configs(
                 row.is_sensitive,
                 [Synonym(each.name, each.value, each.source) for each in row.synonyms],
                 row.documentation,
+                row.config_type,
             )
             for row in result.configs
         ]
@@ -162,6 +165,29 @@ async def alter_configs(
     answer = await (await _connection(cluster, kind, [name])).ask(request)
     (result,) = answer.responses
     check(result.error_code, result.error_message)
+
+
+def check_changeable(name: str, known: Mapping[str, Setting], operation: Operation) -> None:
+    """Raise ClientError for a read-only broker setting, and for an unknown one, which Kafka would store.
+
+    Args:
+        name: Name of the setting.
+        known: All settings of a broker by name.
+        operation: The operation on the setting.
+    """
+    # DescribeConfigs reports listener settings as read-only, but they can be changed.
+    is_listener_setting = name.startswith("listener.name.")
+    if name in known and known[name].read_only and not is_listener_setting:
+        raise ClientError(
+            f"{name} is read-only: a broker reads it at its start; set it in the broker's "
+            "configuration file or flags and restart the broker (see "
+            f"`kbroker config explain {name}`)"
+        )
+    if operation == Operation.SET and name not in known and not is_listener_setting:
+        raise ClientError(
+            f"unknown broker setting {name!r}{did_you_mean(name, known)} `kbroker config show "
+            "--node ID` lists all settings"
+        )
 
 
 async def _connection(cluster: ClusterClient, kind: Resource, names: list[str]) -> Connection:

@@ -15,6 +15,7 @@ from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    LeaveGroupRequest,
     ListGroupsRequest,
 )
 from kbroker.protocol.messages.offsets import (
@@ -274,6 +275,34 @@ async def delete_groups(
         code = error_code(row.error_code)
         outcome[name] = KafkaError(code, row.error_message) if code else None
     return outcome
+
+
+async def remove_members(
+    cluster: ClusterClient, name: str, member_ids: Iterable[str]
+) -> dict[str, ErrorCode]:
+    """Remove members that use the classic protocol from a group (KIP-345).
+
+    A removed member that is still running joins again.
+
+    Args:
+        cluster: The cluster of the group.
+        name: Group ID.
+        member_ids: IDs of the members.
+
+    Returns:
+        The error code by member ID.
+
+    Raises:
+        KafkaError: The coordinator rejects the whole request.
+    """
+    cls = LeaveGroupRequest
+    rows = [cls.Member(member_id=each, reason="removed by an operator") for each in member_ids]
+    request = cls(group_id=name, members=rows)
+    answer = await ask_coordinator(
+        cluster, name, request, lambda answer: answer.error_code, oldest=3
+    )
+    check(answer.error_code)
+    return {row.member_id: error_code(row.error_code) for row in answer.members}
 
 
 async def committed_offsets(cluster: ClusterClient, name: str) -> dict[Partition, int]:

@@ -36,6 +36,8 @@ class Seek:
         offsets: New offset by partition.
         topics: Partition numbers by topic, None for all partitions of the topic. If empty, all
             partitions that the group has committed.
+        creates: Type of the group to create: True for a share group, False for a consumer group.
+            None if the group may exist.
     """
 
     group: str
@@ -43,6 +45,7 @@ class Seek:
     shift: int | None
     offsets: Mapping[Partition, int] | None
     topics: Mapping[str, set[int] | None]
+    creates: bool | None = None
 
     async def plan(self, cluster: ClusterClient) -> list[SeekRow]:
         """Return the changes without applying them.
@@ -73,7 +76,9 @@ class Seek:
         """Plan the changes and commit them."""
         rows = await self.plan(cluster)
         new = {(row["topic"], row["partition"]): row["new_offset"] for row in rows}
-        shared = await is_share_group(cluster, self.group)
+        shared = self.creates
+        if shared is None:
+            shared = await is_share_group(cluster, self.group)
         outcome = await (alter_share_offsets if shared else commit_offsets)(
             cluster, self.group, new
         )
@@ -84,6 +89,8 @@ class Seek:
 
     async def _known_offsets(self, cluster: ClusterClient) -> dict[Partition, int]:
         """Return the current offsets of the group; empty if it does not exist."""
+        if self.creates is not None:
+            return {}
         if not await is_share_group(cluster, self.group):
             return await committed_offsets(cluster, self.group)
         known = await share_offsets(cluster, self.group)

@@ -30,12 +30,18 @@ Partition = tuple[str, int]
 
 @dataclass(slots=True)
 class NewTopic:
-    """A topic to create."""
+    """A topic to create.
+
+    Attributes:
+        assignments: Broker IDs of the replicas by partition. If it is not empty, `partitions` and
+            `replication_factor` must be `DEFAULT`.
+    """
 
     name: str
     partitions: int = DEFAULT
     replication_factor: int = DEFAULT
     configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 async def create_topics(
@@ -56,6 +62,10 @@ async def create_topics(
             name=topic.name,
             num_partitions=topic.partitions,
             replication_factor=topic.replication_factor,
+            assignments=[
+                CreateTopicsRequest.Assignment(partition_index=index, broker_ids=list(nodes))
+                for index, nodes in topic.assignments.items()
+            ],
             configs=[CreateTopicsRequest.Config(name=k, value=v) for k, v in topic.configs.items()],
         )
         for topic in topics
@@ -107,10 +117,34 @@ async def delete_topics(
     }
 
 
-async def grow_topic(cluster: ClusterClient, name: str, count: int) -> None:
-    """Increase the number of partitions of a topic to `count`. Raises KafkaError."""
-    row = CreatePartitionsRequest.Topic(name=name, count=count)
-    request = CreatePartitionsRequest(topics=[row], timeout_ms=TIMEOUT_MS)
+async def grow_topic(
+    cluster: ClusterClient,
+    name: str,
+    count: int,
+    *,
+    assignments: Sequence[Sequence[int]] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """Increase the number of partitions of a topic.
+
+    Args:
+        cluster: The cluster to change.
+        name: Topic name.
+        count: New number of partitions.
+        assignments: Broker IDs of the replicas of each new partition; None lets the broker choose.
+        validate_only: Check the request without adding the partitions.
+
+    Raises:
+        KafkaError: The broker rejects the request.
+    """
+    cls = CreatePartitionsRequest
+    rows = (
+        None
+        if assignments is None
+        else [cls.Assignment(broker_ids=list(each)) for each in assignments]
+    )
+    row = cls.Topic(name=name, count=count, assignments=rows)
+    request = cls(topics=[row], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
     answer = await (await cluster.controller()).ask(request)
     (result,) = answer.results
     check(result.error_code, result.error_message)

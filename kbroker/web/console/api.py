@@ -165,6 +165,21 @@ class Api:
         """The schema registry of this process; None if this process runs none."""
         return None if self._schemas is None else self._schemas(self.local.id).registry
 
+    def permitted(self, viewer: Viewer, resource: Resource, *operations: AclOperation) -> list[str]:
+        """Return the names of those operations that a viewer may perform in this console.
+
+        The list is empty if the console is read-only, so that pages offer no changes.
+        """
+        if not self._may_write:
+            return []
+        return [each.name for each in operations if viewer.may(each, resource)]
+
+    def permits_any(
+        self, viewer: Viewer, operation: AclOperation, resource_type: AclResourceType
+    ) -> bool:
+        """Return True if a viewer may perform an operation on some resource of a type, here."""
+        return self._may_write and viewer.may_any(operation, resource_type)
+
     def read_route(self, path: str, view: View, *permissions: Permission) -> Route:
         """Return a GET route.
 

@@ -14,6 +14,7 @@ from .acls import AclRoutes
 from .activity import Activity
 from .api import Api
 from .cluster import ClusterViews
+from .group_changes import GroupChanges
 from .groups import Groups
 from .live import Live
 from .moves import Moving
@@ -22,7 +23,9 @@ from .quotas import Quotas
 from .registry import RegistryRoutes
 from .schemas import NodeSchemas
 from .sessions import Sessions
+from .settings import Settings
 from .tokens import Tokens
+from .topic_changes import TopicChanges
 from .topics import Topics
 from .transaction_changes import TransactionChanges
 from .trends import Trends
@@ -73,7 +76,10 @@ class Console:
             Topics(api),
             Live(api),
             Writing(api),
+            TopicChanges(api),
+            Settings(api),
             Groups(api),
+            GroupChanges(api),
             Activity(api),
             ClusterViews(api),
             Moving(api),

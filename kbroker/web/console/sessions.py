@@ -24,7 +24,7 @@ from kbroker.client.connection import Connection, encrypted
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.security import log_in
 from kbroker.net.server import Listener
-from kbroker.security.acls import AclOperation, Client, Resource
+from kbroker.security.acls import AclOperation, AclResourceType, Client, Resource
 from kbroker.security.errors import BadSettings
 from kbroker.web import CLIENT_ID
 from kbroker.web.logins import FORBIDDEN, Caller, HttpAuthenticator, HttpInterface, Unauthenticated
@@ -69,6 +69,11 @@ class Viewer:
         """Return True if the ACLs that this node knows allow an operation."""
         authorizer = self._local.node.authorizer
         return authorizer is None or authorizer.allows(self.client, operation, resource)
+
+    def may_any(self, operation: AclOperation, resource_type: AclResourceType) -> bool:
+        """Return True if the ACLs allow an operation on some resource of a type."""
+        authorizer = self._local.node.authorizer
+        return authorizer is None or authorizer.allows_any(self.client, operation, resource_type)
 
     def may_describe(self, resource: Resource) -> bool:
         """Return True if the viewer may describe a resource, so that the console may show it."""

@@ -13,8 +13,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.configs import Resource as ConfigResource
-from kbroker.client.configs import describe_configs
 from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec, find
 from kbroker.client.topic_details import choose_partitions, id_text, topic_details
@@ -31,7 +29,6 @@ from .answers import (
     PARTITION_MAX,
     REST,
     ApiError,
-    json_response,
     json_rows_response,
     number,
     path_number,
@@ -53,14 +50,18 @@ RECORDS_MAX = 500
 MS_MAX, BYTES_MAX = 10_000, 256 * 1024 * 1024
 MS_DEFAULT, BYTES_DEFAULT = 2_000, 64 * 1024 * 1024
 CURSORS_MAX = 256
-# Names of Kafka's config sources.
-SOURCES = {1: "topic", 2: "broker", 3: "all brokers", 4: "static", 5: "default", 8: "group"}
 # Size of the chunks in which a key or value is sent.
 VALUE_PIECE = 64 * 1024
 DESCRIBE_TOPIC = Permission(AclOperation.DESCRIBE, AclResourceType.TOPIC, "topic")
-DESCRIBE_TOPIC_CONFIGS = DESCRIBE_TOPIC._replace(operation=AclOperation.DESCRIBE_CONFIGS)
 READ_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.READ)
 WRITE_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.WRITE)
+# Operations that change a topic, its settings or its records.
+CHANGES_OF_TOPIC = (
+    AclOperation.WRITE,
+    AclOperation.ALTER,
+    AclOperation.ALTER_CONFIGS,
+    AclOperation.DELETE,
+)
 
 
 class GroupLag(TypedDict):
@@ -85,7 +86,6 @@ class Topics:
         return [
             read_route("/topics", self._list),
             read_route("/topics/{topic}", self._topic_details, DESCRIBE_TOPIC),
-            read_route("/topics/{topic}/config", self._config, DESCRIBE_TOPIC_CONFIGS),
             read_route("/topics/{topic}/messages", self._messages, READ_TOPIC),
             read_route(
                 "/topics/{topic}/records/{partition}/{offset}/{part}",
@@ -114,52 +114,14 @@ class Topics:
             matching += 1
             if name > after and len(found) < limit:
                 found.append(topic)
-        rows = await self._rows(found, viewer)
-        more = {"matching": matching, "next": found[-1].name if len(found) == limit else None}
+        rows = await topic_rows(self._api, found, viewer)
+        may_create = self._api.permits_any(viewer, AclOperation.CREATE, AclResourceType.TOPIC)
+        more = {
+            "matching": matching,
+            "next": found[-1].name if len(found) == limit else None,
+            "may": [AclOperation.CREATE.name] if may_create else [],
+        }
         return await json_rows_response(more, "topics", rows)
-
-    async def _rows(self, topics: list[Topic], viewer: Viewer) -> list[dict[str, object]]:
-        sizes, counts = await _sizes_and_counts(viewer.cluster, topics)
-        trends = self._api.trends
-        groups_of = await self._groups_of({each.name for each in topics}, viewer)
-        rows = []
-        for topic in topics:
-            name, trend = topic.name, trends.topics.get(topic.name)
-            groups = groups_of[name]
-            lags = [each["lag"] for each in groups if each["lag"] is not None]
-            rows.append(
-                {
-                    "name": name,
-                    "partitions": len(topic.partitions),
-                    "replicas": max((len(it.replicas) for it in topic.partitions), default=0),
-                    "topic_id": id_text(topic.id),
-                    "internal": topic.is_internal,
-                    "bytes": sizes.get(name),
-                    "records": counts.get(name),
-                    "records_per_second": round(trend.records_per_second, 1) if trend else None,
-                    "bytes_per_second": _rounded(trend.bytes_per_second) if trend else None,
-                    "groups": groups,
-                    "lag": sum(lags) if lags else None,
-                }
-            )
-        return rows
-
-    async def _groups_of(self, names: set[str], viewer: Viewer) -> dict[str, list[GroupLag]]:
-        """Return the groups that read each topic, with their lags."""
-        found: dict[str, list[GroupLag]] = {name: [] for name in names}
-        duty_cycle = DutyCycle(rest=REST)
-        for group, trend in tuple(self._api.trends.groups.items()):
-            read = names & trend.topics.keys()
-            if read and _may_see_group(viewer, group):
-                for name in read:
-                    row: GroupLag = {
-                        "group": group,
-                        "lag": trend.topics[name],
-                        "members": trend.members,
-                    }
-                    found[name].append(row)
-            await duty_cycle.pause()
-        return found
 
     # -- one topic
 
@@ -171,24 +133,11 @@ class Topics:
             each["bytes"] = sizes.get((name, each["partition"]))
         trend = self._api.trends.topics.get(name)
         details["records_per_second"] = round(trend.records_per_second, 1) if trend else None
-        details["groups"] = (await self._groups_of({name}, viewer))[name]
+        details["groups"] = (await _groups_of(self._api, {name}, viewer))[name]
+        details["may"] = self._api.permitted(
+            viewer, Resource(AclResourceType.TOPIC, name), *CHANGES_OF_TOPIC
+        )
         return await json_rows_response(details, "partitions", details.pop("partitions"))
-
-    async def _config(self, request: Request, viewer: Viewer) -> Response:
-        name = request.path_params["topic"]
-        found = await describe_configs(viewer.cluster, ConfigResource.TOPIC, [name], docs=True)
-        rows = [
-            {
-                "name": each.name,
-                "value": each.value,
-                "source": SOURCES.get(each.source, "unknown"),
-                "overridden": each.is_own,
-                "sensitive": each.sensitive,
-                "doc": each.doc,
-            }
-            for each in sorted(found[name])
-        ]
-        return json_response({"topic": name, "configs": rows})
 
     # -- records
 
@@ -276,6 +225,54 @@ class Topics:
         return StreamingResponse(
             _pieces(data), headers=headers, media_type="application/octet-stream"
         )
+
+
+async def topic_rows(api: Api, topics: list[Topic], viewer: Viewer) -> list[dict[str, object]]:
+    """Return the rows of topics, with sizes, groups and what the viewer may do with them."""
+    sizes, counts = await _sizes_and_counts(viewer.cluster, topics)
+    trends = api.trends
+    groups_of = await _groups_of(api, {each.name for each in topics}, viewer)
+    rows = []
+    for topic in topics:
+        name, trend = topic.name, trends.topics.get(topic.name)
+        groups = groups_of[name]
+        lags = [each["lag"] for each in groups if each["lag"] is not None]
+        resource = Resource(AclResourceType.TOPIC, name)
+        rows.append(
+            {
+                "name": name,
+                "partitions": len(topic.partitions),
+                "replicas": max((len(it.replicas) for it in topic.partitions), default=0),
+                "topic_id": id_text(topic.id),
+                "internal": topic.is_internal,
+                "bytes": sizes.get(name),
+                "records": counts.get(name),
+                "records_per_second": round(trend.records_per_second, 1) if trend else None,
+                "bytes_per_second": _rounded(trend.bytes_per_second) if trend else None,
+                "groups": groups,
+                "lag": sum(lags) if lags else None,
+                "may": api.permitted(viewer, resource, *CHANGES_OF_TOPIC),
+            }
+        )
+    return rows
+
+
+async def _groups_of(api: Api, names: set[str], viewer: Viewer) -> dict[str, list[GroupLag]]:
+    """Return the groups that read each topic, with their lags."""
+    found: dict[str, list[GroupLag]] = {name: [] for name in names}
+    duty_cycle = DutyCycle(rest=REST)
+    for group, trend in tuple(api.trends.groups.items()):
+        read = names & trend.topics.keys()
+        if read and _may_see_group(viewer, group):
+            for name in read:
+                row: GroupLag = {
+                    "group": group,
+                    "lag": trend.topics[name],
+                    "members": trend.members,
+                }
+                found[name].append(row)
+        await duty_cycle.pause()
+    return found
 
 
 async def _decoded_part(schemas: Schemas | None, topic: str, record: Record, part: str) -> Response:

@@ -42,7 +42,7 @@ TOPIC, GROUP, CLUSTER = AclResourceType.TOPIC, AclResourceType.GROUP, AclResourc
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
 READ, WRITE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE
 DESCRIBE, DESCRIBE_CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
-ALTER, ALTER_CONFIGS = AclOperation.ALTER, AclOperation.ALTER_CONFIGS
+CREATE, ALTER, ALTER_CONFIGS = AclOperation.CREATE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS
 ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
 EVERY_ACL = AclFilter(
     AclResourceType.ANY,
@@ -54,6 +54,11 @@ EVERY_ACL = AclFilter(
     AclPermission.ANY,
 )
 COUNTRY = avro_record("Order", ("country", "string"))
+
+
+SET_TOPIC = b'{"set": {"retention.ms": "1000"}}'
+SET_BROKER = b'{"set": {"log.retention.ms": "1000"}}'
+SET_LIMIT = b'{"set": {"share.delivery.count.limit": "4"}}'
 
 
 class Route(NamedTuple):
@@ -69,6 +74,14 @@ class Route(NamedTuple):
 ROUTES = [
     Route("/topics/{topic}", ((DESCRIBE, TOPIC), (DESCRIBE_CONFIGS, TOPIC))),
     Route("/topics/{topic}/config", ((DESCRIBE_CONFIGS, TOPIC),)),
+    # The topic exists already.
+    Route("/topics", ((CREATE, TOPIC),), True, b'{"name": "t"}', 409),
+    Route("/topics/delete", ((DELETE, TOPIC),), True, b'{"topics": ["t"]}'),
+    Route("/topics/{topic}/partitions", ((ALTER, TOPIC),), True, b'{"count": 2}'),
+    Route("/topics/{topic}/delete-records", ((DELETE, TOPIC),), True, b'{"to": "start"}'),
+    Route("/topics/{topic}/config", ((ALTER_CONFIGS, TOPIC),), True, SET_TOPIC),
+    Route("/groups/{group:path}/config", ((ALTER_CONFIGS, GROUP),), True, SET_LIMIT),
+    Route("/brokers/{broker}/config", ((ALTER_CONFIGS, CLUSTER),), True, SET_BROKER),
     Route("/topics/{topic}/messages", ((READ, TOPIC),)),
     Route("/topics/{topic}/live", ((READ, TOPIC),)),
     Route("/topics/{topic}/records/{partition}/{offset}/{part}", ((READ, TOPIC),)),
@@ -86,9 +99,38 @@ ROUTES = [
         "/groups/{group:path}/seek",
         ((READ, GROUP), (READ, TOPIC)),
         True,
-        b'{"to": "start", "topic": "t", "dry_run": false}',
+        b'{"to": "start", "topics": {"t": null}, "dry_run": false}',
     ),
-    Route("/groups/{group:path}/delete", ((DELETE, GROUP), (DESCRIBE, GROUP)), True),
+    # The group exists already.
+    Route(
+        "/groups/{group:path}/create",
+        ((READ, GROUP), (DESCRIBE, GROUP)),
+        True,
+        b'{"type": "share", "to": "start", "topics": {"t": null}}',
+        409,
+    ),
+    Route(
+        "/groups/{group:path}/delete",
+        ((DELETE, GROUP), (DESCRIBE, GROUP)),
+        True,
+        b'{"dry_run": false}',
+    ),
+    Route(
+        "/groups/{group:path}/delete-offsets",
+        ((DELETE, GROUP), (DESCRIBE, GROUP), (READ, TOPIC)),
+        True,
+        b'{"topics": {"t": null}}',
+    ),
+    # The group has no such member.
+    Route(
+        "/groups/{group:path}/remove-members",
+        ((READ, GROUP), (DESCRIBE, GROUP)),
+        True,
+        b'{"members": ["m"]}',
+        404,
+    ),
+    Route("/groups/{group:path}/config", ((DESCRIBE_CONFIGS, GROUP),)),
+    Route("/brokers/{broker}/config", ((DESCRIBE_CONFIGS, CLUSTER),)),
     Route("/activity", ((DESCRIBE, CLUSTER),)),
     Route("/cluster", ((DESCRIBE, CLUSTER),)),
     Route("/storage", ((DESCRIBE, CLUSTER),)),
@@ -160,6 +202,7 @@ VALUES = {
     "{topic}": "t",
     "{group:path}": "g",
     "{name:path}": "x",
+    "{broker}": "1",
     "{partition}": "0",
     "{offset}": "0",
     "{part}": "value",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from kbroker.client.configs import Operation, Resource, alter_configs
-from kbroker.client.groups import commit_offsets
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescriptionUpdateRequest
@@ -13,26 +12,7 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescrip
 from ...coordinator.streams.test_descriptions import SOURCE, description
 from ...handlers.test_streams_groups import remove_delays, streams_beat
 from ...wire import connected
-from .consoles import console, record
-
-
-async def test_group_offsets_are_previewed_and_reset_and_group_is_deleted() -> None:
-    async with console() as client:
-        await client.create_topic("t", *(record(b"v") for _ in range(9)))
-        await commit_offsets(client.cluster, "g/with%odd", {("t", 0): 1})
-        path = f"/groups/{quote('g/with%odd', safe='')}"
-        target = {"to": "end", "value": -2}
-        plan = (await client.post(f"{path}/seek", target)).json()
-        assert plan["dry_run"] is True
-        assert plan["partitions"][0]["new_offset"] == 7
-        assert (await client.get(f"{path}/details"))["partitions"][0]["current_offset"] == 1
-        assert (await client.post(f"{path}/seek", target | {"dry_run": False})).status == 200
-        assert (await client.get(f"{path}/details"))["partitions"][0]["current_offset"] == 7
-        assert (await client.post(f"{path}/delete")).status == 200
-        assert (await client.ask(f"{path}/details")).status == 404
-        wrongs: list[object] = [{"to": "nowhere"}, {"to": 1}, {"to": "end", "value": "x"}, []]
-        for wrong in wrongs:
-            assert (await client.post(f"{path}/seek", wrong)).status == 400
+from .consoles import console
 
 
 async def test_dead_letter_queue_of_share_group_is_shown() -> None:

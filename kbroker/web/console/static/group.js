@@ -115,7 +115,7 @@ function resetForm(name, refresh) {
   );
   async function reset(isDry) {
     const asked = { to: to.value, value: Number(value.value), dry_run: isDry };
-    if (topicName.value) asked.topic = topicName.value;
+    if (topicName.value) asked.topics = { [topicName.value]: null };
     table.set((await post(`/groups/${encodePart(name)}/seek`, asked)).partitions);
     plan.replaceChildren(
       h("p", {}, isDry ? "Preview, no offset was changed:" : "Offsets reset:"),
@@ -157,7 +157,7 @@ function resetForm(name, refresh) {
       type: "button",
       onclick: async () => {
         if (!confirm(`Delete group ${name} and its committed offsets?`)) return;
-        await post(`/groups/${encodePart(name)}/delete`)
+        await post(`/groups/${encodePart(name)}/delete`, { dry_run: false })
           .then(() => {
             location.hash = "#/groups";
           })

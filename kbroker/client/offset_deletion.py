@@ -27,7 +27,7 @@ class WholeTopicsOnly(ClientError):
 async def offsets_to_delete(
     cluster: ClusterClient, group: str, topics: Mapping[str, set[int] | None]
 ) -> dict[Partition, int | None]:
-    """Return the offsets of a group in selected partitions; None for one that is not set yet.
+    """Return the offsets of a group in selected partitions; None for an offset that is not set yet.
 
     Args:
         cluster: The cluster of the group.

@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from .wheels import UV, BuildError, commit_time, run_command
 
-EXTRAS = ("cluster", "console", "oauth", "otlp", "registry", "testing", "tls")
+EXTRAS = ("cluster", "console", "mcp", "oauth", "otlp", "registry", "testing", "tls")
 
 
 class Component(TypedDict, total=False):

@@ -282,7 +282,11 @@ def test_import_contracts_hold() -> None:
         ),
         ("kbroker/runtime/planted.py", "import kbroker.client", "one direction"),
         ("kbroker/planted.py", "import trio", "one direction"),
-        ("kbroker/spark/planted.py", "import kbroker.broker", "pipelines work against any Kafka"),
+        (
+            "kbroker/spark/planted.py",
+            "import kbroker.broker",
+            "pipelines and agents work against any Kafka",
+        ),
         ("coordinator/planted.py", "from .common import result", "group types are below"),
         ("coordinator/common/planted.py", "from ..share import group", "group types are below"),
         ("coordinator/share/planted.py", "from ..consumer import group", "group types do not know"),
@@ -297,7 +301,7 @@ def test_import_contracts_hold() -> None:
         (
             "kbroker/pipelines/planted.py",
             "import kbroker.node.node",
-            "pipelines work against any Kafka",
+            "pipelines and agents work against any Kafka",
         ),
     ],
 )

@@ -55,6 +55,7 @@ COMMANDS = {
         "kbroker.cli.control:control",
         "Send a command of the control protocol to a broker.",
     ),
+    "mcp": ("kbroker.cli.mcp:mcp", "Serve tools of a cluster to an AI agent (MCP)."),
     "compat": (
         "kbroker.kafka_tools.compat:compat",
         "Run kafka-topics and other Kafka tools with their own options.",

@@ -21,6 +21,7 @@ HINT = (
     "line with --control and --control-token-file"
 )
 DATA_VARIABLE, DATA_DIRECTORY = "KBROKER_DATA_DIR", "kbroker-data"
+DEFAULT_DIRECTORY = f"{DATA_VARIABLE} or ./{DATA_DIRECTORY}"
 FILE = "control.json"
 
 
@@ -31,8 +32,14 @@ class Control(NamedTuple):
     token_file: str
 
 
-def control_options(command: Command) -> Command:
-    """Give a command `--control` and `--control-token-file`; it receives `control`."""
+def control_options(command: Command, *, optional: bool = False) -> Command:
+    """Give a command `--control` and `--control-token-file`; it receives `control`.
+
+    Args:
+        command: The command.
+        optional: If no option is given, pass None instead of looking for a file of a server.
+    """
+    default = "none" if optional else f"{FILE} in the data directory, which is {DEFAULT_DIRECTORY}"
 
     @click.option(
         "--control",
@@ -40,8 +47,7 @@ def control_options(command: Command) -> Command:
         metavar="HOST:PORT|FILE",
         envvar="KBROKER_CONTROL",
         help="Address of the control port, as in the broker's banner, or a JSON port file of the "
-        f"broker.  [env: KBROKER_CONTROL; default: {FILE} in the data directory, which is "
-        f"{DATA_VARIABLE} or ./{DATA_DIRECTORY}]",
+        f"broker.  [env: KBROKER_CONTROL; default: {default}]",
     )
     @click.option(
         "--control-token-file",
@@ -55,7 +61,9 @@ def control_options(command: Command) -> Command:
     def with_control(
         *args: object, where: str | None, token_file: str | None, **kw: object
     ) -> object:
-        return command(*args, control=_resolve_control(where, token_file), **kw)
+        is_none = optional and where is None
+        found = None if is_none else _resolve_control(where, token_file)
+        return command(*args, control=found, **kw)
 
     return with_control  # type: ignore[return-value]
 

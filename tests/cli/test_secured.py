@@ -27,8 +27,9 @@ ALONE = {
     *(f"lake {verb}" for verb in ("merge", "check", "set-aside")),
     *("cluster resize", "cluster migrate-metadata", "cluster node mark-dead"),
 }
-# `lake archive` needs Spark (see tests/spark); `compat` reads client files, not profiles.
-REPLACEMENTS = {"lake archive", "compat"}
+# `lake archive` needs Spark (see tests/spark); `compat` reads client files, not profiles; `mcp`
+# serves a program (see test_mcp.py).
+REPLACEMENTS = {"lake archive", "compat", "mcp"}
 CALLS = [
     "health",
     "topic create a b copy --partitions 1",

@@ -1,0 +1,95 @@
+"""The `kbroker mcp` command: serves tools of a cluster to an AI agent (Model Context Protocol)."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .control import Control, control_options
+from .output import say
+from .target import Target, fail, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.agents.control import ControlPort
+    from kbroker.client.cluster import ClusterClient
+
+
+@click.command()
+@click.option(
+    "--allow-writes",
+    is_flag=True,
+    help="Offer all tools that create, change or delete something. Without it, tools only read.",
+)
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="TOOL",
+    help="Offer this tool that creates, changes or deletes something, such as produce_messages; can "
+    "be given several times.",
+)
+@click.option(
+    "--deny",
+    "denied",
+    multiple=True,
+    metavar="TOOL",
+    help="Do not offer this tool, such as consume_messages; can be given several times.",
+)
+@functools.partial(control_options, optional=True)
+@target_options
+def mcp(
+    target: Target,
+    control: Control | None,
+    allow_writes: bool,
+    allowed: tuple[str, ...],
+    denied: tuple[str, ...],
+) -> None:
+    """Serve tools of a cluster to an AI agent on standard input and output (MCP).
+
+    The agent's program starts this command, and its tools have the permissions of the Kafka user in
+    the settings. The tools for explanations, faults and snapshots need --control.
+    """
+    try:
+        from kbroker.agents.catalog import UnknownTool, choose_tools
+        from kbroker.agents.server import AgentServer, serve_stdio
+        from kbroker.agents.tool import Session
+    except ImportError as error:
+        fail(f"mcp needs {error.name}: pip install 'kbroker[mcp]'")
+    port = None if control is None else _control_port(control)
+    try:
+        tools = choose_tools(
+            writes=allow_writes, allowed=allowed, denied=denied, has_control=port is not None
+        )
+    except UnknownTool as error:
+        raise click.UsageError(str(error)) from None
+
+    async def work(cluster: ClusterClient) -> None:
+        await serve_stdio(AgentServer(tools, Session(cluster, port), _report))
+
+    addresses = ",".join(map(str, target.bootstrap))
+    writing = "read and write" if allow_writes or allowed else "only read"
+    _report(f"{len(tools)} tools that {writing} at {addresses}")
+    if sys.stdin.isatty():
+        _report("waiting for an MCP client on standard input; press Ctrl+C to stop")
+    # The thread that reads standard input cannot be interrupted, so let the signal end the process.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    run(target, work)
+
+
+def _control_port(control: Control) -> ControlPort:
+    from kbroker.agents.control import ControlPort
+    from kbroker.client.endpoint import Endpoint
+
+    try:
+        return ControlPort(Endpoint.parse(control.address), Path(control.token_file))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--control") from None
+
+
+def _report(sentence: str) -> None:
+    say(f"kbroker mcp: {sentence}", err=True)

@@ -1,0 +1,77 @@
+"""Tools for the cluster and for configurations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kbroker.broker import Broker
+
+from .conftest import Agent
+
+
+async def test_cluster_is_described_with_brokers_and_counts(agent: Agent, broker: Broker) -> None:
+    await agent("create_topic", topic="t", partitions=3)
+    found = await agent("describe_cluster")
+    assert (found["topics"], found["partitions"]) == (1, 3)
+    assert [f"{each['host']}:{each['port']}" for each in found["brokers"]] == [
+        broker.bootstrap_servers
+    ]
+
+
+async def test_healthy_cluster_has_no_problems(agent: Agent) -> None:
+    found = await agent("check_health")
+    assert (found["healthy"], found["untrusted"]) == (True, {"problems": []})
+
+
+async def test_transactions_are_listed_by_state(agent: Agent) -> None:
+    assert (await agent("list_transactions", states=["Ongoing"]))["total"] == 0
+
+
+async def configs(agent: Agent, **arguments: Any) -> dict[str, str | None]:
+    found = await agent("describe_configs", **arguments)
+    return {each["name"]: each["value"] for each in found["untrusted"]["configs"]}
+
+
+async def test_configs_change_only_without_preview(agent: Agent) -> None:
+    await agent("create_topic", topic="t", configs={"retention.ms": "1000"})
+    changes = {"set": {"segment.bytes": "2000000"}, "reset": ["retention.ms"]}
+    assert (await agent("alter_configs", name="t", **changes))["applied"] is False
+    assert await configs(agent, name="t") == {"retention.ms": "1000"}
+    assert (await agent("alter_configs", name="t", **changes, dry_run=False))["applied"] is True
+    assert await configs(agent, name="t") == {"segment.bytes": "2000000"}
+    everything = await configs(agent, name="t", only_overridden=False)
+    assert everything["retention.ms"] == "604800000"
+
+
+async def test_configs_of_brokers_and_groups_are_changed(agent: Agent) -> None:
+    for kind, name, key in (
+        ("broker", "1", "message.max.bytes"),
+        ("group", "g", "consumer.session.timeout.ms"),
+    ):
+        where = {"resource_type": kind, "name": name}
+        await agent("alter_configs", **where, set={key: "50000"}, dry_run=False)
+        assert (await configs(agent, **where))[key] == "50000"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "t"}, "give `set` or `reset`"),
+        ({"name": "t", "set": {"a": "1"}, "reset": ["a"]}, "'a' is in both"),
+        ({"name": "one", "resource_type": "broker", "set": {"a": "1"}}, "'one' is not a broker ID"),
+    ],
+)
+async def test_invalid_change_of_configs_is_rejected(
+    agent: Agent, arguments: dict[str, Any], message: str
+) -> None:
+    assert message in (await agent.fail("alter_configs", **arguments))["message"]
+
+
+async def test_unknown_config_is_an_error_with_similar_name(agent: Agent) -> None:
+    await agent("create_topic", topic="t")
+    found = await agent.fail("alter_configs", name="t", set={"retention.m": "1"})
+    assert found["error"] == "INVALID_CONFIG"
+    assert "did you mean retention.ms" in found["untrusted"]["message"]
+    assert (await agent.fail("describe_configs", name="u"))["error"] == "NO_SUCH_TOPIC"

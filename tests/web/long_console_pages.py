@@ -66,6 +66,7 @@ PAGES = {
     "produce": "#/topics/orders/produce",
     "groups": "#/groups",
     "group": "#/groups/billing",
+    "group-settings": "#/groups/queue/settings",
     "share-group": "#/groups/queue",
     "streams-group": "#/groups/totals",
     "hostile-streams-group": "#/groups/hostile",
@@ -73,6 +74,7 @@ PAGES = {
     "activity": "#/activity",
     "storage": "#/storage",
     "cluster": "#/cluster",
+    "node-settings": "#/brokers/1",
     "explain": "#/explain/partition/orders/0",
     "tests": "#/tests",
 }
@@ -452,13 +454,16 @@ def test_all_rows_of_first_page_are_rendered_without_scrolling(shown: Shown) -> 
     expect(page.locator("tbody tr.pick")).to_have_count(200)
 
 
-def test_config_table_scrolls_to_last_setting(shown: Shown) -> None:
+def test_settings_are_filtered_and_described_in_full(shown: Shown) -> None:
     page = shown.go("#/topics/orders/config")
-    page.wait_for_selector("tbody strong")
-    page.locator("main .scroll").evaluate("each => { each.scrollTop = each.scrollHeight; }")
-    last = page.locator("tbody tr").last
-    expect(last).to_contain_text("unclean.leader.election.enable")
-    expect(last).to_be_in_viewport()
+    rows = page.locator(".settings li")
+    expect(rows.last).to_contain_text("unclean.leader.election.enable")
+    rows.last.scroll_into_view_if_needed()
+    expect(rows.last).to_be_in_viewport()
+    page.get_by_label("Name or description contains").fill("segment.jitter.ms")
+    expect(rows).to_have_count(1)
+    hidden = "all => all.some((it) => it.scrollWidth > it.clientWidth)"
+    assert page.locator(".settings p").evaluate_all(hidden) is False
 
 
 def test_untouched_produce_form_writes_nothing(shown: Shown) -> None:
@@ -543,14 +548,6 @@ def test_produced_record_appears_in_live_view(shown: Shown) -> None:
     other.locator("textarea").fill("written by-hand")
     other.get_by_role("button", name="Produce").click()
     page.wait_for_selector("td:has-text('written by-hand')")
-
-
-def test_group_offsets_are_reset_after_preview(shown: Shown) -> None:
-    page = shown.go("#/groups/billing")
-    page.locator("select[name=to]").select_option("start")
-    page.get_by_role("button", name="Preview").click()
-    page.get_by_role("button", name="Reset offsets").click()
-    page.wait_for_selector("text=Offsets reset:")
 
 
 def test_share_group_links_to_its_dead_letters(shown: Shown) -> None:

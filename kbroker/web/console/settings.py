@@ -134,10 +134,12 @@ class Settings:
         target = find_target(request)
         known = await self._known(target, viewer)
         resource = target.permission.resource(request)
-        fields = {
+        fields: dict[str, object] = {
             str(target.scope): request.path_params[str(target.scope)],
             "may": self._api.permitted(viewer, resource, AclOperation.ALTER_CONFIGS),
         }
+        if target.scope is Scope.BROKER:
+            fields["brokers"] = await _broker_ids(viewer)
         nodes = self._api.node.config.nodes
         rows = (_row(target.scope, each, nodes) for each in known.values())
         return await json_rows_response(fields, "configs", rows)
@@ -162,7 +164,7 @@ class Settings:
         """Return the settings of a resource by name. Raises ApiError."""
         name = target.name
         if target.scope is Scope.BROKER:
-            brokers = sorted(each.node_id for each in (await viewer.cluster.metadata([])).brokers)
+            brokers = await _broker_ids(viewer)
             name = name or str(self._api.local.id)
             if int(name) not in brokers:
                 valid = ", ".join(map(str, brokers))
@@ -181,6 +183,10 @@ class Settings:
             fallbacks = {each.name: each for each in describe({}, config)}
             listed = (_setting(each, fallbacks.get(each.name)) for each in described)
         return {each.setting.name: each for each in listed if each is not None}
+
+
+async def _broker_ids(viewer: Viewer) -> list[int]:
+    return sorted(each.node_id for each in (await viewer.cluster.metadata([])).brokers)
 
 
 def _topic(request: Request) -> Target:

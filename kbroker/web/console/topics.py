@@ -29,6 +29,7 @@ from .answers import (
     PARTITION_MAX,
     REST,
     ApiError,
+    json_response,
     json_rows_response,
     number,
     path_number,
@@ -86,6 +87,7 @@ class Topics:
         return [
             read_route("/topics", self._list),
             read_route("/topics/{topic}", self._topic_details, DESCRIBE_TOPIC),
+            read_route("/topics/{topic}/permissions", self._permissions, DESCRIBE_TOPIC),
             read_route("/topics/{topic}/messages", self._messages, READ_TOPIC),
             read_route(
                 "/topics/{topic}/records/{partition}/{offset}/{part}",
@@ -138,6 +140,11 @@ class Topics:
             viewer, Resource(AclResourceType.TOPIC, name), *CHANGES_OF_TOPIC
         )
         return await json_rows_response(details, "partitions", details.pop("partitions"))
+
+    async def _permissions(self, request: Request, viewer: Viewer) -> Response:
+        """Return what the viewer may do with a topic, without queries to other nodes."""
+        resource = Resource(AclResourceType.TOPIC, request.path_params["topic"])
+        return json_response({"may": self._api.permitted(viewer, resource, *CHANGES_OF_TOPIC)})
 
     # -- records
 

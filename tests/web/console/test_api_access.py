@@ -74,6 +74,7 @@ class Route(NamedTuple):
 ROUTES = [
     Route("/topics/{topic}", ((DESCRIBE, TOPIC), (DESCRIBE_CONFIGS, TOPIC))),
     Route("/topics/{topic}/config", ((DESCRIBE_CONFIGS, TOPIC),)),
+    Route("/topics/{topic}/permissions", ((DESCRIBE, TOPIC),)),
     # The topic exists already.
     Route("/topics", ((CREATE, TOPIC),), True, b'{"name": "t"}', 409),
     Route("/topics/delete", ((DELETE, TOPIC),), True, b'{"topics": ["t"]}'),

@@ -91,6 +91,7 @@ async def test_invalid_change_of_settings_is_rejected_by_preview(
 async def test_broker_setting_is_set_for_one_node_and_for_all() -> None:
     async with console() as client:
         name = "log.retention.ms"
+        assert (await client.get(ALL))["brokers"] == (await client.get(NODE))["brokers"] == [1]
         assert (await setting(client, ALL, name))["value"] is None
         await change(client, ALL, set={name: "7000"}, dry_run=False)
         row = await setting(client, ALL, name)

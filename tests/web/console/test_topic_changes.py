@@ -28,6 +28,7 @@ async def test_topic_is_created_after_preview() -> None:
         assert len(found["partitions"]) == 3
         assert found["configs"] == {"retention.ms": "1000"}
         assert found["may"] == ["WRITE", "ALTER", "ALTER_CONFIGS", "DELETE"]
+        assert (await client.get("/topics/t/permissions"))["may"] == found["may"]
 
 
 async def test_topic_is_created_with_default_counts_and_with_assigned_replicas() -> None:

@@ -16,6 +16,7 @@ const PAGES = [
 const OBJECTS = {
   topics: () => import("./topic.js"),
   groups: () => import("./group.js"),
+  brokers: () => import("./broker.js"),
   explain: () => import("./explain.js"),
 };
 let leavePage = null,

@@ -32,9 +32,10 @@ export default async function cluster(view) {
     ),
     h("p", { class: "soft" }, `cluster ${it.cluster_id}`),
     h("h2", {}, "Nodes"),
+    h("p", {}, link("/brokers/default", "Settings of all nodes")),
     new Table(
       [
-        ["Node", (row) => row.broker, "num"],
+        ["Node", (row) => link(`/brokers/${row.broker}`, `${row.broker}`), "num"],
         ["Address", (row) => h("code", {}, visible(`${row.host}:${row.port}`))],
         ["Rack", (row) => visible(row.rack ?? "–")],
         ["Controller", (row) => (row.controller ? "yes" : "")],

@@ -1,15 +1,53 @@
-// Group page: members, lag, details of its type, and a form that resets offsets.
+// Group page: members, lag, details of its type, settings, and dialogs that change the group.
 
-import { Unreachable, get, encodePart, post, session } from "./api.js";
+import { Unreachable, get, encodePart } from "./api.js";
 import { refreshEvery } from "./common.js";
-import { card, field, h, link, notify, number, sparkline, visible } from "./dom.js";
+import { card, h, link, number, sparkline, visible } from "./dom.js";
+import { actionButton } from "./forms.js";
+import { deleteGroupForm, deleteOffsetsForm, removeMemberForm, resetOffsetsForm } from "./group_forms.js";
+import { settings } from "./settings.js";
 import { Table } from "./table.js";
 import { topology } from "./topology.js";
 
+const TABS = [
+  ["", "Overview"],
+  ["settings", "Settings"],
+];
+
 export default async function group(view, parts) {
-  const name = parts[1],
-    cards = h("div", { class: "cards" }),
-    details = detailsByType(name);
+  const [, name, tab = ""] = parts;
+  const title = h("div", { class: "title" }, h("h1", {}, visible(name))),
+    address = `#/groups/${encodePart(name)}`;
+  view.append(
+    title,
+    h(
+      "div",
+      { class: "tabs", role: "navigation", "aria-label": "Sections of this group" },
+      TABS.map(([each, text]) =>
+        h("a", { href: each ? `${address}/${each}` : address, "aria-current": each === tab ? "page" : null }, text),
+      ),
+    ),
+  );
+  if (tab === "settings") return groupSettings(view, name);
+  if (tab) throw new Error("Page not found");
+  return members(view, title, name);
+}
+
+// The settings that apply to the type of the group; all if it does not exist.
+async function groupSettings(view, name) {
+  const it = await get(`/groups/${encodePart(name)}/details`).catch(() => ({ type: "" }));
+  const prefixes = { Share: ["share.", "errors."], Streams: ["streams."], Consumer: ["consumer."], Classic: ["consumer."] };
+  const wanted = prefixes[it.type] ?? [""];
+  await settings(view, `/groups/${encodePart(name)}/config`, (row) =>
+    wanted.some((each) => row.name.startsWith(each)),
+  );
+}
+
+async function members(view, title, name) {
+  const cards = h("div", { class: "cards" }),
+    actions = h("div", { class: "row actions" }),
+    details = detailsByType(name),
+    classic = classicMembers(name, () => refresh());
   const table = new Table(
     [
       ["Topic", (row) => (row.topic ? link(`/topics/${encodePart(row.topic)}`, row.topic) : "–")],
@@ -24,14 +62,16 @@ export default async function group(view, parts) {
     ],
     { label: "Partitions" },
   );
+  title.append(actions);
   view.append(
-    h("h1", {}, visible(name)),
     h("p", {}, link(`/explain/group/${encodePart(name)}`, "Explain")),
     cards,
     details.element,
     h("h2", {}, "Partitions"),
     table.element,
+    classic.element,
   );
+  const drawActions = redrawnIfChanged(actions, (it) => actionsOf(name, it, refresh));
   async function refresh() {
     const it = await get(`/groups/${encodePart(name)}/details`);
     cards.replaceChildren(
@@ -42,11 +82,66 @@ export default async function group(view, parts) {
       card("Assignor", visible(it.assignor || "–")),
     );
     table.set(it.partitions);
+    drawActions({ may: it.may, topics: it.topics.map((each) => each.topic).filter(Boolean) });
+    classic.set(it);
     await details.refresh(it.type);
   }
   await refresh();
-  if (session.may_write) view.append(resetForm(name, refresh));
   return refreshEvery(5, refresh);
+}
+
+// Returns a function that replaces the children of an element if its argument differs from the last one, so
+// that the focus stays where it is.
+function redrawnIfChanged(element, draw) {
+  let shown = "";
+  return (it) => {
+    const text = JSON.stringify(it);
+    if (text === shown) return;
+    shown = text;
+    element.replaceChildren(...[draw(it)].flat().filter(Boolean));
+  };
+}
+
+// The buttons that change a group, as far as the viewer may use them.
+function actionsOf(name, it, refresh) {
+  const may = (operation) => it.may.includes(operation);
+  const leave = () => {
+    location.hash = "#/groups";
+  };
+  return [
+    may("READ") && actionButton("Reset offsets", resetOffsetsForm(name, it.topics), { done: refresh }),
+    may("DELETE") &&
+      it.topics.length > 0 &&
+      actionButton("Delete offsets", deleteOffsetsForm(name, it.topics), { done: refresh }),
+    may("DELETE") && actionButton("Delete group", deleteGroupForm(name), { done: leave }),
+  ];
+}
+
+// The members of a classic group, which can be removed one by one.
+function classicMembers(name, refresh) {
+  const element = h("div");
+  const draw = redrawnIfChanged(element, (members) => {
+    if (!members.length) return [];
+    return [
+      h("h2", {}, "Members"),
+      new Table(
+        [
+          ["Member ID", (row) => visible(row.member_id)],
+          ["Client ID", (row) => visible(row.client_id ?? "–")],
+          ["Host", (row) => visible(row.host ?? "–")],
+          ["Action", (row) => actionButton("Remove", removeMemberForm(name, row.member_id), { done: refresh })],
+        ],
+        { label: "Members" },
+      ).set(members).element,
+    ];
+  });
+  function set(it) {
+    const isOffered = it.type === "Classic" && it.may.includes("READ");
+    const members = new Map();
+    for (const row of isOffered ? it.partitions : []) if (row.member_id) members.set(row.member_id, row);
+    draw([...members.values()].map(({ member_id, client_id, host }) => ({ member_id, client_id, host })));
+  }
+  return { element, set };
 }
 
 const DETAILS = {
@@ -92,87 +187,4 @@ function deadLetterQueue({ dead_letter_queue: queue }, group) {
       ),
     queue.problem && h("p", { class: "bad" }, visible(`Problem: ${queue.problem}`)),
   ];
-}
-
-function resetForm(name, refresh) {
-  const to = h(
-    "select",
-    { name: "to" },
-    ["start", "end", "offset", "time"].map((each) => h("option", {}, each)),
-  );
-  const value = h("input", { name: "value", type: "number", value: 0 }),
-    topicName = h("input", { name: "topic", placeholder: "all" }),
-    plan = h("div");
-  const table = new Table(
-    [
-      ["Topic", (row) => visible(row.topic)],
-      ["Partition", (row) => number(row.partition), "num"],
-      ["From", (row) => number(row.prior_offset), "num"],
-      ["To", (row) => number(row.new_offset), "num"],
-      ["Error", (row) => row.error ?? ""],
-    ],
-    { label: "Plan" },
-  );
-  async function reset(isDry) {
-    const asked = { to: to.value, value: Number(value.value), dry_run: isDry };
-    if (topicName.value) asked.topics = { [topicName.value]: null };
-    table.set((await post(`/groups/${encodePart(name)}/seek`, asked)).partitions);
-    plan.replaceChildren(
-      h("p", {}, isDry ? "Preview, no offset was changed:" : "Offsets reset:"),
-      table.element,
-      h(
-        "div",
-        {},
-        isDry &&
-          h(
-            "div",
-            { class: "row" },
-            h(
-              "button",
-              { class: "main", type: "button", onclick: () => reset(false).then(refresh).catch(bad) },
-              "Reset offsets",
-            ),
-          ),
-      ),
-    );
-  }
-  const bad = (error) => notify(error.message, true);
-  const form = h(
-    "form",
-    {
-      class: "bar",
-      onsubmit: (event) => {
-        event.preventDefault();
-        reset(true).catch(bad);
-      },
-    },
-    field("Reset to", to),
-    field("Offset, timestamp (ms) or shift", value),
-    field("Topic", topicName),
-    h("button", {}, "Preview"),
-  );
-  const deleteButton = h(
-    "button",
-    {
-      type: "button",
-      onclick: async () => {
-        if (!confirm(`Delete group ${name} and its committed offsets?`)) return;
-        await post(`/groups/${encodePart(name)}/delete`, { dry_run: false })
-          .then(() => {
-            location.hash = "#/groups";
-          })
-          .catch(bad);
-      },
-    },
-    "Delete group",
-  );
-  return h(
-    "section",
-    {},
-    h("h2", {}, "Reset offsets"),
-    h("p", { class: "soft" }, "Stop all members of the group first."),
-    form,
-    plan,
-    deleteButton,
-  );
 }

@@ -3,6 +3,8 @@
 import { get, encodePart } from "./api.js";
 import { refreshEvery, searchForm } from "./common.js";
 import { h, link, number, sparkline } from "./dom.js";
+import { actionButton } from "./forms.js";
+import { createGroupForm } from "./group_forms.js";
 import { Table } from "./table.js";
 
 export default async function groups(view, _, query) {
@@ -18,8 +20,22 @@ export default async function groups(view, _, query) {
     ],
     { label: "Groups" },
   );
-  view.append(h("h1", {}, "Groups"), searchForm(query, "/groups", "shop"), table.element);
-  const refresh = async () => table.set((await get("/groups", { search: query.get("search") })).groups);
-  await refresh();
+  const read = () => get("/groups", { search: query.get("search") });
+  const refresh = async () => table.set((await read()).groups);
+  const it = await read();
+  table.set(it.groups);
+  const open = (name) => {
+    location.hash = `#/groups/${encodePart(name)}`;
+  };
+  view.append(
+    h("h1", {}, "Groups"),
+    h(
+      "div",
+      { class: "row" },
+      it.may.includes("CREATE") && actionButton("Create group", createGroupForm(open), { isMain: true }),
+    ),
+    searchForm(query, "/groups", "shop"),
+    table.element,
+  );
   return refreshEvery(5, refresh);
 }

@@ -2,6 +2,8 @@
 
 import { encodePart, session } from "./api.js";
 import { h, visible } from "./dom.js";
+import { actionButton } from "./forms.js";
+import { deleteTopicsForm, permittedOn } from "./topic_forms.js";
 
 const TABS = {
   messages: async () => (await import("./messages.js")).default,
@@ -13,9 +15,18 @@ const TABS = {
 
 export default async function topic(view, parts, query, isShown) {
   const [, name, tab = "messages"] = parts;
-  const tabs = Object.keys(TABS).filter((each) => each !== "produce" || session.may_write);
+  const may = session.may_write ? await permittedOn(name) : [];
+  const tabs = Object.keys(TABS).filter((each) => each !== "produce" || may.includes("WRITE"));
+  const leave = () => {
+    location.hash = "#/topics";
+  };
   view.append(
-    h("h1", {}, visible(name)),
+    h(
+      "div",
+      { class: "title" },
+      h("h1", {}, visible(name)),
+      may.includes("DELETE") && actionButton("Delete topic", deleteTopicsForm([name]), { done: leave }),
+    ),
     h(
       "div",
       { class: "tabs", role: "navigation", "aria-label": "Sections of this topic" },

@@ -1,12 +1,29 @@
-// Partitions, groups and settings of a topic.
+// Partitions, groups and settings of a topic, and the dialogs that change them.
 
 import { get, encodePart } from "./api.js";
-import { bytes, h, link, number, visible } from "./dom.js";
+import { bytes, h, link, number } from "./dom.js";
+import { actionButton } from "./forms.js";
+import { settings } from "./settings.js";
 import { Table } from "./table.js";
+import { addPartitionsForm, deleteRecordsForm } from "./topic_forms.js";
 
 export async function partitions(view, name) {
-  const it = await get(`/topics/${encodePart(name)}`);
-  view.append(
+  const actions = h("div", { class: "row" }),
+    table = partitionTable(name);
+  view.append(actions, table.element);
+  async function refresh() {
+    const it = await get(`/topics/${encodePart(name)}`);
+    const may = (operation) => it.may.includes(operation);
+    actions.replaceChildren();
+    if (may("ALTER"))
+      actions.append(actionButton("Add partitions", addPartitionsForm(name, it.partitions.length), { done: refresh }));
+    if (may("DELETE")) actions.append(actionButton("Delete records", deleteRecordsForm(name), { done: refresh }));
+    table.set(it.partitions);
+  }
+  await refresh();
+}
+
+const partitionTable = (name) =>
     new Table(
       [
         ["Partition", (row) => row.partition, "num"],
@@ -24,9 +41,7 @@ export async function partitions(view, name) {
         ["Explain", (row) => link(`/explain/partition/${encodePart(name)}/${row.partition}`, "Explain")],
       ],
       { label: "Partitions" },
-    ).set(it.partitions).element,
-  );
-}
+    );
 
 export async function groups(view, name) {
   const it = await get(`/topics/${encodePart(name)}`);
@@ -43,16 +58,5 @@ export async function groups(view, name) {
 }
 
 export async function config(view, name) {
-  const it = await get(`/topics/${encodePart(name)}/config`);
-  view.append(
-    new Table(
-      [
-        ["Setting", (row) => h("strong", {}, row.name)],
-        ["Value", (row) => h("code", {}, visible(row.value ?? (row.sensitive ? "(sensitive)" : "–")))],
-        ["Source", (row) => row.source],
-        ["Description", (row) => row.doc ?? "", "doc"],
-      ],
-      { label: "Settings" },
-    ).set(it.configs).element,
-  );
+  await settings(view, `/topics/${encodePart(name)}/config`);
 }

@@ -1,9 +1,11 @@
 // List of topics.
 
-import { get, encodePart } from "./api.js";
+import { get, encodePart, session } from "./api.js";
 import { refreshEvery, searchForm } from "./common.js";
 import { bytes, h, link, number } from "./dom.js";
-import { Table } from "./table.js";
+import { actionButton, openForm } from "./forms.js";
+import { Table, selectedText } from "./table.js";
+import { createTopicForm, deleteTopicsForm } from "./topic_forms.js";
 
 export default async function topics(view, _, query) {
   const search = query.get("search") ?? "",
@@ -26,8 +28,32 @@ export default async function topics(view, _, query) {
             .map((each) => [link(`/groups/${encodePart(each.group)}`, each.group), ` ${number(each.lag)}  `]),
       ],
     ],
-    { label: "Topics" },
+    { label: "Topics", keyOf: session.may_write ? (row) => row.name : null, onSelect: () => updateActions() },
   );
+  const open = (name) => {
+    location.hash = `#/topics/${encodePart(name)}/partitions`;
+  };
+  const actions = h("div", { class: "row" }),
+    createButton = actionButton("Create topic", createTopicForm(open), { isMain: true }),
+    deleteButton = h("button", { type: "button", class: "danger", onclick: deleteSelected });
+  // Buttons of the list, as far as the viewer may use them for all selected topics.
+  function updateActions() {
+    const chosen = rows.filter((row) => table.selected.has(row.name));
+    deleteButton.textContent = `Delete${selectedText(table)}`;
+    deleteButton.disabled = !chosen.length || !chosen.every((row) => row.may.includes("DELETE"));
+    deleteButton.hidden = !rows.some((row) => row.may.includes("DELETE"));
+  }
+  async function deleteSelected() {
+    await openForm(deleteTopicsForm([...table.selected]));
+    await refresh(""); // a closed dialog may have deleted some of the topics
+  }
+  // Shows rows without moving the focus, because the table replaces its elements.
+  function setRows() {
+    const label = table.body.contains(document.activeElement) && document.activeElement.ariaLabel;
+    table.set(rows);
+    if (label) table.body.querySelector(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+    updateActions();
+  }
   const summary = h("p", { class: "soft" });
   let rows = [],
     next = "";
@@ -37,7 +63,8 @@ export default async function topics(view, _, query) {
     next = found.next;
     moreButton.hidden = !next;
     summary.textContent = `${number(rows.length)} of ${number(found.matching)} topics`;
-    table.set(rows);
+    createButton.hidden = !found.may.includes("CREATE");
+    setRows();
   }
   moreButton.addEventListener("click", () => refresh(next));
   const box = h("input", {
@@ -49,12 +76,14 @@ export default async function topics(view, _, query) {
   });
   view.append(
     h("h1", {}, "Topics"),
+    actions,
     searchForm(query, "/topics", "orders"),
     h("label", { class: "check" }, box, "Show internal topics"),
     table.element,
     summary,
     moreButton,
   );
+  actions.append(createButton, deleteButton);
   await refresh("");
   return refreshEvery(5, async () => {
     if (rows.length <= 100) await refresh("");

@@ -1,0 +1,218 @@
+// Dialogs that create, reset and delete groups, delete their offsets, and remove their members.
+
+import { encodePart, get, post } from "./api.js";
+import { h, number, visible } from "./dom.js";
+import { facts } from "./forms.js";
+import { Table } from "./table.js";
+import { checkRows, integerOf, partitionsOf, timeOf } from "./topic_forms.js";
+
+const VALUE_HELP =
+  "A time is milliseconds since 1970, or a date such as 2026-01-31T12:00Z. Latest and earliest need no value.";
+const TARGETS = [
+  ["start", "Earliest"],
+  ["end", "Latest"],
+  ["offset", "Offset"],
+  ["time", "Time"],
+];
+
+// Options of the dialog that creates a group.
+export const createGroupForm = (created) => ({
+  title: "Create group",
+  text: "A group without members, with committed offsets from which its consumers start.",
+  confirm: "Create group",
+  fields: [
+    { name: "group", label: "Group ID", required: true, placeholder: "billing" },
+    {
+      name: "type",
+      label: "Type",
+      type: "select",
+      options: [
+        ["consumer", "Consumer group"],
+        ["share", "Share group"],
+      ],
+    },
+    { name: "topics", label: "Topics", required: true, placeholder: "orders, payments" },
+    { name: "to", label: "Start at", type: "select", options: TARGETS },
+    { name: "value", label: "Offset or time", help: VALUE_HELP },
+  ],
+  act: async ({ group, type, topics, to, value }) => {
+    const names = topics.split(",").map((each) => each.trim());
+    const asked = { type, topics: Object.fromEntries(names.filter(Boolean).map((each) => [each, null])) };
+    const it = await post(`/groups/${encodePart(group)}/create`, { ...asked, ...target(to, value), dry_run: false });
+    checkRows(it.partitions, (row) => `${row.topic}-${row.partition}`);
+    created(group);
+    return `Group ${group} is created.`;
+  },
+});
+
+// Options of the dialog that resets the offsets of a group.
+export function resetOffsetsForm(name, topics) {
+  const path = `/groups/${encodePart(name)}/seek`;
+  return {
+    title: `Reset offsets of ${name}`,
+    text: "Stop all members of the group first.",
+    confirm: "Reset offsets",
+    isDangerous: true,
+    fields: [
+      {
+        name: "to",
+        label: "Reset to",
+        type: "select",
+        options: [...TARGETS, ["shift", "Shift by a number of records"], ["offsets", "Offset of each partition"]],
+      },
+      {
+        name: "value",
+        label: "Offset, time, shift, or offsets",
+        help: `${VALUE_HELP} A negative shift goes back. Offsets of partitions are 0=100, 1=250.`,
+      },
+      topicField(topics, [["", "All topics of the group"]]),
+      { name: "partitions", label: "Partitions", placeholder: "all", help: "Numbers, such as 0, 3." },
+    ],
+    preview: async (values) => seekPreview(await post(path, { ...seek(values), dry_run: true })),
+    act: async (values) => {
+      const it = await post(path, { ...seek(values), dry_run: false });
+      checkRows(it.partitions, (row) => `${row.topic}-${row.partition}`);
+      return `Offsets of ${number(it.partitions.length)} partitions are reset.`;
+    },
+  };
+}
+
+// A field for a topic that the group reads; without any, its name can be entered.
+const topicField = (topics, others = []) => ({
+  name: "topic",
+  label: "Topic",
+  ...(topics.length ? { type: "select", options: [...others, ...topics] } : { required: true, placeholder: "orders" }),
+});
+
+function seek({ to, value, topic, partitions }) {
+  const numbers = partitions.trim() ? partitionsOf(partitions) : null;
+  if (numbers && !topic) throw new Error("Select the topic of the partitions.");
+  const topics = topic ? { topics: { [topic]: numbers } } : {};
+  if (to !== "offsets") return { ...target(to, value), ...topics };
+  if (!topic) throw new Error("Select the topic of the offsets.");
+  const offsets = value
+    .split(",")
+    .filter((each) => each.trim())
+    .map((each) => {
+      const [partition, offset] = each.split("=");
+      return { topic, partition: integerOf(partition, "partition"), offset: integerOf(offset ?? "", "offset") };
+    });
+  return { offsets };
+}
+
+function target(to, value) {
+  if (to === "time") return { to, value: timeOf(value) };
+  if (to === "offset" || to === "shift") return { to, value: integerOf(value, to) };
+  return { to };
+}
+
+function seekPreview(it) {
+  const change = (row) => (row.prior_offset === null ? null : row.new_offset - row.prior_offset);
+  const changes = it.partitions.map(change).filter((each) => each !== null);
+  const sum = (values) => values.reduce((total, each) => total + each, 0);
+  const again = -sum(changes.filter((each) => each < 0)),
+    skipped = sum(changes.filter((each) => each > 0));
+  const table = new Table(
+    [
+      ["Topic", (row) => visible(row.topic)],
+      ["Partition", (row) => number(row.partition), "num"],
+      ["Current offset", (row) => number(row.prior_offset), "num"],
+      ["New offset", (row) => number(row.new_offset), "num"],
+      ["Change", (row) => number(change(row)), "num"],
+    ],
+    { label: "New offsets", tall: false },
+  ).set(it.partitions);
+  return h(
+    "div",
+    {},
+    it.problem && h("p", { class: "bad" }, visible(it.problem)),
+    h("p", {}, `${number(again)} records are read again, and ${number(skipped)} are skipped.`),
+    table.element,
+  );
+}
+
+// Options of the dialog that deletes a group.
+export const deleteGroupForm = (name) => ({
+  title: `Delete group ${name}`,
+  text: "The group and its offsets are deleted. This cannot be undone.",
+  confirm: "Delete group",
+  isDangerous: true,
+  preview: async () => {
+    const it = await post(`/groups/${encodePart(name)}/delete`);
+    const { topics, total_lag: lag } = await get(`/groups/${encodePart(name)}/details`);
+    const names = topics.map((each) => each.topic).filter(Boolean);
+    return h(
+      "div",
+      {},
+      facts([
+        ["Type", it.type],
+        ["State", it.state],
+        ["Topics with offsets", visible(names.join(", ") || "none")],
+        ["Lag", number(lag)],
+      ]),
+      it.problem && h("p", { class: "bad" }, visible(it.problem)),
+    );
+  },
+  act: async () => {
+    await post(`/groups/${encodePart(name)}/delete`, { dry_run: false });
+    return `Group ${name} is deleted.`;
+  },
+});
+
+// Options of the dialog that deletes the offsets of a topic.
+export function deleteOffsetsForm(name, topics) {
+  const path = `/groups/${encodePart(name)}/delete-offsets`;
+  const asked = ({ topic, partitions }) => ({
+    topics: { [topic]: partitions.trim() ? partitionsOf(partitions) : null },
+  });
+  return {
+    title: `Delete offsets of ${name}`,
+    text: "Consumers of the group then start at the position of their setting auto.offset.reset.",
+    confirm: "Delete offsets",
+    isDangerous: true,
+    fields: [
+      topicField(topics),
+      { name: "partitions", label: "Partitions", placeholder: "all", help: "Numbers, such as 0, 3." },
+    ],
+    preview: async (values) => {
+      const it = await post(path, asked(values));
+      const table = new Table(
+        [
+          ["Topic", (row) => visible(row.topic)],
+          ["Partition", (row) => number(row.partition), "num"],
+          ["Offset", (row) => number(row.offset), "num"],
+        ],
+        { label: "Offsets to delete", tall: false },
+      ).set(it.partitions);
+      return h("div", {}, it.problem && h("p", { class: "bad" }, visible(it.problem)), table.element);
+    },
+    act: async (values) => {
+      const it = await post(path, { ...asked(values), dry_run: false });
+      checkRows(it.partitions, (row) => `${row.topic}-${row.partition}`);
+      return `Offsets of ${number(it.partitions.length)} partitions are deleted.`;
+    },
+  };
+}
+
+// Options of the dialog that removes a member.
+export const removeMemberForm = (name, member) => ({
+  title: "Remove member",
+  text: "Its partitions are assigned to the other members. A member that still runs joins the group again.",
+  confirm: "Remove member",
+  isDangerous: true,
+  preview: async () => {
+    const it = await post(`/groups/${encodePart(name)}/remove-members`, { members: [member] });
+    const [row] = it.members;
+    return facts([
+      ["Group", visible(name)],
+      ["Member ID", visible(row.member_id)],
+      ["Client ID", visible(row.client_id || "–")],
+      ["Assigned partitions", number(row.partitions)],
+    ]);
+  },
+  act: async () => {
+    const asked = { members: [member], dry_run: false };
+    checkRows((await post(`/groups/${encodePart(name)}/remove-members`, asked)).members, (row) => row.member_id);
+    return "The member is removed.";
+  },
+});

@@ -3,9 +3,12 @@
 import re
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import yaml
 
 from kbroker.handlers.registry import load_apis
 from kbroker.testing import LocalBroker
@@ -105,6 +108,49 @@ def test_site_navigation_lists_every_page_once() -> None:
 def test_pages_outside_navigation_are_developer_pages() -> None:
     pages = {path for path in (ROOT / "docs").rglob("*.md") if path not in DOCS}
     assert {path.parent for path in pages} == {ROOT / "docs" / "dev"}
+
+
+def load_llms() -> ModuleType:
+    """Return the module that creates llms.txt; it is no part of a package."""
+    spec = spec_from_file_location("llms", ROOT / "docs/site/llms.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_llms_txt_describes_every_page_of_navigation_in_one_line() -> None:
+    llms = load_llms()
+    nav = yaml.safe_load("nav:\n" + (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1])["nav"]
+    texts = {page.relative_to(ROOT / "docs").as_posix(): page.read_text() for page in DOCS}
+    texts["index.md"] = (ROOT / "README.md").read_text()
+    texts["project/changelog.md"] = (ROOT / "CHANGELOG.md").read_text()
+    pages = {file: llms.Page(f"{file}/", text) for file, text in texts.items()}
+    lines = llms.list_pages("kbroker", "A broker", nav, pages).splitlines()
+    assert lines[:3] == ["# kbroker", "", "> A broker"]
+    assert "## How-to guides: Run a cluster" in lines
+    rows = [re.fullmatch(r"- \[([^]]+)\]\((.+)/\): (.{10,300})", line) for line in lines]
+    assert sorted(row[2] for row in rows if row) == sorted(texts)
+    assert not [line for line, row in zip(lines, rows, strict=True) if line[:1] == "-" and not row]
+    joined = llms.join_pages(nav, pages)
+    assert all(text.strip() in joined for text in texts.values())
+
+
+@pytest.mark.parametrize(
+    ("markdown", "expected"),
+    [
+        ("# T\n\nOne [two](x.md)\nthree. Four.\n", "One two three."),
+        ("# T\n\n```sh\na\n\nb\n```\n\nProse: `x` runs.\n", "Prose"),
+        (
+            "# T\n\n* item\n\n| a |\n|---|\n\nUses 3.11 or later. kbroker too.",
+            "Uses 3.11 or later.",
+        ),
+        ("# T\n", ""),
+    ],
+)
+def test_summary_of_page_is_its_first_sentence(markdown: str, expected: str) -> None:
+    assert load_llms().summary(markdown) == expected
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Hooks of the documentation site: generated pages, and links that lead out of docs/.
+"""Hooks of the documentation site: generated pages and files, and links that lead out of docs/.
 
 The first page is the README, and the change log becomes a page. The site has no copy of examples and
-tests, so links to such files become text.
+tests, so links to such files become text. `llms.py` creates the texts for language models.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from llms import Page, join_pages, list_pages
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,22 @@ def on_page_markdown(markdown: str, page: Any, **_more: Any) -> str:
     if path.startswith("dev/"):
         page.meta["search"] = {"exclude": True}
     return _LINK.sub(lambda link: _rewrite_link(link, path), _COMMENT.sub("", markdown))
+
+
+def on_env(env: Any, config: Any, files: Files) -> Any:
+    """Add llms.txt and llms-full.txt, once the text of all pages is known."""
+    pages = {
+        file.src_uri: Page(file.url, file.page.markdown or "")
+        for file in files.documentation_pages()
+        if file.page is not None
+    }
+    listed = list_pages(config["site_name"], config["site_description"], config["nav"], pages)
+    for name, content in (
+        ("llms.txt", listed),
+        ("llms-full.txt", join_pages(config["nav"], pages)),
+    ):
+        files.append(File.generated(config, name, content=content))
+    return env
 
 
 def _rewrite_link(link: re.Match[str], page: str) -> str:

@@ -10,12 +10,18 @@ from kbroker import __version__
 from kbroker.runtime.deferred_imports import defer_imports
 from kbroker.text.printable import accept_all_characters, printable
 
+from .command_context import add_color_option
 from .lazy import LazyGroup
+from .terminal import Style, paint, uses_color
 
 COMMANDS = {
     "serve": ("kbroker.cli.serve:serve", "Run a broker."),
     "run": ("kbroker.cli.run:run", "Run a command with a temporary broker."),
     "health": ("kbroker.cli.health:health", "Check that a broker responds."),
+    "demo": (
+        "kbroker.cli.demo:demo",
+        "Stream a year of flights through the broker and Spark, and verify the results.",
+    ),
     "topic": (
         "kbroker.cli.topic:topic",
         "Create, show and change topics; produce and consume records.",
@@ -29,48 +35,77 @@ COMMANDS = {
         "kbroker.cli.config:config",
         "Explain settings; show and change the settings of a broker.",
     ),
-    "security": (
-        "kbroker.cli.security:security",
-        "Manage users, delegation tokens and ACLs; explain decisions.",
-    ),
-    "log": (
-        "kbroker.cli.log:log",
-        "Work on the files of partitions; the broker must be stopped.",
-    ),
-    "audit": (
-        "kbroker.cli.audit:audit",
-        "Check the records of a topic, or compare them with another topic or a lake.",
-    ),
-    "replay": (
-        "kbroker.cli.replay:replay",
-        "Write records again from a topic, NDJSON or a lake.",
-    ),
-    "fault": ("kbroker.cli.fault:fault", "Inject faults into a broker, for tests."),
-    "clock": ("kbroker.cli.clock:clock", "Advance the clock of a broker, for tests."),
     "explain": (
         "kbroker.cli.explain:explain",
         "Explain the state of a group, partition, transaction or client.",
     ),
-    "control": (
-        "kbroker.cli.control:control",
-        "Send a command of the control protocol to a broker.",
+    "security": (
+        "kbroker.cli.security:security",
+        "Manage users, delegation tokens and ACLs; explain decisions.",
     ),
+    "log": ("kbroker.cli.log:log", "Work on the files of partitions; the broker must be stopped."),
+    "audit": (
+        "kbroker.cli.audit:audit",
+        "Check the records of a topic, or compare them with another topic or a lake.",
+    ),
+    "replay": ("kbroker.cli.replay:replay", "Write records again from a topic, NDJSON or a lake."),
+    "lake": ("kbroker.cli.lake:lake", "Archive topics to Parquet files, exactly once."),
     "mcp": ("kbroker.cli.mcp:mcp", "Serve tools of a cluster to an AI agent (MCP)."),
-    "compat": (
-        "kbroker.kafka_tools.compat:compat",
-        "Run kafka-topics and other Kafka tools with their own options.",
-    ),
-    "profile": ("kbroker.cli.profile:profile", "Name clusters and select one."),
-    "completion": ("kbroker.cli.completion:completion", "Print a completion script for a shell."),
-    "init": ("kbroker.cli.init:init", "Create a project from a template: a Spark pipeline."),
     "spark": (
         "kbroker.cli.spark:spark",
         "Find Spark's Kafka connector, and diagnose a Spark installation.",
     ),
-    "lake": ("kbroker.cli.lake:lake", "Archive topics to Parquet files, exactly once."),
-    "demo": (
-        "kbroker.cli.demo:demo",
-        "Stream a year of flights through the broker and Spark, and verify the results.",
+    "init": ("kbroker.cli.init:init", "Create a project from a template: a Spark pipeline."),
+    "fault": ("kbroker.cli.fault:fault", "Inject faults into a broker, for tests."),
+    "clock": ("kbroker.cli.clock:clock", "Advance the clock of a broker, for tests."),
+    "control": (
+        "kbroker.cli.control:control",
+        "Send a command of the control protocol to a broker.",
+    ),
+    "profile": ("kbroker.cli.profile:profile", "Name clusters and select one."),
+    "completion": ("kbroker.cli.completion:completion", "Print a completion script for a shell."),
+    "help": ("kbroker.cli.help:help_", "Show the help of a command or a topic."),
+    "version": ("kbroker.cli.version:version_", "Show versions and installed extras."),
+    "compat": (
+        "kbroker.kafka_tools.compat:compat",
+        "Run kafka-topics and other Kafka tools with their own options.",
+    ),
+}
+SECTIONS = {
+    "Broker": (
+        "serve",
+        "run",
+        "health",
+        "demo",
+    ),
+    "Records and topics": ("topic",),
+    "Groups": ("group",),
+    "Cluster": (
+        "cluster",
+        "config",
+        "explain",
+    ),
+    "Security": ("security",),
+    "Files": ("log",),
+    "Pipelines": (
+        "audit",
+        "replay",
+        "lake",
+        "spark",
+        "init",
+    ),
+    "AI agents": ("mcp",),
+    "Testing": (
+        "fault",
+        "clock",
+        "control",
+    ),
+    "Command line": (
+        "profile",
+        "completion",
+        "help",
+        "version",
+        "compat",
     ),
 }
 
@@ -113,25 +148,31 @@ class Kbroker(LazyGroup):
             if message.startswith(_EXTRA):  # such as a password with a space in it
                 message = "unexpected extra arguments (not shown: they may be secrets)"
             error.message = message  # type: ignore[misc]
+            if uses_color(err=True):
+                error.message = paint(error.message, Style.PROBLEM)  # type: ignore[misc]
             raise
 
 
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     """Print the version and exit, for `--version`.
 
-    The import is local, so that it does not delay other commands.
+    The imports are local, so that they do not delay other commands.
     """
     if is_asked:
-        from importlib.util import find_spec
-
         from .output import say
+        from .version import is_compiled
 
-        is_compiled = find_spec("kbroker.compiled__mypyc") is not None
-        say(f"kbroker {__version__}{', compiled' if is_compiled else ''}")
+        say(f"kbroker {__version__}{', compiled' if is_compiled() else ''}")
         context.exit()
 
 
-@click.group(cls=Kbroker, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Kbroker,
+    lazy=COMMANDS,
+    sections=SECTIONS,
+    epilog="`kbroker help` also describes offsets, formats, profiles, security and exit codes.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "-X",
     "settings",
@@ -161,3 +202,6 @@ def main(settings: tuple[str, ...], profile: str | None) -> None:
         from .target import parse_settings
 
         parse_settings(settings)
+
+
+add_color_option(main)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import click
+
+from .command_context import CommandContext, prepare
 
 
 @contextmanager
@@ -28,11 +31,21 @@ class LazyGroup(click.Group):
 
     Args:
         lazy: Maps a name to its import path ("module:attribute") and its summary.
+        sections: Maps a heading of the help to names of commands; other commands come last.
     """
 
-    def __init__(self, *args: object, lazy: Mapping[str, tuple[str, str]], **settings: object):
+    context_class = CommandContext
+
+    def __init__(
+        self,
+        *args: object,
+        lazy: Mapping[str, tuple[str, str]],
+        sections: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        **settings: object,
+    ):
         super().__init__(*args, **settings)  # type: ignore[arg-type]
         self._lazy = lazy
+        self._sections = sections
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(self._lazy)
@@ -43,6 +56,7 @@ class LazyGroup(click.Group):
         module, _, attribute = self._lazy[name][0].partition(":")
         with without_garbage_collection():
             command: click.Command = getattr(importlib.import_module(module), attribute)
+        prepare(command)
         return command
 
     def resolve_command(
@@ -57,5 +71,12 @@ class LazyGroup(click.Group):
         return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._lazy.items()])
+        listed = {name for names in self._sections.values() for name in names}
+        others = [name for name in self._lazy if name not in listed]
+        heading = "Other commands" if listed else "Commands"
+        width = max(map(len, self._lazy))
+        for title, names in (*self._sections.items(), (heading, others)):
+            rows = [(f"{name:<{width}}", self._lazy[name][1]) for name in names]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)

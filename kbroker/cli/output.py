@@ -17,6 +17,9 @@ import click
 
 from kbroker.text.printable import printable
 
+from .tables import Cell, layout
+from .terminal import Line, Style, terminal_width, uses_color
+
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
@@ -69,8 +72,17 @@ def say(*lines: object, err: bool = False, keep: str = "") -> None:
         err: Print to the standard error stream.
         keep: Control characters to print unescaped.
     """
+    has_color = uses_color(err=err)
     for line in lines:
-        click.echo(printable(str(line), keep=keep), err=err)
+        if has_color and isinstance(line, Line):
+            click.echo(line.colored, err=err, color=True)
+        else:
+            click.echo(printable(str(line), keep=keep), err=err)
+
+
+def problem(prefix: str, message: str) -> str:
+    """Return a line of an error message with a coloured prefix, for `say(..., err=True)`."""
+    return Line((printable(prefix), Style.PROBLEM), (printable(message), Style.PLAIN))
 
 
 def show(output: str, value: object, text: Callable[[bool], list[str]]) -> None:
@@ -104,7 +116,10 @@ def paragraphs(parts: Iterable[list[str]]) -> list[str]:
 def table(
     columns: Sequence[Column], rows: Iterable[Mapping[str, object]], *, wide: bool
 ) -> list[str]:
-    """Return the lines of a table: a heading, then one line per row; numbers are right-aligned."""
+    """Return the lines of a table: a heading, then one line per row; numbers are right-aligned.
+
+    On a terminal that is too narrow, cells take several lines, or each row becomes a block of lines.
+    """
     listed = [{key: printable(_cell(value)) for key, value in row.items()} for row in rows]
     shown = [
         column.key
@@ -112,20 +127,47 @@ def table(
         if (wide or not column.wide)
         and not (column.optional and all(row.get(column.key) in ("", "-") for row in listed))
     ]
-    lines = [[_heading(key) for key in shown]]
-    lines += [[row.get(key, "-") for key in shown] for row in listed]
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     numeric = [all(_NUMBER.fullmatch(row.get(key, "-")) for row in listed) for key in shown]
-    return [
-        "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(cells, widths, numeric, strict=True)
-        ).rstrip()
-        for cells in lines
+    cells = [
+        [Cell(row.get(key, "-"), _style(key, row.get(key, "-"))) for key in shown] for row in listed
     ]
+    return layout([_heading(key) for key in shown], cells, numeric, terminal_width())
 
 
 _NUMBER = re.compile(r"-|-?[\d.]+")
+
+
+# Columns whose values are problems.
+_PROBLEM_COLUMNS = frozenset({"error", "problem", "offline", "lost"})
+_STATE_COLUMNS = frozenset({"state", "status", "severity"})
+# Styles of states of groups, transactions and nodes, in lower case.
+_STATES = {
+    **dict.fromkeys(("stable", "running", "online", "completecommit", "active", "ok"), Style.GOOD),
+    **dict.fromkeys(
+        (
+            *("preparingrebalance", "completingrebalance", "assigning", "reconciling", "warning"),
+            *(
+                "notready",
+                "preparecommit",
+                "prepareabort",
+                "preparefencing",
+                "starting",
+                "stopping",
+            ),
+        ),
+        Style.WARNING,
+    ),
+    **dict.fromkeys(("dead", "crashed", "stopped", "failed", "offline", "error"), Style.PROBLEM),
+}
+
+
+def _style(key: str, text: str) -> Style:
+    """Return the style of a cell."""
+    if key in _PROBLEM_COLUMNS and text not in ("-", "0", ""):
+        return Style.PROBLEM
+    if key in _STATE_COLUMNS:
+        return _STATES.get(text.lower(), Style.PLAIN)
+    return Style.PLAIN
 
 
 def _heading(key: str) -> str:

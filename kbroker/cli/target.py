@@ -16,7 +16,7 @@ import click
 
 from kbroker.text.pairs import parse_pairs
 
-from .output import say
+from .output import problem, say
 from .profiles import complete_profiles, current_profile, profile_named
 
 if TYPE_CHECKING:
@@ -375,5 +375,6 @@ def fail(message: str, status: int = FAILED) -> NoReturn:
 
     Lines after the first are indented, so that quoted text cannot imitate a message of kbroker.
     """
-    say(*f"kbroker: {message}".replace("\n", "\n  ").split("\n"), err=True)
+    first, *others = message.split("\n")
+    say(problem("kbroker: ", first), *(f"  {line}" for line in others), err=True)
     sys.exit(status)

@@ -36,7 +36,13 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS)
+SECTIONS = {
+    "Topics": ("create", "list", "describe", "delete", "alter-config", "add-partitions"),
+    "Records": ("produce", "consume", "trim"),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, sections=SECTIONS)
 def topic() -> None:
     """Create, show and change topics; produce and consume records."""
 

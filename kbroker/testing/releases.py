@@ -156,6 +156,27 @@ def limits_of(versions: str | Mapping[str, int | None]) -> Limits:
     }
 
 
+def newest_release(newest: Mapping[int, int]) -> str:
+    """Return the newest release all of whose API versions a broker serves, such as "3.9".
+
+    APIs that the broker does not serve at all are ignored, because brokers can disable APIs.
+
+    Args:
+        newest: Newest version that the broker serves, by API key.
+    """
+    return next(
+        (
+            release
+            for release in reversed(RELEASES)
+            if all(
+                newest.get(key, versions.stop) >= versions.stop - 1
+                for key, versions in _limits_of_release(release).items()
+            )
+        ),
+        RELEASES[0],
+    )
+
+
 def _limit(key: ApiKey, newest: int, apis: Mapping[int, Api]) -> range:
     if key not in apis:
         raise ValueError(f"kbroker does not support {key.api_name}; remove it from the versions")

@@ -42,7 +42,17 @@ FORMS = [[], *(["-o", form.value] for form in Format)]
 READS = ["--operation", "read"]
 # Commands whose output has no names that clients chose.
 SILENT = (
-    *("serve", "run", "health", "completion", "init pipeline", "clock advance", "demo"),
+    *(
+        "serve",
+        "run",
+        "health",
+        "completion",
+        "help",
+        "version",
+        "init pipeline",
+        "clock advance",
+        "demo",
+    ),
     *(f"config {verb}" for verb in ("explain", "show", "set", "unset")),
     *(f"log {verb}" for verb in ("verify", "repair", "import")),
     *(f"fault {verb}" for verb in ("arm", "hits", "disarm")),

@@ -20,7 +20,7 @@ from .test_output import leaves
 USERS = {"admin": "ink", "nobody": "pen"}
 # Commands that connect to no running broker.
 ALONE = {
-    *("serve", "run", "completion", "init pipeline", "demo", "config explain"),
+    *("serve", "run", "completion", "help", "version", "init pipeline", "demo", "config explain"),
     *(f"log {verb}" for verb in ("dump", "verify", "repair", "import")),
     *(f"spark {verb}" for verb in ("packages", "doctor")),
     *(f"profile {verb}" for verb in ("list", "show", "use", "add", "edit", "delete")),

@@ -1,0 +1,52 @@
+"""`kbroker help`: the help of commands, and texts about topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbroker.cli.help_topics import TOPICS
+
+from ..commands import invoke
+from .test_completion import proposed
+
+
+def test_help_of_command_equals_its_help_option() -> None:
+    for words in (["topic", "consume"], ["topic"], ["profile", "edit"], ["health"]):
+        of_command = invoke("help", *words).stdout.split("Options:")
+        assert of_command[1:] == invoke(*words, "--help").stdout.split("Options:")[1:]
+        assert f" {' '.join(words)} " in of_command[0]
+
+
+def test_help_without_arguments_lists_commands_and_topics() -> None:
+    output = invoke("help").stdout
+    assert output.startswith(invoke("--help").stdout.rstrip())
+    for name, topic in TOPICS.items():
+        assert f"  {name:<10}  {topic.summary}\n" in output
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_help_topic_prints_text_that_fits_screen(name: str) -> None:
+    output = invoke("help", name).stdout
+    assert output.strip() == TOPICS[name].text.strip()
+    assert max(map(len, output.splitlines())) <= 100
+
+
+def test_help_of_unknown_words_names_similar_ones() -> None:
+    assert "did you mean 'offsets'?" in invoke("help", "ofsets", status=2).stderr
+    assert "did you mean 'topic'?" in invoke("help", "topics", status=2).stderr
+    output = invoke("help", "topic", "consum", status=2).stderr
+    assert "no help for 'topic consum'; did you mean 'consume'?" in output
+    assert "no help for 'health x'" in invoke("help", "health", "x", status=2).stderr
+
+
+def test_help_completes_topics_and_commands() -> None:
+    assert proposed("help", incomplete="off") == ["offsets"]
+    assert proposed("help", incomplete="pro") == ["profiles", "profile"]
+    assert proposed("help", "topic", incomplete="con") == ["consume"]
+    assert proposed("help", "nothing", incomplete="c") == []
+
+
+def test_help_on_terminal_has_bold_headings() -> None:
+    assert "\x1b[1mOptions:\x1b[0m" in invoke("--color", "always", "help", "topic").stdout
+    assert "\x1b[1mRecords:\x1b[0m" in invoke("--color", "always", "topic", "--help").stdout
+    assert "\x1b" not in invoke("help", "topic").stdout

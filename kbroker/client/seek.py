@@ -15,6 +15,15 @@ from .topic_details import choose_partitions
 from .topics import Partition
 
 
+class NoOffsets(ClientError):
+    """A group has no committed offsets that could be reset."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"group {group!r} has no committed offsets; select topics with --topic NAME"
+        )
+
+
 class SeekRow(TypedDict):
     """New offset of one partition; `error` is the error code name if the commit failed."""
 
@@ -52,14 +61,12 @@ class Seek:
 
         Raises:
             NoSuchTopic: A topic does not exist.
-            ClientError: No topics are given and the group has no committed offsets.
+            NoOffsets: No topics are given and the group has no committed offsets.
         """
         committed = await self._known_offsets(cluster)
         partitions = await self._partitions(cluster, committed)
         if not partitions:
-            raise ClientError(
-                f"group {self.group!r} has no committed offsets; select topics with --topic NAME"
-            )
+            raise NoOffsets(self.group)
         new = await self._new_offsets(cluster, partitions, committed)
         return [
             {

@@ -18,7 +18,7 @@ from kbroker.client.offset_deletion import (
     delete_group_offsets,
     offsets_to_delete,
 )
-from kbroker.client.seek import Seek
+from kbroker.client.seek import NoOffsets, Seek
 from kbroker.client.topics import Partition
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
@@ -89,7 +89,11 @@ class GroupChanges:
         self, viewer: Viewer, job: Seek, body: Mapping[str, Json], *, problem: str | None
     ) -> Response:
         dry_run = is_dry_run(body)
-        rows = await (job.plan if dry_run else job.run)(viewer.cluster)
+        try:
+            rows = await (job.plan if dry_run else job.run)(viewer.cluster)
+        except NoOffsets:
+            text = f"group {job.group!r} has no committed offsets; pass topics to reset"
+            raise ApiError(400, text) from None
         fields = {"dry_run": dry_run, "group": job.group, "problem": problem}
         return await json_rows_response(fields, "partitions", rows)
 

@@ -140,6 +140,7 @@ async def test_changes_of_group_with_members_are_explained_and_member_is_removed
         ("seek", {"to": "end", "topics": {"t": ["x"]}}, "must be a list of 1 to"),
         ("seek", {"offsets": []}, "offsets must be a list"),
         ("seek", {"offsets": [{"topic": "t", "partition": 0}]}, "offset must be integers"),
+        ("seek", {"to": "end"}, "has no committed offsets; pass topics to reset"),
         ("seek", [], "expected a JSON object"),
         ("create", {"type": "x"}, "invalid type 'x' (valid: consumer, share)"),
         ("create", {"type": "share", "to": "end"}, "topics is missing"),

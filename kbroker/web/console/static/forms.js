@@ -21,12 +21,13 @@ export function openForm(options) {
 }
 
 // A button that opens a dialog; afterwards it calls `done` if the action was performed.
+// Only the button of the dialog is coloured as a danger, because the first one opens just a preview.
 export function actionButton(label, options, { done = () => {}, isMain = false } = {}) {
   return h(
     "button",
     {
       type: "button",
-      class: isMain ? "main" : options.isDangerous ? "danger" : null,
+      class: isMain ? "main" : null,
       onclick: async () => {
         if (await openForm(options)) await done();
       },

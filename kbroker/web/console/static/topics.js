@@ -35,7 +35,7 @@ export default async function topics(view, _, query) {
   };
   const actions = h("div", { class: "row" }),
     createButton = actionButton("Create topic", createTopicForm(open), { isMain: true }),
-    deleteButton = h("button", { type: "button", class: "danger", onclick: deleteSelected });
+    deleteButton = h("button", { type: "button", onclick: deleteSelected });
   // Buttons of the list, as far as the viewer may use them for all selected topics.
   function updateActions() {
     const chosen = rows.filter((row) => table.selected.has(row.name));

@@ -10,6 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -28,7 +29,7 @@ from kbroker.protocol.records import Record
 
 from ..cli.test_serve import serving, wait_for
 from .browser import chromium
-from .long_console_pages import AXE, PICTURES, SERIOUS, THEMES, Shown
+from .long_console_pages import AXE, EVIL, PICTURES, SERIOUS, THEMES, Shown
 
 WIDTHS = {1440: 900, 390: 844}
 T = TypeVar("T")
@@ -384,6 +385,25 @@ def test_group_is_created_and_its_offsets_and_itself_are_deleted(
     expect(page.locator("main")).to_contain_text("No entries")
     dialog = opened(page, "Delete group")
     expect(dialog.locator(".facts")).to_contain_text("TypeShare")
+    press(dialog, "Delete group")
+    expect(page.locator("main h1")).to_have_text("Groups")
+    assert name not in kafka.groups()
+
+
+def test_hostile_names_in_dialogs_are_shown_as_text(shown: Shown, kafka: Kafka, width: int) -> None:
+    topic, name = f"evil-{width}", f"{EVIL}{width}"
+    kafka.create(topic, records=3)
+    kafka.commit(name, {(topic, 0): 1})
+    page = shown.go(f"#/groups/{quote(name, safe='')}")
+    for button in ("Reset offsets", "Delete offsets", "Delete group"):
+        dialog = opened(page, button)
+        expect(dialog.locator("h1")).to_contain_text("onerror")
+        expect(dialog.locator("h1")).to_contain_text("\\u001b")
+        check_layout(page, "hostile", width)
+        press(dialog, "Cancel")
+    assert page.locator("main img, dialog img").count() == 0
+    assert page.title() != "broken"
+    dialog = opened(page, "Delete group")
     press(dialog, "Delete group")
     expect(page.locator("main h1")).to_have_text("Groups")
     assert name not in kafka.groups()

@@ -354,3 +354,22 @@ async def test_console_shows_schemas_to_viewers_who_may_read_them_only() -> None
         assert row["value_schema"]["subject"] == "t-value"
         assert (await setup.ask(decoded)).json() == {"country": "DE"}
         assert len((await setup.ask(url)).json()["records"]) == 1
+
+
+async def test_responses_list_only_changes_that_the_acls_of_the_viewer_permit() -> None:
+    async with shop() as setup:
+        await commit(setup.cluster)
+        await setup.allow([(DESCRIBE_CONFIGS, TOPIC), (ALTER, TOPIC)], HERE)
+        await setup.allow([(READ, GROUP)], HERE)
+        assert (await setup.ask(f"{API}/topics/t")).json()["may"] == ["ALTER"]
+        listed = (await setup.ask(f"{API}/topics")).json()
+        assert (listed["may"], listed["topics"][0]["may"]) == ([], ["ALTER"])
+        assert (await setup.ask(f"{API}/topics/t/config")).json()["may"] == []
+        assert (await setup.ask(f"{API}/groups/g/details")).json()["may"] == ["READ"]
+        assert (await setup.ask(f"{API}/groups")).json()["may"] == ["CREATE"]
+        await setup.allow([(CREATE, TOPIC)], HERE, name="other")
+        assert (await setup.ask(f"{API}/topics")).json()["may"] == ["CREATE"]
+        body = b'{"name": "another", "dry_run": false}'
+        assert (await setup.ask(f"{API}/topics", body=body)).status == 403
+        body = b'{"topics": ["t"], "dry_run": false}'
+        assert (await setup.ask(f"{API}/topics/delete", body=body)).status == 403

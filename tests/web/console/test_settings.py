@@ -107,6 +107,15 @@ async def test_broker_setting_is_set_for_one_node_and_for_all() -> None:
         assert (preview[0]["new_value"], preview[0]["new_source"]) == ("7000", "all brokers")
 
 
+async def test_setting_of_another_node_is_changed() -> None:
+    async with console(nodes=3) as client:
+        path, name = "/brokers/3/config", "log.retention.ms"
+        assert (await client.get(path))["brokers"] == [1, 2, 3]
+        await change(client, path, set={name: "9000"}, dry_run=False)
+        assert (await setting(client, path, name))["value"] == "9000"
+        assert (await setting(client, NODE, name))["overridden"] is False
+
+
 async def test_broker_settings_contain_read_only_and_no_secret_values() -> None:
     async with console(ssl_key_password="hush") as client:
         response = await client.ask(NODE)

@@ -41,6 +41,16 @@ async def test_topic_is_created_with_default_counts_and_with_assigned_replicas()
         assert len((await client.get("/topics/t"))["partitions"]) == 2
 
 
+async def test_replicas_of_several_nodes_are_assigned() -> None:
+    async with console(nodes=3) as client:
+        new = {"name": "t", "assignments": {"0": [3, 1], "1": [2, 3]}, "dry_run": False}
+        assert (await client.post("/topics", new)).json()["topic"]["replication_factor"] == 2
+        more = {"count": 3, "assignments": [[1, 2]], "dry_run": False}
+        assert (await client.post("/topics/t/partitions", more)).status == 200
+        found = (await client.get("/topics/t"))["partitions"]
+        assert [row["replicas"] for row in found] == [[3, 1], [2, 3], [1, 2]]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "error"),
     [

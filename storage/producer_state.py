@@ -161,6 +161,13 @@ class ProducerStates:
             return self.first_open_offset if self._transactions else None
         return min((*self.ended, *self._transactions.values()))
 
+    def oldest_open_idle_ms(self, now_ms: int) -> int | None:
+        """Return the time since the last write of the oldest open transaction, or None."""
+        if not self._transactions:
+            return None
+        producer = self._producers.get(next(iter(self._transactions)))
+        return None if producer is None else max(now_ms - producer.seen_ms, 0)
+
     def forget_ended(self, high_watermark: int) -> None:
         """Drop ended transactions whose marker is before `high_watermark`."""
         self.ended = {first: at for first, at in self.ended.items() if at >= high_watermark}

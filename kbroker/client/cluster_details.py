@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -99,7 +99,7 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
             await cluster.node(broker.node_id)
         except NotReachable as error:
             unreachable.add(broker.node_id)
-            problems.append(_problem("broker", str(broker.node_id), str(error), ""))
+            problems.append(problem_row("broker", str(broker.node_id), str(error), ""))
     offline: list[Row] = []
     readable = []
     required = await _required_in_sync(cluster, metadata)
@@ -108,15 +108,14 @@ async def cluster_problems(cluster: ClusterClient) -> list[Row]:
             where = f"{topic.name}-{part.partition_index}"
             missing = sorted(set(part.replica_nodes) - set(part.isr_nodes))
             if part.leader_id < 0:
-                offline.append(_leaderless_problem(where, part.replica_nodes, part.isr_nodes))
+                offline.append(leaderless_problem(where, part.replica_nodes, part.isr_nodes))
             elif part.leader_id not in unreachable:
                 readable.append((topic.name or "", part.partition_index))
                 if missing:
-                    problem = f"under-replicated: not in sync on {', '.join(map(str, missing))}"
+                    row = under_replicated_problem(where, missing)
                     if len(part.isr_nodes) < min(required[topic.name], len(part.replica_nodes)):
-                        problem += "; ISR below min.insync.replicas, acks=all is rejected"
-                    action = "start these brokers, or check their logs"
-                    problems.append(_problem("partition", where, problem, action))
+                        row["problem"] += "; ISR below min.insync.replicas, acks=all is rejected"
+                    problems.append(row)
     alive = {broker.node_id for broker in metadata.brokers} - unreachable
     problems += await _metadata_problems(cluster, alive)
     problems += await _directory_problems(cluster, metadata, alive)
@@ -142,7 +141,7 @@ async def _metadata_problems(cluster: ClusterClient, alive: Iterable[int]) -> li
         for found in (part for topic in answer.topics for part in topic.partitions):
             if found.error_message and not found.error_code:
                 problem, _, action = found.error_message.partition("; ")
-                problems.append(_problem("metadata", str(node_id), problem, action))
+                problems.append(problem_row("metadata", str(node_id), problem, action))
     return problems
 
 
@@ -161,21 +160,21 @@ async def _directory_problems(
         full = f"{found.used:.0%} of the disk is used"
         if found.error and found.total_bytes < 0:  # offline: no disk size reported
             problem = f"offline: {found.error.name}"
-            problems.append(_problem("directory", where, problem, _CHECK_DISK))
+            problems.append(problem_row("directory", where, problem, _CHECK_DISK))
         elif found.error:
-            problems.append(_problem("directory", where, f"read-only; {full}", _FREE_SPACE))
+            problems.append(problem_row("directory", where, f"read-only; {full}", _FREE_SPACE))
             read_only = [
                 partition
                 for partition in sorted(found.sizes)
                 if led.get(partition) == found.node_id
             ]
             problems += [
-                _problem("partition", f"{name}-{index}", f"read-only: {where}", _FREE_SPACE)
+                problem_row("partition", f"{name}-{index}", f"read-only: {where}", _FREE_SPACE)
                 for name, index in read_only
             ]
         elif found.used >= NEARLY_FULL:
             problem = f"nearly full: {full}"
-            problems.append(_problem("directory", where, problem, _FREE_SPACE, severity=WARNING))
+            problems.append(problem_row("directory", where, problem, _FREE_SPACE, severity=WARNING))
     return problems
 
 
@@ -207,9 +206,16 @@ async def _unreadable(cluster: ClusterClient, partitions: list[tuple[str, int]])
     ]
 
 
-def _leaderless_problem(where: str, replicas: list[int], in_sync: list[int]) -> Row:
+def under_replicated_problem(where: str, missing: Sequence[int]) -> Row:
+    """Return the problem of a partition, given the brokers that are not in sync."""
+    problem = f"under-replicated: not in sync on {', '.join(map(str, missing))}"
+    return problem_row("partition", where, problem, "start these brokers, or check their logs")
+
+
+def leaderless_problem(where: str, replicas: Sequence[int], in_sync: Sequence[int]) -> Row:
+    """Return the problem of a partition without a leader."""
     first = ", ".join(map(str, in_sync or replicas))
-    return _problem(
+    return problem_row(
         "partition",
         where,
         "offline: no leader",
@@ -220,10 +226,19 @@ def _leaderless_problem(where: str, replicas: list[int], in_sync: list[int]) -> 
 
 def _offline_problem(where: str, reason: str) -> Row:
     action = "see the broker's log for the cause; `kbroker log repair` restores damaged files"
-    return _problem("partition", where, f"offline: {reason}", action)
+    return problem_row("partition", where, f"offline: {reason}", action)
 
 
-def _problem(what: str, where: str, problem: str, action: str, severity: str = ERROR) -> Row:
+def problem_row(what: str, where: str, problem: str, action: str, severity: str = ERROR) -> Row:
+    """Return a problem.
+
+    Args:
+        what: Type of the resource.
+        where: Name of the resource.
+        problem: Description.
+        action: Suggested fix.
+        severity: `ERROR` or `WARNING`.
+    """
     return {
         "what": what,
         "where": where,

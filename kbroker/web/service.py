@@ -72,7 +72,11 @@ class HttpService:
     async def bind(self, nodes: Sequence[LocalNode]) -> None:
         """Bind the ports of all nodes, or of none. Raises CannotListen."""
         console = self.console = Console(
-            self._config, nodes, self._schemas, lambda: self.under_test
+            self._config,
+            nodes,
+            self._schemas,
+            lambda: self.under_test,
+            {} if self._inherited is None else self._inherited.others,
         )
         metrics = {each.id: Metrics(each, self._loop_monitor) for each in nodes}
         own = {each.id: _app(each, metrics[each.id].routes(), console) for each in nodes}

@@ -358,7 +358,7 @@ def test_warning_is_listed_but_state_stays_good(shown: Shown, severity: str) -> 
     page = shown.go("#/")
     label, shade = ("1 problem", "bad") if severity == ERROR else ("running", "good")
     expect(page.locator(f"main .cards .{shade}")).to_have_text(label)
-    expect(page.locator("main table").first).to_contain_text("nearly full")
+    expect(page.locator("main .problems")).to_contain_text("nearly full")
 
 
 def test_hostile_texts_are_rendered_as_text(shown: Shown) -> None:

@@ -29,6 +29,7 @@ from kbroker.text.times import iso_time
 from .answers import PARTITION_MAX, REST, json_response, json_rows_response, number, path_number
 from .api import DESCRIBE_CLUSTER, Api, Permission
 from .groups import DESCRIBE_GROUP
+from .other_nodes import json_objects
 from .sessions import Viewer
 from .topics import DESCRIBE_TOPIC
 
@@ -54,9 +55,9 @@ class Activity:
             read_route("/explain/partition/{topic}/{partition}", self._partition, DESCRIBE_TOPIC),
         ]
 
-    async def _activity(self, request: Request, _: Viewer) -> Response:
+    async def _activity(self, request: Request, viewer: Viewer) -> Response:
         after = number(request, "after", 0, 0, 1 << 62)
-        duty_cycle, rows = DutyCycle(rest=REST), []
+        duty_cycle, rows = DutyCycle(rest=REST), list[dict[str, Any]]()
         for node in self._api.nodes:
             if node.activity is None:
                 continue
@@ -65,10 +66,12 @@ class Activity:
                 if name in clients:
                     rows.append(_client_row(node, name, clients[name]))
                 await duty_cycle.pause()
+        others = await self._api.ask_other_nodes(request, viewer)
+        rows += json_objects(others.found.values(), "clients")
         own = self._api.node.activity
         events = list(own.since(after))[-EVENTS_SHOWN:] if own is not None else []
         fields = {
-            "other_nodes": self._api.other_nodes,
+            **others.row(),
             "number": events[-1].number if events else after,
             "events": [
                 {

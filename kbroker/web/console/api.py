@@ -22,6 +22,7 @@ from kbroker.text.documents import Json, read_json
 from kbroker.web.logins import FORBIDDEN
 
 from .answers import ApiError, json_response, with_error_responses
+from .other_nodes import Gathered, OtherNodes
 from .schemas import NodeSchemas, Registry, Schemas
 from .sessions import TOO_MANY_REQUESTS, Sessions, Viewer
 from .trends import Trends
@@ -87,6 +88,7 @@ class Api:
         trends: Trends,
         sessions: Sessions,
         schemas: Callable[[int], NodeSchemas] | None,
+        others: OtherNodes,
         *,
         may_write: bool,
         seconds: float,
@@ -101,6 +103,7 @@ class Api:
         self._nodes = nodes
         self._sessions = sessions
         self._schemas = schemas
+        self._others = others
         self._may_write = may_write
         self._token = secrets.token_urlsafe(24)
 
@@ -109,15 +112,24 @@ class Api:
         return self.local.node
 
     @property
+    def running_nodes(self) -> list[LocalNode]:
+        """Running nodes of this process, with their listeners."""
+        return [each for each in self._nodes if each.is_running]
+
+    @property
     def nodes(self) -> list[Node]:
         """Running nodes of this process."""
-        return [each.node for each in self._nodes if each.is_running]
+        return [each.node for each in self.running_nodes]
 
     @property
     def other_nodes(self) -> list[int]:
         """IDs of the nodes of other processes, whose internal state this process cannot read."""
         local_ids = {each.id for each in self._nodes}
         return sorted(self.node.cluster.registrations.live.keys() - local_ids)
+
+    async def ask_other_nodes(self, request: Request, viewer: Viewer) -> Gathered:
+        """Send the request of a viewer to the nodes of other processes."""
+        return await self._others.ask(request, viewer, self.node, self.other_nodes)
 
     def node_of(self, node_id: int | None) -> Node:
         """Return the node with this ID if it runs in this process, else the node of this API."""

@@ -1,16 +1,15 @@
-"""Cluster overview, storage and transactions."""
+"""Nodes and partitions of the cluster, storage and transactions."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.client.cluster_details import broker_rows, cluster_problems
+from kbroker.client.cluster_details import broker_rows
 from kbroker.client.transactions import (
     ONGOING,
     describe_transaction,
@@ -18,21 +17,18 @@ from kbroker.client.transactions import (
 )
 from kbroker.cluster import NO_LEADER
 from kbroker.runtime.time_slices import DutyCycle
-from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
-from kbroker.storage.errors import StorageError
+from kbroker.security.acls import AclOperation, AclResourceType, Resource
 from kbroker.storage.log import Log
 
 from .answers import REST, json_response, json_rows_response, number
 from .api import DESCRIBE_CLUSTER, Api
+from .other_nodes import json_int, json_objects
 from .sessions import Viewer
-from .trends import SAMPLE_SECONDS
 
 # Maximum number of rows of one table in a response.
 ROWS_MAX = 500
 # Maximum number of transactions per response that are described in detail.
 DESCRIBED_MAX = 100
-# Clusters with more partitions are only checked by `kbroker cluster health`.
-PARTITIONS_CHECKED_MAX = 1_000
 
 
 class ClusterViews:
@@ -45,60 +41,10 @@ class ClusterViews:
         """Return the routes."""
         read_route = self._api.read_route
         return [
-            read_route("/overview", self._overview),
             read_route("/cluster", self._cluster, DESCRIBE_CLUSTER),
             read_route("/storage", self._storage, DESCRIBE_CLUSTER),
             read_route("/transactions", self._transactions),
         ]
-
-    async def _overview(self, _: Request, viewer: Viewer) -> Response:
-        api, node = self._api, self._api.node
-        may_see = viewer.may(AclOperation.DESCRIBE, CLUSTER)
-        partitions = sum(len(topic.partitions) for topic in node.cluster.topics.values())
-        problems: list[dict[str, object]] | None = None
-        if may_see and partitions <= PARTITIONS_CHECKED_MAX:
-            problems = (await cluster_problems(viewer.cluster))[:50]
-        software: Counter[str] = Counter()
-        for each in tuple(api.local.server.connections):
-            software[each.peer.software or "unknown"] += 1
-        return json_response(
-            {
-                "cluster_id": node.cluster.id,
-                "node_id": node.id,
-                "state": api.local.state.value,
-                "topics": await _count_visible(viewer, AclResourceType.TOPIC, node.cluster.topics),
-                "groups": await _count_visible(viewer, AclResourceType.GROUP, api.trends.groups),
-                "listeners": [
-                    {
-                        "name": listener.name,
-                        "address": str(api.local.endpoints()[listener.name]),
-                        "tls": listener.certificates is not None,
-                        "mechanisms": list(listener.users.mechanisms) if listener.users else [],
-                    }
-                    for listener in (api.local.listeners if may_see else [api.listener])
-                ],
-                "software": dict(software.most_common(50)) if may_see else None,
-                "disks": _disk_rows(api) if may_see else None,
-                "problems": problems,
-                "outage": await self._outage() if may_see else None,
-                "other_nodes": api.other_nodes,
-                "sample_seconds": SAMPLE_SECONDS,
-                "records_per_second": api.trends.records.values() if may_see else None,
-                "requests_per_second": api.trends.requests.values() if may_see else None,
-            }
-        )
-
-    async def _outage(self) -> dict[str, int]:
-        """Count failures in this node's copy of the metadata, without requests to other nodes."""
-        cluster, duty_cycle = self._api.node.cluster, DutyCycle(rest=REST)
-        offline = under_replicated = 0
-        for topic in tuple(cluster.topics.values()):
-            for each in topic.partitions:
-                offline += each.leader == NO_LEADER
-                under_replicated += len(each.isr) < len(each.replicas)
-                await duty_cycle.pause()
-        down = len(set(cluster.node_ids) - set(cluster.nodes))
-        return {"brokers_down": down, "offline": offline, "under_replicated": under_replicated}
 
     async def _cluster(self, _: Request, viewer: Viewer) -> Response:
         cluster, duty_cycle = self._api.node.cluster, DutyCycle(rest=REST)
@@ -141,7 +87,7 @@ class ClusterViews:
 
     # -- storage
 
-    async def _storage(self, request: Request, _: Viewer) -> Response:
+    async def _storage(self, request: Request, viewer: Viewer) -> Response:
         search = request.query_params.get("search", "").lower()
         limit = number(request, "limit", 200, 1, ROWS_MAX)
         rows: list[dict[str, Any]] = []
@@ -162,13 +108,18 @@ class ClusterViews:
                         rows.append(row | {"node": node.id})
                     else:
                         omitted += 1
+        others = await self._api.ask_other_nodes(request, viewer)
+        for each in others.found.values():
+            unstable += json_int(each, "unstable_partitions")
+            omitted += json_int(each, "omitted_partitions")
+        rows += json_objects(others.found.values(), "partitions")
         rows.sort(key=lambda row: row["last_stable_offset"] >= row["high_watermark"])
         fields = {
             "unstable_partitions": unstable,
-            "omitted_partitions": omitted,
-            "other_nodes": self._api.other_nodes,
+            "omitted_partitions": omitted + max(len(rows) - ROWS_MAX, 0),
+            **others.row(),
         }
-        return await json_rows_response(fields, "partitions", rows)
+        return await json_rows_response(fields, "partitions", rows[:ROWS_MAX])
 
     async def _transactions(self, _: Request, viewer: Viewer) -> Response:
         rows = []
@@ -185,17 +136,6 @@ class ClusterViews:
         return await json_rows_response({}, "transactions", rows[:ROWS_MAX])
 
 
-async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collection[str]) -> int:
-    """Count the resources that the viewer may describe."""
-    if viewer.sees_all:
-        return len(names)
-    duty_cycle, count = DutyCycle(rest=REST), 0
-    for name in tuple(names):
-        count += viewer.may_describe(Resource(kind, name))
-        await duty_cycle.pause()
-    return count
-
-
 def _storage_row(topic: str, index: int, log: Log) -> dict[str, Any]:
     return {
         "topic": topic,
@@ -208,22 +148,3 @@ def _storage_row(topic: str, index: int, log: Log) -> dict[str, Any]:
         "segments": len(log.segments),
         "producers": len(log.producers),
     }
-
-
-def _disk_rows(api: Api) -> list[dict[str, object]]:
-    rows = []
-    for manager in api.node.partitions.logs.managers:
-        try:
-            total, free = manager.usage()
-        except StorageError:
-            total = free = -1
-        reason = manager.failed or manager.read_only_reason
-        rows.append(
-            {
-                "directory": manager.data_dir,
-                "total": total,
-                "free": free,
-                "read_only_reason": reason or None,
-            }
-        )
-    return rows

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from starlette.routing import Route
 
 from kbroker.broker.local_node import LocalNode
+from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.web.logins import is_exposed
 
@@ -18,6 +19,8 @@ from .group_changes import GroupChanges
 from .groups import Groups
 from .live import Live
 from .moves import Moving
+from .other_nodes import OtherNodes
+from .overview import Overview
 from .pages import Pages
 from .quotas import Quotas
 from .registry import RegistryRoutes
@@ -40,7 +43,15 @@ def may_write(config: BrokerConfig) -> bool:
 
 
 class Console:
-    """The console; `run` it until cancelled, and call `end` before a stop to end its streams."""
+    """The console; `run` it until cancelled, and call `end` before a stop to end its streams.
+
+    Args:
+        config: Configuration of the first node.
+        nodes: Nodes of this process.
+        schemas: Returns the schemas of a node, or None without a schema registry.
+        find_broker: Returns the broker if it accepts test commands.
+        others: HTTP address of each node in another process of this server, by node ID.
+    """
 
     def __init__(
         self,
@@ -48,12 +59,14 @@ class Console:
         nodes: Sequence[LocalNode],
         schemas: Callable[[int], NodeSchemas] | None,
         find_broker: FindBroker,
+        others: Mapping[int, Endpoint],
     ) -> None:
         self._config = config
         self._schemas = schemas
         self._find_broker = find_broker
         self._nodes = nodes
         self.trends = Trends(nodes)
+        self._others = OtherNodes(others)
         self._apis: list[Api] = []
         self._sessions: list[Sessions] = []
 
@@ -67,6 +80,7 @@ class Console:
             self.trends,
             sessions,
             self._schemas,
+            self._others,
             may_write=may_write(config),
             seconds=config.http_request_timeout_ms / 1000,
         )
@@ -81,6 +95,7 @@ class Console:
             Groups(api),
             GroupChanges(api),
             Activity(api),
+            Overview(api),
             ClusterViews(api),
             Moving(api),
             TransactionChanges(api),

@@ -16,8 +16,8 @@ from kbroker.security.acls import AclOperation, AclResourceType, Resource
 
 from .answers import json_response, json_rows_response
 from .api import Api, Permission
+from .rings import SAMPLE_SECONDS
 from .sessions import Viewer
-from .trends import SAMPLE_SECONDS
 
 # Maximum number of trends per response.
 TRENDS_MAX = 200

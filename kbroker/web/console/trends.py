@@ -6,7 +6,7 @@ offsets of their partitions, and for the committed offsets of the groups that th
 
 from __future__ import annotations
 
-from array import array
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +21,10 @@ from kbroker.partitions.replica import Replica
 from kbroker.protocol.errors import ErrorCode
 from kbroker.runtime.time_slices import DutyCycle
 
+from .latencies import OTHERS, PRODUCE, Latencies
 from .remote_groups import RemoteGroup, RemoteGroups, TopicPartition
+from .rings import SAMPLE_SECONDS, Ring, rate
 
-SAMPLE_SECONDS = 5
-SAMPLES = 120
 GROUPS_MAX = 1_000
 # Maximum number of partitions of all groups together; each has a ring of about 1 kB.
 PARTITIONS_MAX = 10_000
@@ -34,34 +34,6 @@ REMOTE_PARTITIONS_MAX = 2_000
 ENDS_SECONDS = 2
 # Number of samples after which a group that no node reports is removed.
 UNSEEN_MAX = 12
-UNKNOWN = -1
-
-
-class Ring:
-    """Ring buffer of the last samples, oldest first; `UNKNOWN` for a missing sample."""
-
-    __slots__ = ("_at", "_values", "seen_at")
-
-    def __init__(self) -> None:
-        self._values = array("q", [UNKNOWN]) * SAMPLES
-        self._at = 0
-        self.seen_at = 0
-
-    def add(self, value: int | None, sample: int) -> None:
-        """Add a sample; skipped samples in between count as unknown."""
-        for _ in range(min(sample - self.seen_at - 1, SAMPLES) if self.seen_at else 0):
-            self._put(UNKNOWN)
-        self._put(UNKNOWN if value is None else value)
-        self.seen_at = sample
-
-    def _put(self, value: int) -> None:
-        self._values[self._at] = value
-        self._at = (self._at + 1) % SAMPLES
-
-    def values(self) -> list[int | None]:
-        """Return all samples, oldest first; None for an unknown sample."""
-        ordered = [*self._values[self._at :], *self._values[: self._at]]
-        return [None if each == UNKNOWN else each for each in ordered]
 
 
 @dataclass(slots=True)
@@ -89,28 +61,76 @@ class TopicTrend:
     bytes_per_second: float | None = 0.0
 
 
+class OwnTrends:
+    """Trends of the nodes of one process.
+
+    Attributes:
+        requests: Requests per second.
+        bytes_in: Bytes per second that clients wrote.
+        bytes_out: Bytes per second that clients read.
+        produce: Response times of Produce requests.
+        others: Response times of other requests that do not wait for records or members.
+    """
+
+    def __init__(self) -> None:
+        self.requests = Ring()
+        self.bytes_in = Ring()
+        self.bytes_out = Ring()
+        self.produce = Latencies(PRODUCE)
+        self.others = Latencies(OTHERS)
+        self._request_count = 0
+
+    def sample_requests(self, nodes: Sequence[Node], seconds: float, number: int) -> None:
+        """Add a sample of the requests.
+
+        Args:
+            nodes: Running nodes of this process.
+            seconds: Seconds since the last sample; 0 for the first one.
+            number: Number of the sample.
+        """
+        metrics = [each.request_metrics for each in nodes]
+        count = sum(sum(each.requests) for each in metrics)
+        self.requests.add(rate(count - self._request_count, seconds), number)
+        self._request_count = count
+        self.produce.sample(metrics, number)
+        self.others.sample(metrics, number)
+
+    def row(self) -> dict[str, object]:
+        """Return all samples, oldest first; response times are in microseconds."""
+        return {
+            "requests_per_second": self.requests.values(),
+            "bytes_in_per_second": self.bytes_in.values(),
+            "bytes_out_per_second": self.bytes_out.values(),
+            "produce_us": self.produce.values(),
+            "request_us": self.others.values(),
+        }
+
+
 class Trends:
     """Trends of a cluster, as the nodes of one process know them. `run` it until cancelled.
 
     Attributes:
         records: Incoming records per second.
-        requests: Requests per second to the nodes of this process.
+        lag: Lag of all groups together.
+        own: Data that describes only the nodes of this process.
         number: Number of the last sample.
+        at_ms: Time of the last sample, in milliseconds since the epoch.
     """
 
     def __init__(self, nodes: Sequence[LocalNode]) -> None:
         self.groups: dict[str, GroupTrend] = {}
         self.topics: dict[str, TopicTrend] = {}
         self.records = Ring()
-        self.requests = Ring()
-        self.number = 0
+        self.lag = Ring()
+        self.own = OwnTrends()
+        self.number = self.at_ms = 0
         self._nodes = nodes
         self._sampled_at = 0.0
-        self._request_count = 0
         self._ring_count = 0
         self._ends: dict[TopicPartition, int] = {}
-        # Appended bytes by partition that this process leads.
+        # Appended bytes, and bytes that clients read, by partition that this process leads.
         self._sizes: dict[TopicPartition, int] = {}
+        self._reads: dict[TopicPartition, int] = {}
         self._remote_groups = RemoteGroups(self._add_remote_group)
         # Member counts of the share groups that nodes of this process coordinate.
         self._share_members: dict[str, int] = {}
@@ -133,16 +153,17 @@ class Trends:
         now = trio.current_time()
         seconds = max(now - self._sampled_at, 0.001) if self.number else 0.0
         self._sampled_at, self.number = now, self.number + 1
+        self.at_ms = round(time.time() * 1000)
         duty_cycle = DutyCycle()
         nodes = [each.node for each in self._nodes if each.is_running]
         if not nodes:
             return
         await self._sample_partitions(nodes, seconds, duty_cycle)
-        request_count = sum(sum(node.request_metrics.requests) for node in nodes)
-        self.requests.add(_rate(request_count - self._request_count, seconds), self.number)
-        self._request_count = request_count
+        self.own.sample_requests(nodes, seconds, self.number)
         reporting_nodes = await self._sample_groups(nodes, duty_cycle)
         self._remove_stale(nodes[0], reporting_nodes)
+        lags = [each.lag for each in self.groups.values() if each.lag is not None]
+        self.lag.add(sum(lags) if lags else None, self.number)
 
     # -- topics
 
@@ -152,6 +173,7 @@ class Trends:
         local_nodes = {node.id: node for node in nodes}
         ends: dict[TopicPartition, int] = {}
         sizes: dict[TopicPartition, int] = {}
+        reads: dict[TopicPartition, int] = {}
         remote: list[TopicPartition] = []
         for topic in tuple(nodes[0].cluster.topics.values()):
             for partition in topic.partitions:
@@ -163,6 +185,7 @@ class Trends:
                         ends[key] = replica.log.high_watermark
                     if leader is not None:
                         sizes[key] = replica.traffic.appended_bytes
+                        reads[key] = replica.traffic.read_bytes
                 elif leader is None and len(remote) < REMOTE_PARTITIONS_MAX:
                     remote.append(key)
                 await duty_cycle.pause()
@@ -173,7 +196,12 @@ class Trends:
             )
             ends.update((at, end) for at, end in found.items() if not isinstance(end, ErrorCode))
         await self._compare(ends, sizes, seconds, duty_cycle)
-        self._ends, self._sizes = ends, sizes
+        for ring, now, before in (
+            (self.own.bytes_in, sizes, self._sizes),
+            (self.own.bytes_out, reads, self._reads),
+        ):
+            ring.add(rate(await _increase(now, before, duty_cycle), seconds), self.number)
+        self._ends, self._sizes, self._reads = ends, sizes, reads
 
     async def _compare(
         self,
@@ -203,7 +231,7 @@ class Trends:
             )
             for name, count in records.items()
         }
-        self.records.add(_rate(records.total(), seconds), self.number)
+        self.records.add(rate(records.total(), seconds), self.number)
 
     # -- groups
 
@@ -279,8 +307,15 @@ class Trends:
                 trend.topics = dict.fromkeys(trend.topics)
 
 
-def _rate(count: int, seconds: float) -> int:
-    return round(max(count, 0) / seconds) if seconds else 0
+async def _increase(
+    now: Mapping[TopicPartition, int], before: Mapping[TopicPartition, int], duty_cycle: DutyCycle
+) -> int:
+    """Return the increase of the counters that are in both samples."""
+    total = 0
+    for partition, count in now.items():
+        total += max(count - before.get(partition, count), 0)
+        await duty_cycle.pause()
+    return total
 
 
 def _open_replica(

@@ -61,7 +61,11 @@ class Console:
         """Create a topic with records in its first partition."""
         await create_topics(self.cluster, [NewTopic(name, partitions)])
         if records:
-            await Producer(self.cluster).write({(name, 0): records})
+            await self.write(name, *records)
+
+    async def write(self, name: str, *records: Record) -> None:
+        """Write records to the first partition of a topic."""
+        await Producer(self.cluster).write({(name, 0): records})
 
 
 @asynccontextmanager

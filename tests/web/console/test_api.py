@@ -15,7 +15,7 @@ from kbroker.client.producer import Producer
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import Record
-from kbroker.web.console.cluster import PARTITIONS_CHECKED_MAX
+from kbroker.web.console.health import PARTITIONS_CHECKED_MAX
 
 from ...wire import ANSWER_SECONDS
 from .consoles import API, console, record, values
@@ -140,7 +140,8 @@ async def test_overview_counts_outage_in_cluster_too_large_to_check_each_partiti
         topics = [NewTopic("single", PARTITIONS_CHECKED_MAX, 1), NewTopic("copied", 3, 3)]
         await create_topics(client.cluster, topics)
         before = await client.get("/overview")
-        assert before["problems"] is None
+        assert before["problems"] == []
+        assert before["is_checked"] is False
         assert before["outage"] == {"brokers_down": 0, "offline": 0, "under_replicated": 0}
         led = sum(
             each.leader == 3 for each in client.broker.node.cluster.topics["single"].partitions

@@ -106,8 +106,11 @@ def test_each_process_lists_all_groups_and_the_other_nodes(tmp_path: Path) -> No
             while told_lags(node["http"]) != wanted:
                 assert time.monotonic() < give_up
                 time.sleep(0.2)
-            assert ask(node["http"], "activity")["other_nodes"] == [other["node_id"]]
-            assert ask(node["http"], "storage")["other_nodes"] == [other["node_id"]]
+            for path, rows in (("activity", "clients"), ("storage", "partitions")):
+                found = ask(node["http"], path)
+                assert (found["other_nodes"], found["silent_nodes"]) == ([], [])
+                both = {node["node_id"], other["node_id"]}
+                assert {each["node"] for each in found[rows]} == both
 
 
 def ask(http: str, path: str) -> Any:

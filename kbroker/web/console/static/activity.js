@@ -68,7 +68,7 @@ export default async function activity(view) {
     const it = await get("/activity", { after }),
       now = performance.now();
     after = it.number;
-    others.replaceChildren(otherNodesNote(it, "Client activity") || "");
+    others.replaceChildren(...otherNodesNote(it, "Clients").filter(Boolean));
     for (const row of it.clients) {
       const key = `${row.node} ${row.client_id}`;
       row.rate =

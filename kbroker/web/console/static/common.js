@@ -33,11 +33,33 @@ export function searchForm(query, path, placeholder) {
   );
 }
 
-// A note for data that only the nodes of other processes have.
-export const otherNodesNote = (it, what) =>
-  it.other_nodes.length > 0 &&
-  h(
-    "p",
-    { class: "soft" },
-    `${what} of node${it.other_nodes.length > 1 ? "s" : ""} ${it.other_nodes.join(", ")}: see the console of ${it.other_nodes.length > 1 ? "those nodes" : "that node"}.`,
-  );
+// Notes for nodes whose data is missing: those that do not respond, and those that this node cannot reach.
+export function otherNodesNote({ other_nodes: others = [], silent_nodes: silent = [] }, what) {
+  const nodes = (ids) => `node${ids.length > 1 ? "s" : ""} ${ids.join(", ")}`;
+  return [
+    silent.length > 0 && h("p", { class: "bad" }, `No response from ${nodes(silent)}. ${what} of ${nodes(silent)} are missing.`),
+    others.length > 0 &&
+      h("p", { class: "soft" }, `${what} of ${nodes(others)} are only available in the console of each of these nodes.`),
+  ];
+}
+
+// An element whose contents `draw(data)` returns. It is drawn again only if the data differs, so that the
+// focus stays.
+export function drawnOnChange(element, draw) {
+  let shown = "";
+  return {
+    element,
+    set(data) {
+      const text = JSON.stringify(data);
+      if (text === shown) return;
+      shown = text;
+      element.replaceChildren(...[draw(data)].flat(Infinity).filter(Boolean));
+    },
+  };
+}
+
+// Splits the name of a partition, such as "orders-3".
+export function splitPartition(text) {
+  const at = text.lastIndexOf("-");
+  return [text.slice(0, at), text.slice(at + 1)];
+}

@@ -16,6 +16,15 @@ export function h(tag, attributes, ...children) {
 
 export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
 
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+export const compact = (value) => COMPACT.format(value);
+
+// A duration in microseconds.
+export function duration(us) {
+  if (us < 1000) return `${us} µs`;
+  return us < 1_000_000 ? `${Number((us / 1000).toPrecision(3))} ms` : `${Number((us / 1_000_000).toPrecision(3))} s`;
+}
+
 export function bytes(value) {
   if (value === null || value === undefined || value < 0) return "–";
   const units = ["B", "kB", "MB", "GB", "TB"];

@@ -1,92 +1,88 @@
-// Overview: state, problems and rates of the cluster.
+// Overview: health, trends and settings of the cluster.
 
-import { get } from "./api.js";
-import { refreshEvery, otherNodesNote } from "./common.js";
-import { bytes, card, h, link, notify, number, sparkline, visible } from "./dom.js";
+import { get, encodePart } from "./api.js";
+import { Charts } from "./charts.js";
+import { drawnOnChange, otherNodesNote, refreshEvery, splitPartition } from "./common.js";
+import { bytes, card, compact, duration, h, link, notify, number, visible } from "./dom.js";
 import { Table } from "./table.js";
 
 export default async function overview(view) {
-  const cards = h("div", { class: "cards" }),
-    rest = h("div");
-  view.append(h("h1", {}, "Overview"), cards, rest);
+  const health = drawnOnChange(h("section", { class: "health", "aria-label": "Health" }), healthOf),
+    cards = drawnOnChange(h("div", { class: "cards" }), cardsOf),
+    rest = drawnOnChange(h("div"), restOf),
+    trends = trendCharts();
+  view.append(h("h1", {}, "Overview"), health.element, cards.element, trends.element, rest.element);
   async function refresh() {
     const it = await get("/overview");
-    const now = (values) => values?.[values.length - 1];
-    const [state, isGood] = stateOf(it);
-    cards.replaceChildren(
-      card("State", h("span", { class: isGood ? "good" : "bad" }, state)),
-      card("Topics", link("/topics", number(it.topics))),
-      card("Groups", link("/groups", number(it.groups))),
-      card(
-        "Records in / s",
-        number(now(it.records_per_second)),
-        " ",
-        sparkline(it.records_per_second, "records a second"),
-      ),
-      card(
-        "Requests / s",
-        number(now(it.requests_per_second)),
-        " ",
-        sparkline(it.requests_per_second, "requests a second"),
-      ),
-      ...(it.disks ?? []).map((each) =>
-        card(
-          "Disk",
-          bytes(each.free),
-          " free",
-          h("div", { class: "soft" }, `${each.directory} of ${bytes(each.total)}`),
-        ),
-      ),
-    );
-    const where = it.listeners[0].address;
-    rest.replaceChildren(
-      otherNodesNote(it, "Requests, disks and clients") || "",
-      h("h2", {}, "Problems"),
-      it.problems === null
-        ? h(
-            "p",
-            {},
-            it.software === null
-              ? "Problems are shown to users with DESCRIBE on the cluster: "
-              : "This cluster has too many partitions to check them here: run ",
-            h("code", {}, "kbroker cluster health"),
-            ".",
-          )
-        : it.problems.length
-          ? new Table(
-              [
-                ["Type", (row) => row.what],
-                ["Resource", (row) => visible(row.where)],
-                ["Problem", (row) => visible(row.problem), "wide"],
-                ["Suggested fix", (row) => visible(row.action), "wide"],
-              ],
-              { label: "Problems" },
-            ).set(it.problems).element
-          : h("p", { class: "good" }, "None."),
-      h("h2", {}, "Listeners"),
-      new Table(
-        [
-          ["Listener", (row) => row.name],
-          ["Address", (row) => h("code", {}, row.address)],
-          ["TLS", (row) => (row.tls ? "yes" : "no")],
-          ["Authentication", (row) => row.mechanisms.join(", ") || "none"],
-        ],
-        { label: "Listeners" },
-      ).set(it.listeners).element,
-      h("h2", {}, "Clients"),
-      new Table(
-        [
-          ["Software", (row) => visible(row[0])],
-          ["Connections", (row) => number(row[1]), "num"],
-        ],
-        { label: "Clients" },
-      ).set(Object.entries(it.software ?? {})).element,
-      h("h2", {}, "Connect a client"),
-      ...snippets(where),
-    );
+    health.set(pick(it, "problems", "is_checked", "other_nodes", "silent_nodes"));
+    cards.set(pick(it, "state", "outage", "problems", "topics", "groups", "disks"));
+    rest.set(pick(it, "listeners", "software"));
+    trends.set(it);
   }
   await refresh();
   return refreshEvery(5, refresh);
+}
+
+const pick = (it, ...names) => Object.fromEntries(names.map((name) => [name, it[name]]));
+
+// -- health
+
+function healthOf(it) {
+  const command = h("code", {}, "kbroker cluster health");
+  if (!it.problems)
+    return [h("p", {}, "Problems are shown to users with DESCRIBE on the cluster: run ", command, ".")];
+  return [
+    !it.problems.length && h("p", { class: "fine good" }, "✓ Everything is fine"),
+    it.problems.length > 0 && h("ul", { class: "problems" }, it.problems.map(problemLine)),
+    !it.is_checked &&
+      h("p", { class: "soft" }, "This cluster has too many partitions to query all their leaders here: run ", command, "."),
+    otherNodesNote(it, "Requests, bytes, response times, disks and clients"),
+  ];
+}
+
+function problemLine(row) {
+  const isError = row.severity === "error";
+  return h(
+    "li",
+    { class: isError ? "error" : "warning" },
+    h("span", { class: isError ? "badge bad" : "badge" }, isError ? "Error" : "Warning"),
+    h(
+      "div",
+      {},
+      h("strong", {}, `${row.what[0].toUpperCase()}${row.what.slice(1)} `, link(pageOf(row), row.where)),
+      `: ${visible(row.problem)}`,
+      row.action && h("div", { class: "soft" }, `Suggested fix: ${visible(row.action)}`),
+    ),
+  );
+}
+
+// The page on which a problem can be examined or fixed.
+function pageOf({ what, where }) {
+  const [topic] = splitPartition(where).map(encodePart);
+  const pages = {
+    partition: `/topics/${topic}/partitions`,
+    transaction: `/storage?search=${topic}`,
+    group: `/groups/${encodePart(where)}`,
+    directory: "/storage",
+  };
+  return pages[what] ?? "/cluster";
+}
+
+function cardsOf(it) {
+  const [state, isGood] = stateOf(it);
+  return [
+    card("State", h("span", { class: isGood ? "good" : "bad" }, state)),
+    card("Topics", link("/topics", number(it.topics))),
+    card("Groups", link("/groups", number(it.groups))),
+    (it.disks ?? []).map((each) =>
+      card(
+        `Disk of node ${each.node}`,
+        each.read_only_reason ? h("span", { class: "bad" }, "read-only") : [bytes(each.free), " free"],
+        h("div", { class: "soft" }, visible(`${each.directory} of ${bytes(each.total)}`)),
+        each.read_only_reason && h("div", { class: "bad detail" }, visible(each.read_only_reason)),
+      ),
+    ),
+  ];
 }
 
 // The most severe state: outages first, then other problems.
@@ -101,6 +97,62 @@ function stateOf(it) {
   ].filter(Boolean);
   if (found.length) return [found.join(", "), false];
   return errors ? [count(errors, "problem"), false] : [it.state, true];
+}
+
+// -- trends
+
+function trendCharts() {
+  const charts = new Charts(),
+    element = h("section", { "aria-label": "Trends" }, h("h2", {}, "Last ten minutes"), charts.element);
+  const records = charts.add("Records in / s", compact),
+    traffic = charts.add("Bytes / s", bytes),
+    requests = charts.add("Requests / s", compact),
+    produce = charts.add("Produce response time", duration),
+    others = charts.add("Response time of other requests", duration),
+    lag = charts.add("Lag (records)", compact);
+  others.element.title = "Without requests that wait for records or for group members";
+  function set(it) {
+    records.set([["in", it.records_per_second]]);
+    traffic.set([
+      ["in", it.bytes_in_per_second],
+      ["out", it.bytes_out_per_second],
+    ]);
+    requests.set([["all", it.requests_per_second]]);
+    produce.set(percentiles(it.produce_us));
+    others.set(percentiles(it.request_us));
+    lag.set([...(it.lag ? [["all groups", it.lag]] : []), ...it.group_lags.map((each) => [each.group, each.trend])]);
+    charts.set(it.sampled_at_ms, it.sample_seconds * 1000);
+  }
+  return { element, set };
+}
+
+const percentiles = (it) => Object.entries(it ?? {});
+
+// -- settings
+
+function restOf(it) {
+  return [
+    h("h2", {}, "Listeners"),
+    new Table(
+      [
+        ["Listener", (row) => row.name],
+        ["Address", (row) => h("code", {}, row.address)],
+        ["TLS", (row) => (row.tls ? "yes" : "no")],
+        ["Authentication", (row) => row.mechanisms.join(", ") || "none"],
+      ],
+      { label: "Listeners" },
+    ).set(it.listeners).element,
+    h("h2", {}, "Clients"),
+    new Table(
+      [
+        ["Software", (row) => visible(row[0]), "", (row) => row[0]],
+        ["Connections", (row) => number(row[1]), "num", (row) => row[1]],
+      ],
+      { label: "Clients" },
+    ).set(Object.entries(it.software ?? {})).element,
+    h("h2", {}, "Connect a client"),
+    ...snippets(it.listeners[0].address),
+  ];
 }
 
 function snippets(where) {

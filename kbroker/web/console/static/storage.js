@@ -27,7 +27,7 @@ export default async function storage(view, _, query) {
       { label: "Transactions" },
     ).set(open.transactions).element,
     h("h2", {}, "Partitions led by this process"),
-    otherNodesNote(stored, "Storage") || "",
+    ...otherNodesNote(stored, "Partitions").filter(Boolean),
     searchForm(query, "/storage", "orders"),
     h(
       "p",

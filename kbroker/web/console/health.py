@@ -1,0 +1,199 @@
+"""Health of a cluster for the overview: problems with their causes, most severe first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import trio
+
+from kbroker.client.cluster_details import (
+    ERROR,
+    WARNING,
+    Row,
+    cluster_problems,
+    leaderless_problem,
+    problem_row,
+    under_replicated_problem,
+)
+from kbroker.client.errors import ClientError
+from kbroker.cluster import NO_LEADER
+from kbroker.node.node import Node
+from kbroker.protocol.errors import KafkaError
+from kbroker.runtime.time_slices import DutyCycle
+from kbroker.security.acls import AclResourceType, Resource
+
+from .answers import REST
+from .other_nodes import SECONDS_MAX
+from .sessions import Viewer
+from .trends import GroupTrend
+
+# Maximum number of problems in a response.
+PROBLEMS_MAX = 50
+# Leaders of clusters with more partitions are only queried by `kbroker cluster health`.
+PARTITIONS_CHECKED_MAX = 1_000
+# Maximum seconds for the queries to all leaders.
+CHECK_SECONDS = 2
+# Number of samples (5 minutes) in which a lag has to rise, and the number that must be known.
+LAG_SAMPLES, LAG_SAMPLES_MIN = 60, 12
+# A lag grows if it rises by this number of records, and by this fraction.
+LAG_INCREASE_MIN, LAG_FRACTION_MIN = 100, 0.1
+# Time (ms) without a write after which an open transaction is a problem.
+IDLE_TRANSACTION_MS = 60_000
+# Time (ms) after the maximum timeout at which a transaction is late, as in Apache Kafka.
+LATE_AFTER_MS = 5 * 60_000
+
+
+class Metadata(NamedTuple):
+    """Problems in a node's copy of the metadata.
+
+    Attributes:
+        outage: Number of brokers that are down, and of offline and under-replicated partitions.
+        problems: The first of these problems.
+    """
+
+    outage: dict[str, int]
+    problems: list[Row]
+
+
+async def metadata_problems(node: Node) -> Metadata:
+    """Find problems in this node's copy of the metadata, without requests to other nodes."""
+    cluster, duty_cycle = node.cluster, DutyCycle(rest=REST)
+    offline = under_replicated = 0
+    down = sorted(set(cluster.node_ids) - set(cluster.nodes))
+    problems = [down_problem(each) for each in down]
+    for topic in tuple(cluster.topics.values()):
+        for each in topic.partitions:
+            await duty_cycle.pause()
+            where = f"{topic.name}-{each.index}"
+            missing = sorted(set(each.replicas) - set(each.isr))
+            has_room = len(problems) < PROBLEMS_MAX
+            under_replicated += bool(missing)
+            if each.leader == NO_LEADER:
+                offline += 1
+                if has_room:
+                    problems.append(leaderless_problem(where, each.replicas, each.isr))
+            elif missing and has_room:
+                problems.append(under_replicated_problem(where, missing))
+    counts = {
+        "brokers_down": len(down),
+        "offline": offline,
+        "under_replicated": under_replicated,
+    }
+    return Metadata(counts, problems)
+
+
+def down_problem(node_id: int) -> Row:
+    """Return the problem of a node that is not connected to the cluster."""
+    action = "start this broker, or check its log"
+    return problem_row("broker", str(node_id), "down: not registered", action)
+
+
+def silent_problem(node_id: int) -> Row:
+    """Return the problem of a node of this server whose HTTP server does not respond."""
+    problem = f"no response within {SECONDS_MAX} s"
+    return problem_row("broker", str(node_id), problem, "check this broker's log", WARNING)
+
+
+async def checked_problems(viewer: Viewer, known: Metadata) -> list[Row]:
+    """Query all leaders for problems; use those of the metadata if the queries fail.
+
+    Args:
+        viewer: The viewer.
+        known: Problems in the metadata.
+    """
+    reason = f"the queries of all brokers took more than {CHECK_SECONDS} s"
+    with trio.move_on_after(CHECK_SECONDS):
+        try:
+            found = await cluster_problems(viewer.cluster)
+        except (ClientError, KafkaError, OSError) as error:
+            reason = str(error)
+        else:
+            down = [each for each in known.problems if each["what"] == "broker"]
+            reported = {each["where"] for each in found if each["what"] == "broker"}
+            return [each for each in down if each["where"] not in reported] + found
+    action = "run `kbroker cluster health`"
+    failed = problem_row("check", "cluster", f"incomplete check: {reason}", action, WARNING)
+    return [failed, *known.problems]
+
+
+# -- groups
+
+
+def lag_problems(viewer: Viewer, groups: Mapping[str, GroupTrend]) -> list[Row]:
+    """Return the groups whose lag grows and that the viewer may describe, largest lag first."""
+    rows = []
+    for name, trend in groups.items():
+        growth = lag_growth(trend.total.values()) if trend.lag else None
+        if growth is None or not viewer.may_describe(Resource(AclResourceType.GROUP, name)):
+            continue
+        before, now = growth
+        problem = f"the lag grows: {before:,} records {_minutes(trend)} ago, {now:,} now"
+        action = "add consumers, or check whether they fail or are slow"
+        if trend.members == 0:
+            problem += "; the group has no members"
+            action = "start its consumers, or delete the group"
+        rows.append((now, problem_row("group", name, problem, action, WARNING)))
+    return [row for _, row in sorted(rows, key=lambda each: -each[0])[:PROBLEMS_MAX]]
+
+
+def _minutes(trend: GroupTrend) -> str:
+    known = [each for each in trend.total.values()[-LAG_SAMPLES:] if each is not None]
+    minutes = max(len(known) * 5 // 60, 1)
+    return f"{minutes} minute{'s' if minutes > 1 else ''}"
+
+
+def lag_growth(values: Sequence[int | None]) -> tuple[int, int] | None:
+    """Return the lag before and now if it grew steadily in the last five minutes.
+
+    Every lag of the newest third exceeds every lag of the oldest third, so that a lag that goes up and
+    down is not reported.
+
+    Args:
+        values: Lags, oldest first; None if unknown.
+    """
+    known = [each for each in values[-LAG_SAMPLES:] if each is not None]
+    if len(known) < LAG_SAMPLES_MIN:
+        return None
+    third = len(known) // 3
+    before, now = max(known[:third]), min(known[-third:])
+    if now - before < max(LAG_INCREASE_MIN, before * LAG_FRACTION_MIN):
+        return None
+    return known[0], known[-1]
+
+
+# -- transactions
+
+
+async def transaction_problems(nodes: Iterable[Node]) -> list[Row]:
+    """Return open transactions without recent writes at the partitions that these nodes lead."""
+    duty_cycle, problems = DutyCycle(rest=REST), list[Row]()
+    for node in nodes:
+        now_ms = node.context.clock.log_ms()
+        late_ms = node.config.transaction_max_timeout_ms + LATE_AFTER_MS
+        for topic in tuple(node.cluster.topics.values()):
+            for partition in topic.partitions:
+                await duty_cycle.pause()
+                replica = node.partitions.opened_replica(topic, partition.index)
+                if replica is None or not node.partitions.leads(partition):
+                    continue
+                idle_ms = replica.log.producers.oldest_open_idle_ms(now_ms)
+                if idle_ms is None or idle_ms < IDLE_TRANSACTION_MS:
+                    continue
+                where = f"{topic.name}-{partition.index}"
+                problems.append(_transaction_problem(where, idle_ms, is_late=idle_ms > late_ms))
+                if len(problems) >= PROBLEMS_MAX:
+                    return problems
+    return problems
+
+
+def _transaction_problem(where: str, idle_ms: int, *, is_late: bool) -> Row:
+    problem = (
+        f"an open transaction has no writes since {idle_ms // 60_000} minutes; "
+        "read_committed consumers wait"
+    )
+    if is_late:
+        action = "abort the hanging transaction: `kbroker cluster txn hanging`"
+        return problem_row("transaction", where, problem, action, ERROR)
+    action = "check its producer; the coordinator aborts the transaction at its timeout"
+    return problem_row("transaction", where, problem, action, WARNING)

@@ -1,0 +1,108 @@
+"""Health problems of the overview."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.cluster_details import Row
+from kbroker.client.errors import ClientError
+from kbroker.client.groups import commit_offsets
+from kbroker.storage.producer_state import ProducerStates
+from kbroker.web.console import health
+from kbroker.web.console.health import lag_growth
+
+from .consoles import Console, console, record
+
+STEADY = [100, 101] * 60
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], None),
+        ([1000] * 11, None),
+        ([None] * 100 + [n * 100 for n in range(12)], (0, 1100)),
+        (STEADY, None),
+        ([n * 1000 for n in range(120)], (60_000, 119_000)),
+        ([n * 1000 for n in reversed(range(120))], None),
+        ([10_000 * (n % 12) for n in range(120)], None),
+        ([1_000_000 + n * 100 for n in range(120)], None),
+    ],
+)
+def test_lag_growth_is_reported_only_if_it_is_steady(
+    values: list[int | None], expected: tuple[int, int] | None
+) -> None:
+    assert lag_growth(values) == expected
+
+
+async def test_group_with_growing_lag_is_a_problem_until_it_catches_up() -> None:
+    async with console() as client:
+        await client.create_topic("orders")
+        await commit_offsets(client.cluster, "billing", {("orders", 0): 0})
+        for _ in range(health.LAG_SAMPLES_MIN):
+            await client.write("orders", *[record(b"v")] * 50)
+            await client.sample()
+        (problem,) = (await client.get("/overview"))["problems"]
+        assert (problem["what"], problem["where"]) == ("group", "billing")
+        assert problem["severity"] == "warning"
+        assert problem["problem"].startswith("the lag grows: 50 records")
+        assert problem["problem"].endswith("600 now; the group has no members")
+        (lag,) = (await client.get("/overview"))["group_lags"]
+        assert (lag["group"], lag["lag"], lag["trend"][-1]) == ("billing", 600, 600)
+        await commit_offsets(client.cluster, "billing", {("orders", 0): 600})
+        await client.sample()
+        overview = await client.get("/overview")
+        assert overview["problems"] == []
+        assert overview["group_lags"] == []
+
+
+async def open_transaction(client: Console, idle_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a partition have an open transaction without recent writes."""
+    await client.create_topic("orders", record(b"v"))
+    monkeypatch.setattr(ProducerStates, "oldest_open_idle_ms", lambda _self, _now_ms: idle_ms)
+
+
+@pytest.mark.parametrize(
+    ("idle_ms", "severity"), [(59_000, None), (61_000, "warning"), (1_300_000, "error")]
+)
+async def test_open_transaction_without_writes_is_a_problem(
+    idle_ms: int, severity: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with console() as client:
+        await open_transaction(client, idle_ms, monkeypatch)
+        problems = (await client.get("/overview"))["problems"]
+        assert [each["severity"] for each in problems] == ([severity] if severity else [])
+        if severity:
+            assert problems[0]["where"] == "orders-0"
+
+
+async def test_broker_that_is_down_is_a_problem() -> None:
+    async with console(nodes=3) as client:
+        await client.create_topic("t", partitions=3)
+        await client.broker.nodes[2].crash()
+        with trio.fail_after(30):
+            while not any(  # noqa: ASYNC110
+                (each["what"], each["where"], each["severity"]) == ("broker", "3", "error")
+                for each in (await client.get("/overview"))["problems"]
+            ):
+                await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+async def test_incomplete_check_is_reported_with_problems_of_metadata(
+    is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: ClusterClient) -> list[Row]:
+        if is_slow:
+            await trio.sleep_forever()
+        raise ClientError("node 2 closed the connection")
+
+    monkeypatch.setattr(health, "cluster_problems", fail)
+    monkeypatch.setattr(health, "CHECK_SECONDS", 0.05)
+    async with console() as client:
+        (problem,) = (await client.get("/overview"))["problems"]
+        assert problem["severity"] == "warning"
+        reason = "took more than 0.05 s" if is_slow else "node 2 closed the connection"
+        assert reason in problem["problem"]

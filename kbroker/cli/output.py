@@ -134,7 +134,8 @@ def table(
     return layout([_heading(key) for key in shown], cells, numeric, terminal_width())
 
 
-_NUMBER = re.compile(r"-|-?[\d.]+")
+# Numbers, and sizes such as "1.2 GB" of `kbroker.text.sizes`.
+_NUMBER = re.compile(r"-|-?[\d.]+( [kMGTPE]?B)?")
 
 
 # Columns whose values are problems.

@@ -1,0 +1,196 @@
+"""Members, committed offsets and lag of many groups, with a bounded number of requests.
+
+The number of requests grows with the number of brokers, and with one request of each type per
+`GROUPS_PER_REQUEST` groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.messages.groups import DescribeGroupsRequest
+from kbroker.protocol.messages.offsets import OffsetFetchRequest
+
+from .cluster import ClusterClient
+from .connection import Connection
+from .errors import ClientError
+from .groups import OFFSETS_BY_NAME, SHARE, STREAMS, ListedGroup
+from .list_offsets import LATEST, list_offsets
+from .topics import Partition
+
+GROUPS_PER_REQUEST = 200
+CONSUMER = "Consumer"
+
+
+@dataclass(slots=True)
+class GroupOverview:
+    """A listed group with its members and lag.
+
+    Attributes:
+        listed: The group as ListGroups describes it.
+        members: Number of members, or None if the coordinator does not report it.
+        assignor: Assignor or protocol in use, or None.
+        lags: Lag by partition with a committed offset; None if the end of the partition is unknown.
+            None instead of the dictionary if the coordinator does not report the offsets.
+    """
+
+    listed: ListedGroup
+    members: int | None = None
+    assignor: str | None = None
+    lags: dict[Partition, int | None] | None = field(default=None)
+
+    @property
+    def lag(self) -> int | None:
+        """Total lag, or None if no lag is known."""
+        known = [each for each in (self.lags or {}).values() if each is not None]
+        return sum(known) if known else None
+
+    @property
+    def topics(self) -> list[str] | None:
+        """Topics with committed offsets, sorted; None if they are unknown."""
+        return None if self.lags is None else sorted({name for name, _ in self.lags})
+
+
+async def group_overviews(
+    cluster: ClusterClient, groups: Sequence[ListedGroup], *, with_members: bool = True
+) -> list[GroupOverview]:
+    """Return members and lag of groups, in the given order.
+
+    Values that a broker does not report, for example without the permission, are None.
+
+    Args:
+        cluster: The cluster of the groups.
+        groups: Groups from `list_groups`.
+        with_members: Also query the members and assignors.
+
+    Raises:
+        NotReachable: A coordinator cannot be reached.
+    """
+    found = {each.name: GroupOverview(each) for each in groups}
+    committed: dict[str, dict[Partition, int]] = {}
+    async for coordinator, group_type, names in _batches(cluster, groups):
+        if with_members:
+            await _add_members(coordinator, group_type, names, found)
+        if group_type == SHARE:
+            for name, lags in (await _share_lags(coordinator, names)).items():
+                found[name].lags = lags
+        else:
+            committed |= await _committed_offsets(coordinator, names)
+    ends = await _ends(cluster, {one for offsets in committed.values() for one in offsets})
+    for name, offsets in committed.items():
+        found[name].lags = {
+            one: None if (end := ends.get(one)) is None else max(end - offset, 0)
+            for one, offset in offsets.items()
+        }
+    return list(found.values())
+
+
+async def _batches(
+    cluster: ClusterClient, groups: Iterable[ListedGroup]
+) -> AsyncIterator[tuple[Connection, str, list[str]]]:
+    """Yield the names of groups with one coordinator and type, and the coordinator."""
+
+    def key(group: ListedGroup) -> tuple[int, str]:
+        return group.coordinator, group.type.capitalize()
+
+    for (node_id, group_type), same in groupby(sorted(groups, key=key), key):
+        names = [each.name for each in same]
+        coordinator = await cluster.node(node_id)
+        for first in range(0, len(names), GROUPS_PER_REQUEST):
+            yield coordinator, group_type, names[first : first + GROUPS_PER_REQUEST]
+
+
+async def _add_members(
+    coordinator: Connection,
+    group_type: str,
+    names: list[str],
+    found: Mapping[str, GroupOverview],
+) -> None:
+    try:
+        answer = await coordinator.ask(_describe_request(group_type, names))
+    except (KafkaError, ClientError):
+        return
+    for row in answer.groups:
+        if row.error_code or row.group_id not in found:
+            continue
+        one = found[row.group_id]
+        one.members = len(row.members)
+        is_classic = hasattr(row, "protocol_data")
+        one.assignor = (row.protocol_data if is_classic else row.assignor_name) or None
+
+
+def _describe_request(group_type: str, names: list[str]) -> object:
+    """Return the request that describes groups of a type; brokers before 3.8 report no type."""
+    if group_type == CONSUMER:
+        from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
+
+        return ConsumerGroupDescribeRequest(group_ids=names)
+    if group_type == SHARE:
+        from kbroker.protocol.messages.share_groups import ShareGroupDescribeRequest
+
+        return ShareGroupDescribeRequest(group_ids=names)
+    if group_type == STREAMS:
+        from kbroker.protocol.messages.streams_groups import StreamsGroupDescribeRequest
+
+        return StreamsGroupDescribeRequest(group_ids=names)
+    return DescribeGroupsRequest(groups=names)
+
+
+async def _committed_offsets(
+    coordinator: Connection, names: list[str]
+) -> dict[str, dict[Partition, int]]:
+    rows = [OffsetFetchRequest.Group(group_id=name, topics=None) for name in names]
+    request = OffsetFetchRequest(groups=rows, require_stable=False)
+    answer = await coordinator.ask(request, oldest=8, newest=OFFSETS_BY_NAME)
+    return {
+        group.group_id: {
+            (topic.name, row.partition_index): row.committed_offset
+            for topic in group.topics
+            for row in topic.partitions
+            if not row.error_code and row.committed_offset >= 0
+        }
+        for group in answer.groups
+        if not group.error_code
+    }
+
+
+async def _share_lags(
+    coordinator: Connection, names: list[str]
+) -> dict[str, dict[Partition, int | None]]:
+    from kbroker.protocol.messages.share_groups import DescribeShareGroupOffsetsRequest
+
+    cls = DescribeShareGroupOffsetsRequest
+    rows = [cls.Group(group_id=name, topics=None) for name in names]
+    try:
+        answer = await coordinator.ask(cls(groups=rows))
+    except (KafkaError, ClientError):
+        return {}
+    return {
+        group.group_id: {
+            (topic.topic_name, row.partition_index): row.lag if row.lag >= 0 else None
+            for topic in group.topics
+            for row in topic.partitions
+            if not row.error_code
+        }
+        for group in answer.groups
+        if not group.error_code
+    }
+
+
+async def _ends(cluster: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """Return the end offsets of the partitions that exist and have a leader."""
+    wanted = set(partitions)
+    metadata = await cluster.metadata(sorted({name for name, _ in wanted}))
+    existing = {
+        (topic.name or "", part.partition_index)
+        for topic in metadata.topics
+        for part in topic.partitions
+    }
+    try:
+        found = await list_offsets(cluster, dict.fromkeys(sorted(wanted & existing), LATEST))
+    except (KafkaError, ClientError):
+        return {}
+    return {one: row.offset for one, row in found.items() if not row.error}

@@ -121,6 +121,9 @@ ADDRESS = re.compile(r"127\.0\.0\.1:\d+|timestamp \d+")
 # The broker's own error message follows the error name.
 BROKER_MESSAGE = re.compile(r"(kbroker: [A-Z_]+): .*")
 
+# Size of a topic on disk, in the preview of its deletion.
+SIZE = re.compile(r"[\d.]+ [kMG]?B\b")
+
 
 def comparable(result: CommandResult) -> tuple[int, Any, str]:
     """Return a command's result without volatile values."""
@@ -132,7 +135,8 @@ def comparable(result: CommandResult) -> tuple[int, Any, str]:
             value = [without_volatile(json.loads(line)) for line in lines]
         except ValueError:
             value = ADDRESS.sub("...", result.out)
-    return result.status, value, BROKER_MESSAGE.sub(r"\1", ADDRESS.sub("...", result.err))
+    errors = SIZE.sub("...", ADDRESS.sub("...", result.err))
+    return result.status, value, BROKER_MESSAGE.sub(r"\1", errors)
 
 
 def without_volatile(value: Any) -> Any:
@@ -171,8 +175,8 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     (1, ("topic", "describe", "ordres"), None),
     (0, ("topic", "alter-config", "orders", "--set", "segment.bytes=1048576"), None),
     (0, ("topic", "alter-config", "orders", "--append", "cleanup.policy=compact"), None),
-    (0, ("topic", "alter-config", "orders", "--delete", "retention.ms"), None),
-    (1, ("topic", "alter-config", "order", "--delete", "retention.ms"), None),
+    (0, ("topic", "alter-config", "--yes", "orders", "--delete", "retention.ms"), None),
+    (1, ("topic", "alter-config", "--yes", "order", "--delete", "retention.ms"), None),
     (0, ("topic", "describe", "orders", *JSON), None),
     (0, ("topic", "add-partitions", "users", "2"), None),
     (0, ("topic", "produce", "users", "--json"), SEED),
@@ -201,33 +205,33 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     ),
     (1, ("topic", "consume", "users", "-o", "99", "-p", "0"), None),
     (4, ("topic", "consume", "users", "--timeout", "200ms"), None),
-    (0, ("topic", "trim", "users", "--before", "1", "-p", "2", *JSON), None),
+    (0, ("topic", "trim", "--yes", "users", "--before", "1", "-p", "2", *JSON), None),
     (0, ("topic", "trim", "users", "--before", "end", "-p", "0", "--dry-run", *JSON), None),
-    (1, ("topic", "trim", "users", "--before", "99", "-p", "1", *JSON), None),
+    (1, ("topic", "trim", "--yes", "users", "--before", "99", "-p", "1", *JSON), None),
     (0, ("security", "user", "list", *JSON), None),
     (0, ("security", "user", "list", "bob"), None),
     (1, ("security", "user", "list", "alice", "nobody"), None),
-    (1, ("security", "user", "remove", "alice", *SHA_512), None),
-    (0, ("security", "user", "remove", "alice", "bob"), None),
-    (0, ("group", "seek", "g", "--to", "start", "-t", "users", *JSON), None),
+    (1, ("security", "user", "remove", "--yes", "alice", *SHA_512), None),
+    (0, ("security", "user", "remove", "--yes", "alice", "bob"), None),
+    (0, ("group", "seek", "--yes", "g", "--to", "start", "-t", "users", *JSON), None),
     (0, ("group", "seek", "g", "--to", "end", "--dry-run", *JSON), None),
-    (0, ("group", "seek", "g", "--shift", "2", *JSON), None),
-    (0, ("group", "seek", "g", "--to", "@1700000005000", "-t", "users:0,1", *JSON), None),
-    (0, ("group", "seek", "g", "--from-file", "-", *JSON), "users,3,1\n"),
+    (0, ("group", "seek", "--yes", "g", "--shift", "2", *JSON), None),
+    (0, ("group", "seek", "--yes", "g", "--to", "@1700000005000", "-t", "users:0,1", *JSON), None),
+    (0, ("group", "seek", "--yes", "g", "--from-file", "-", *JSON), "users,3,1\n"),
     (0, ("group", "list", *JSON), None),
     (0, ("group", "describe", "g", *JSON), None),
     (0, ("group", "describe", "g", "-t"), None),
     (1, ("group", "describe", "gg"), None),
     (0, ("group", "wait", "g", "--state", "Empty", "--members", "0"), None),
     (4, ("group", "wait", "g", "--state", "Stable", "--timeout", "100ms"), None),
-    (0, ("group", "offset-delete", "g", "-t", "users:1"), None),
-    (1, ("group", "offset-delete", "g", "-t", "orders"), None),
-    (0, ("group", "delete", "g"), None),
-    (1, ("group", "delete", "g"), None),
+    (0, ("group", "offset-delete", "--yes", "g", "-t", "users:1"), None),
+    (1, ("group", "offset-delete", "--yes", "g", "-t", "orders"), None),
+    (0, ("group", "delete", "--yes", "g"), None),
+    (1, ("group", "delete", "--yes", "g"), None),
     (0, ("topic", "consume", "users", "-g", "m", "-o", "start:end", "-f", ""), None),
     (0, ("topic", "consume", "users", "-g", "m", "-o", ":end"), None),
     (0, ("group", "describe", "m", *JSON), None),
-    (0, ("group", "delete", "m"), None),
+    (0, ("group", "delete", "--yes", "m"), None),
     (
         0,
         ("config", "set", "log.retention.ms=700000", "log.segment.bytes=2000000", "--default"),
@@ -237,15 +241,15 @@ COMMANDS: list[tuple[int, tuple[str, ...], str | None]] = [
     (1, ("config", "set", "log.retention.ms=never", "--node", "1", "--dry-run"), None),
     (1, ("config", "set", "node.id=4", "--node", "1"), None),
     (1, ("config", "set", "log.retention.m=4", "--default"), None),
-    (0, ("config", "unset", "log.retention.ms", "--node", "1"), None),
-    (0, ("config", "unset", "log.retention.ms", "log.segment.bytes", "--default"), None),
-    (1, ("security", "user", "remove", "bob"), None),
+    (0, ("config", "unset", "--yes", "log.retention.ms", "--node", "1"), None),
+    (0, ("config", "unset", "--yes", "log.retention.ms", "log.segment.bytes", "--default"), None),
+    (1, ("security", "user", "remove", "--yes", "bob"), None),
     (0, ("security", "user", "list", *JSON), None),
     (0, ("cluster", "health", *JSON), None),
     (0, ("cluster", "info", *JSON), None),
-    (0, ("topic", "delete", "users"), None),
-    (0, ("topic", "delete", "users", "--if-exists"), None),
-    (1, ("topic", "delete", "users"), None),
+    (0, ("topic", "delete", "--yes", "users"), None),
+    (0, ("topic", "delete", "--yes", "users", "--if-exists"), None),
+    (1, ("topic", "delete", "--yes", "users"), None),
 ]
 
 
@@ -313,8 +317,10 @@ def test_group_with_member_is_described_and_not_changed(
         (row,) = json.loads(ask(broker, "group", "describe", "live", *JSON).out)
         assert [each["partition"] for each in row["partitions"]] == [0, 1]
         assert all(each["client_id"] and each["host"] for each in row["partitions"])
-        assert ask(broker, "group", "seek", "live", "--to", "end", "-t", "read").status == 1
-        assert "the group has members" in ask(broker, "group", "delete", "live").err
+        assert (
+            ask(broker, "group", "seek", "--yes", "live", "--to", "end", "-t", "read").status == 1
+        )
+        assert "the group has members" in ask(broker, "group", "delete", "--yes", "live").err
         member("leave", member="me")
 
 
@@ -492,7 +498,7 @@ def test_open_and_hanging_transactions_are_listed_and_aborted(apache: Broker, ou
         find = (*txn, "find-hanging", "--topic", "hangs", "--older-than", "0s", *JSON)
         (row,) = json.loads(ask(broker, *find).out)
         assert (row["topic"], row["partition"], row["start_offset"]) == ("hangs", 0, 1)
-        abort = (*txn, "abort", "hangs", "0")
+        abort = (*txn, "abort", "--yes", "hangs", "0")
         assert ask(broker, *abort, "0").status == 1, (
             "a transaction known to its coordinator was aborted"
         )
@@ -606,7 +612,7 @@ def test_import_keeps_users_acls_and_quotas(directory: Path) -> None:
         for name, mechanism in (("bob", "256"), ("bob", "512"), ("carol", "256")):
             words = ("--mechanism", f"SCRAM-SHA-{mechanism}", "--password-file", str(password))
             assert ask(apache, "security", "user", "add", name, *words).status == 0
-        ask(apache, "security", "user", "remove", "carol")
+        ask(apache, "security", "user", "remove", "--yes", "carol")
         bob = ("security", "acl", "add", "--principal", "bob")
         assert ask(apache, *bob, "--consumer", "--topic", "guarded", "--group", "g").status == 0
         deny = ("--deny", "--operation", "write", "--topic", "private-", "--prefixed")

@@ -469,7 +469,7 @@ def test_security_token_command_manages_token(sides: dict[str, SecuredBroker], b
     assert token_id in [json.loads(each)["token"] for each in rows]
     output = run("security", "token", "renew", token_id, "--for", "1h", name="carol")
     assert f"token {token_id} is valid until" in output
-    run("security", "token", "expire", token_id)
+    run("security", "token", "expire", "--yes", token_id)
     eventually(
         lambda: run("security", "token", "list", name="admin"),
         lambda output: token_id not in output,

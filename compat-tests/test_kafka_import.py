@@ -46,7 +46,7 @@ def secure(broker: Broker, directory: Path) -> None:
     for name, mechanism in (("bob", "256"), ("bob", "512"), ("carol", "256")):
         words = ("--mechanism", f"SCRAM-SHA-{mechanism}", "--password-file", str(password))
         ask("security", "user", "add", name, *words, broker=broker)
-    ask("security", "user", "remove", "carol", broker=broker)
+    ask("security", "user", "remove", "--yes", "carol", broker=broker)
     for host in NETWORKS:
         bob = ("--principal", "bob", "--host", host, "--operation", "read")
         ask("security", "acl", "add", *bob, "--topic", "codecs", broker=broker)

@@ -49,7 +49,7 @@ def fill(broker: Broker, directory: Path) -> None:
     shell(
         "kbroker topic create orders -p 3 -c retention.ms=-1\n"
         "kbroker topic produce orders --json -q --file records.ndjson\n"
-        "kbroker group seek readers --to 5 --topic orders\n",
+        "kbroker group seek readers --yes --to 5 --topic orders\n",
         directory,
         KBROKER_BOOTSTRAP=broker.address,
     )

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.text.sizes import human_size
+
+from .confirmation import Change, Preview, count_of, destructive
 from .output import Column, format_options, say, show, table
 from .target import Target, fail, run, target_options
 
@@ -36,28 +39,33 @@ no_wait_option = click.option(
     is_flag=True,
     help="Reduce the number of replicas if there are too few other brokers.",
 )
-@dry_run_option
 @no_wait_option
-@format_options
+@destructive
 @target_options
 def drain(
     target: Target,
     broker: int,
     undo: bool,
     allow_fewer_replicas: bool,
-    dry_run: bool,
     no_wait: bool,
-    output: str,
+    change: Change,
 ) -> None:
     """Move all partitions away from BROKER, and assign no new ones to it. The broker may be down.
 
     The broker stays drained after restarts and `kbroker cluster rebalance`, until --undo is given.
     Use `kbroker cluster unregister` to remove a broker that will not return.
     """
-    from kbroker.client.moves import cordon_broker, plan_moves
+    from kbroker.client.moves import cordon_broker, move_rows, plan_moves
 
     if undo:
-        run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=False))
+        preview = Preview(
+            "",
+            [{"broker": broker, "undo": True}],
+            [f"broker {broker}: allow new partitions"],
+            is_harmless=True,
+        )
+        if change.confirm(preview):
+            run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=False))
         return
 
     def plan(found: Placement) -> Moves:
@@ -66,10 +74,50 @@ def drain(
         return plan_drain(found.replicas, broker, found.racks)
 
     placed, moves = run(target, lambda cluster: plan_moves(cluster, plan, dry_run=True))
-    _check_drain(placed.replicas, moves, broker, may_lose_replicas=allow_fewer_replicas or dry_run)
-    if not dry_run:
-        run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=True))
-    _run_moves(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
+    may_lose_replicas = allow_fewer_replicas or change.is_dry_run
+    _check_drain(placed.replicas, moves, broker, may_lose_replicas=may_lose_replicas)
+    size = run(target, lambda cluster: _bytes_on(cluster, broker, moves))
+    if not change.confirm(_drain_preview(broker, placed, moves, size)):
+        return
+
+    async def work(cluster: ClusterClient) -> tuple[Placement, Moves]:
+        await cordon_broker(cluster, broker, cordoned=True)
+        # The broker may have received partitions before it was cordoned.
+        found, planned = await plan_moves(cluster, plan, dry_run=False)
+        if not no_wait:
+            await _wait_for_moves(cluster, planned)
+        return found, planned
+
+    found, planned = run(target, work)
+    rows = move_rows(found.replicas, planned)
+    change.report(rows, lambda wide: _move_lines(rows, wide=wide))
+
+
+def _drain_preview(broker: int, placed: Placement, moves: Moves, size: int | None) -> Preview:
+    from kbroker.client.moves import move_rows
+
+    rows = move_rows(placed.replicas, moves)
+    known = "" if size is None else f" ({human_size(size)})"
+    count = count_of(len(rows), "partition")
+    return Preview(
+        f"Move {count} away from broker {broker}, and assign no new ones to it?",
+        rows,
+        [f"broker {broker}: move {count}{known} to other brokers, and assign no new ones"],
+        lambda wide: _move_lines(rows, wide=wide),
+    )
+
+
+async def _bytes_on(cluster: ClusterClient, broker: int, moves: Moves) -> int | None:
+    """Return the size of the moved partitions on a broker; None if the broker does not report it."""
+    from kbroker.client.errors import ClientError
+    from kbroker.client.log_dirs import describe_log_dirs
+    from kbroker.protocol.errors import KafkaError
+
+    try:
+        directories = await describe_log_dirs(cluster, [broker])
+    except (KafkaError, ClientError):
+        return None
+    return sum(size for each in directories for one, size in each.sizes.items() if one in moves)
 
 
 @click.command()
@@ -111,12 +159,30 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
 
 @click.command()
 @click.argument("broker", type=click.IntRange(min=0))
+@destructive
 @target_options
-def unregister(target: Target, broker: int) -> None:
+def unregister(target: Target, broker: int, change: Change) -> None:
     """Unregister BROKER, which will not return and has no partitions."""
     from kbroker.client.moves import unregister_broker
 
+    row = run(target, lambda cluster: _broker_row(cluster, broker))
+    state = "running" if row["running"] else "not running"
+    line = f"broker {broker}: {state}, {count_of(int(row['partitions']), 'partition')}"
+    if not change.confirm(Preview(f"Unregister broker {broker}?", [row], [line])):
+        return
     run(target, lambda cluster: unregister_broker(cluster, broker))
+    change.report([row], lambda _: [f"broker {broker}: unregistered"])
+
+
+async def _broker_row(cluster: ClusterClient, broker: int) -> dict[str, int]:
+    """Return the state of a broker, and the number of partitions with a replica there."""
+    metadata = await cluster.metadata()
+    replicas = [part.replica_nodes for topic in metadata.topics for part in topic.partitions]
+    return {
+        "broker": broker,
+        "running": any(row.node_id == broker for row in metadata.brokers),
+        "partitions": sum(broker in nodes for nodes in replicas),
+    }
 
 
 def _check_drain(
@@ -159,11 +225,13 @@ def _run_moves(
     rows = move_rows(placed.replicas, moves)
     if not dry_run and not no_wait:
         run(target, lambda cluster: _wait_for_moves(cluster, moves))
-    columns = [Column("partition"), Column("from"), Column("to")]
-    show(
-        output, rows, lambda wide: table(columns, rows, wide=wide) if rows else ["no moves needed"]
-    )
+    show(output, rows, lambda wide: _move_lines(rows, wide=wide))
     return placed
+
+
+def _move_lines(rows: list[dict[str, str]], *, wide: bool) -> list[str]:
+    columns = [Column("partition"), Column("from"), Column("to")]
+    return table(columns, rows, wide=wide) if rows else ["no moves needed"]
 
 
 async def _wait_for_moves(cluster: ClusterClient, moves: Moves) -> None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from .cluster_data_dirs import CLUSTER_HELP, DIRECTORIES, call_or_exit
+from .confirmation import Change, Preview, count_of, destructive
 from .control import Control, ask, control_options
 from .output import Column, format_options, say, show, table
 from .settings import option
+from .target import fail
 
 if TYPE_CHECKING:
     from kbroker.process.ending import Ended
@@ -75,9 +77,27 @@ def add(control: Control, rack: str | None) -> None:
 @node.command()
 @control_options
 @NODE
-def remove(control: Control, node_id: int) -> None:
+@destructive
+def remove(control: Control, node_id: int, change: Change) -> None:
     """Move all partitions away from a node, stop it, and delete it with its directory."""
+    nodes: list[dict[str, object]] = ask(control, do="nodes")["nodes"]
+    rows = [
+        {"id": each["id"], "state": each["state"], "leads": each["leads"]}
+        for each in nodes
+        if each["id"] == node_id
+    ]
+    if not rows:
+        valid = ", ".join(str(each["id"]) for each in nodes)
+        fail(f"node {node_id} does not exist (valid: {valid})")
+    lines = [
+        f"node {node_id}: {each['state']}, leads {count_of(int(str(each['leads'])), 'partition')}"
+        for each in rows
+    ]
+    question = f"Move all partitions away from node {node_id}, and delete its directory?"
+    if not change.confirm(Preview(question, rows, lines)):
+        return
     ask(control, do="remove_node", node=node_id)
+    change.report(rows, lambda _: [f"node {node_id}: removed"])
 
 
 @node.command()

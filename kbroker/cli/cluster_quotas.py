@@ -9,6 +9,7 @@ import click
 
 from kbroker.security.quotas import CLIENT_ID, IP, USER, QuotaKey, text_of
 
+from .confirmation import Change, Preview, destructive
 from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
 from .units import ParamType
@@ -130,6 +131,7 @@ def set_(
 @quotas.command()
 @click.argument("keys", nargs=-1, type=click.Choice(KEYS), metavar="[KEY]...")
 @entity_options
+@destructive
 @target_options
 def remove(
     target: Target,
@@ -137,20 +139,38 @@ def remove(
     user: str | None,
     client_id: str | None,
     ip: str | None,
+    change: Change,
 ) -> None:
     """Remove the quotas KEY of exactly this entity, or all its quotas."""
+    from kbroker.client.quotas import number_of
+
     entity = _required_entity(user, client_id, ip)
-    removed = keys or _keys_of(target, entity)
+    values = _values_of(target, entity)
+    removed = keys or tuple(values)
+    name = text_of(entity)
+    rows = [
+        {"entity": name, "quota": key, "value": number_of(values[key]) if key in values else None}
+        for key in removed
+    ]
+    lines = [
+        f"{row['entity']}: remove {row['quota']} "
+        + ("(not set)" if row["value"] is None else f"(now {row['value']})")
+        for row in rows
+    ]
+    question = f"Remove these quotas of {name}?"
+    is_harmless = not any(key in values for key in removed)
+    if not change.confirm(Preview(question, rows, lines, is_harmless=is_harmless)):
+        return
     _alter(target, entity, dict.fromkeys(removed))
-    for key in removed:
-        say(f"{text_of(entity)}: removed {key}")
+    change.report(rows, lambda _: [f"{name}: removed {key}" for key in removed])
 
 
-def _keys_of(target: Target, entity: dict[str, str | None]) -> tuple[str, ...]:
+def _values_of(target: Target, entity: dict[str, str | None]) -> dict[str, float]:
+    """Return the quotas of exactly this entity."""
     from kbroker.client.quotas import describe_quotas
 
     found = run(target, lambda cluster: describe_quotas(cluster, entity, strict=True))
-    return tuple(key for each in found for key in each.values)
+    return {key: value for each in found for key, value in each.values.items()}
 
 
 def _alter(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from .confirmation import Change, Preview, destructive
 from .output import Column, say, show, table
 from .target import Target, run, target_options
 
@@ -66,42 +67,99 @@ def set_(
         changes = {name: (Operation.SET, value) for name, value in parse_configs(pairs).items()}
     except BadTopic as error:
         raise click.UsageError(str(error)) from None
-    _change(target, resource_name(node, default), changes, dry_run=dry_run)
+    broker = resource_name(node, default)
+    _alter(target, broker, changes, dry_run=dry_run)
+    say(f"{_scope(broker)}: {'the settings are valid' if dry_run else 'changed'}")
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True)
 @broker_options
-@click.option("--dry-run", is_flag=True, help="Only validate the request; change nothing.")
+@destructive
 @target_options
 def unset(
-    target: Target, names: tuple[str, ...], node: int | None, default: bool, dry_run: bool
+    target: Target, names: tuple[str, ...], node: int | None, default: bool, change: Change
 ) -> None:
     """Remove dynamic settings NAMES, so that the brokers use their static values or defaults."""
     from kbroker.client.configs import Operation
 
+    broker = resource_name(node, default)
     changes = dict.fromkeys(names, (Operation.DELETE, None))
-    _change(target, resource_name(node, default), changes, dry_run=dry_run)
+    known = run(target, lambda cluster: _checked_settings(cluster, broker, changes))
+    source = SOURCES[2] if broker else SOURCES[3]
+    rows = [
+        {"scope": _scope(broker), "name": name, "value": _shown_value(known.get(name), source)}
+        for name in names
+    ]
+    lines = [
+        f"{row['scope']}: remove {row['name']} "
+        + ("(not set)" if row["value"] is None else f"(now {row['value']})")
+        for row in rows
+    ]
+    preview = Preview(
+        f"Remove these settings of {_scope(broker)}?",
+        rows,
+        lines,
+        is_harmless=all(row["value"] is None for row in rows),
+    )
+    if not change.confirm(preview):
+        return
+    _alter(target, broker, changes, dry_run=False)
+    change.report(rows, lambda _: [f"{_scope(broker)}: changed"])
 
 
-def _change(
+def _shown_value(setting: Setting | None, source: str) -> str | None:
+    """Return the value of a setting from a source, or None if it has no value from there."""
+    if setting is None or SOURCES.get(setting.source) != source:
+        return None
+    return HIDDEN if setting.sensitive else setting.value or ""
+
+
+def _scope(broker: str) -> str:
+    return f"broker {broker}" if broker else "all brokers"
+
+
+async def _checked_settings(
+    cluster: ClusterClient, broker: str, changes: Mapping[str, tuple[Operation, str | None]]
+) -> dict[str, Setting]:
+    """Return the dynamic settings of a broker, or those of all brokers.
+
+    Raises:
+        ClientError: A setting cannot be changed.
+        KafkaError: The broker rejects a change.
+    """
+    from kbroker.client.configs import Resource, alter_configs
+
+    await _check_changes(cluster, broker, changes)
+    await alter_configs(cluster, Resource.BROKER, broker, changes, validate_only=True)
+    return await _broker_settings(cluster, broker)
+
+
+def _alter(
     target: Target,
     broker: str,
     changes: Mapping[str, tuple[Operation, str | None]],
     *,
     dry_run: bool,
 ) -> None:
-    from kbroker.client.configs import Resource, alter_configs, check_changeable
+    from kbroker.client.configs import Resource, alter_configs
 
     async def work(cluster: ClusterClient) -> None:
-        known = await _broker_settings(cluster, broker or await _any_broker(cluster))
-        for name, (operation, _) in changes.items():
-            check_changeable(name, known, operation)
+        await _check_changes(cluster, broker, changes)
         await alter_configs(cluster, Resource.BROKER, broker, changes, validate_only=dry_run)
 
     run(target, work)
-    scope = f"broker {broker}" if broker else "all brokers"
-    say(f"{scope}: {'the settings are valid' if dry_run else 'changed'}")
+
+
+async def _check_changes(
+    cluster: ClusterClient, broker: str, changes: Mapping[str, tuple[Operation, str | None]]
+) -> None:
+    """Raise ClientError if a setting cannot be changed."""
+    from kbroker.client.configs import check_changeable
+
+    known = await _broker_settings(cluster, broker or await _any_broker(cluster))
+    for name, (operation, _) in changes.items():
+        check_changeable(name, known, operation)
 
 
 async def _any_broker(cluster: ClusterClient) -> str:

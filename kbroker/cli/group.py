@@ -8,15 +8,18 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from .completion import complete_groups, complete_topics
+from .confirmation import Change, destructive
+from .group_delete import delete, offset_delete
 from .output import Column, format_options, paragraphs, say, show, table
+from .patterns import GROUP, Names, group_names, matching_names, regex_option
 from .target import Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.group_details import Row
-    from kbroker.client.topics import Partition
-    from kbroker.protocol.errors import ErrorCode
+    from kbroker.client.group_overview import GroupOverview
+    from kbroker.client.seek import SeekRow
 
 POLL_SECONDS = 0.2
 
@@ -26,7 +29,13 @@ def group() -> None:
     """Show, reset and delete groups."""
 
 
+group.add_command(delete)
+group.add_command(offset_delete)
+
+
 @group.command("list")
+@click.argument("patterns", nargs=-1, shell_complete=complete_groups)
+@regex_option
 @click.option(
     "--state",
     "states",
@@ -35,25 +44,46 @@ def group() -> None:
 )
 @format_options
 @target_options
-def list_(target: Target, states: tuple[str, ...], output: str) -> None:
-    """Show all groups."""
+def list_(
+    target: Target, patterns: tuple[str, ...], regex: bool, states: tuple[str, ...], output: str
+) -> None:
+    """Show all groups with their members and lag, or those that match one of PATTERNS ('bill*').
+
+    A value is - if a broker does not report it.
+    """
+    from kbroker.client.group_overview import group_overviews
     from kbroker.client.groups import list_groups
 
     wanted = {state.lower() for state in states}
-    rows = [
-        {
-            "group": each.name,
-            "state": each.state,
-            "type": each.type,
-            "protocol": each.protocol_type,
-            "coordinator": each.coordinator,
-        }
-        for each in run(target, list_groups)
-        if not wanted or each.state.lower() in wanted
-    ]
+
+    async def work(cluster: ClusterClient) -> list[GroupOverview]:
+        groups = await list_groups(cluster)
+        if patterns:
+            existing = [each.name for each in groups]
+            names = set(matching_names(Names(patterns, regex), existing, GROUP, must_exist=True))
+            groups = [each for each in groups if each.name in names]
+        shown = [each for each in groups if not wanted or each.state.lower() in wanted]
+        return await group_overviews(cluster, shown)
+
+    rows = [_overview_row(each) for each in run(target, work)]
     columns = [Column("group"), Column("state"), Column("type", optional=True)]
-    columns += [Column("protocol", wide=True), Column("coordinator", wide=True)]
+    columns += [Column("members"), Column("lag")]
+    columns += [Column(key, wide=True) for key in ("topics", "assignor", "protocol", "coordinator")]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+
+def _overview_row(found: GroupOverview) -> Row:
+    return {
+        "group": found.listed.name,
+        "state": found.listed.state,
+        "type": found.listed.type,
+        "members": found.members,
+        "lag": found.lag,
+        "topics": found.topics,
+        "assignor": found.assignor,
+        "protocol": found.listed.protocol_type,
+        "coordinator": found.listed.coordinator,
+    }
 
 
 # -- describe
@@ -74,15 +104,22 @@ PARTITION_COLUMNS = [
 
 @group.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@regex_option
 @click.option("-s", "--summary", is_flag=True, help="Show only the summary.")
 @click.option("-c", "--commits", is_flag=True, help="Show only the committed offsets.")
 @click.option("-t", "--topics", is_flag=True, help="Show only the lag of each topic.")
 @format_options
 @target_options
 def describe(
-    target: Target, names: tuple[str, ...], summary: bool, commits: bool, topics: bool, output: str
+    target: Target,
+    names: tuple[str, ...],
+    regex: bool,
+    summary: bool,
+    commits: bool,
+    topics: bool,
+    output: str,
 ) -> None:
-    """Show members, offsets and lag of groups NAMES.
+    """Show members, offsets and lag of groups NAMES, which may be patterns such as 'bill*'.
 
     The output for a share group has its dead-letter queue, and for a streams group its topology.
     """
@@ -92,7 +129,8 @@ def describe(
     from kbroker.client.group_details import details_by_type, group_details
 
     async def work(cluster: ClusterClient) -> list[Row]:
-        rows = [await group_details(cluster, name) for name in names]
+        chosen = await group_names(cluster, Names(names, regex))
+        rows = [await group_details(cluster, name) for name in chosen]
         return [row | await details_by_type(cluster, row["group"], row["type"]) for row in rows]
 
     rows = run(target, work)
@@ -167,7 +205,8 @@ def _topology(row: Row) -> list[list[str]]:
 
 
 @group.command()
-@click.argument("name", shell_complete=complete_groups)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@regex_option
 @click.option(
     "--to",
     "spec",
@@ -197,129 +236,54 @@ def _topology(row: Row) -> list[list[str]]:
     help="Change only this topic, or these partitions of it; can be given several times. "
     "[default: all with a committed offset]",
 )
-@click.option("--dry-run", is_flag=True, help="Only print the new offsets; change nothing.")
-@format_options
+@destructive
 @target_options
 def seek(
     target: Target,
-    name: str,
+    names: tuple[str, ...],
+    regex: bool,
     spec: str | None,
     shift: int | None,
     file: IO[str] | None,
     topics: tuple[str, ...],
-    dry_run: bool,
-    output: str,
+    change: Change,
 ) -> None:
-    """Set the offsets of group NAME, which must have no members.
+    """Set the offsets of groups NAMES, which may be patterns and must have no members.
 
-    New offsets are limited to the range of the partition's log. If the group does not exist, it is
+    New offsets are limited to the range of the partition's log. If a group does not exist, it is
     created as a consumer group.
     """
     from kbroker.client.seek import Seek
 
-    from .group_seek import BadOffsets, parse_offset_spec, parse_topics, read_offsets
+    from .group_seek import BadOffsets, parse_offset_spec, parse_topics, preview_of, read_offsets
 
     if sum(each is not None for each in (spec, shift, file)) != 1:
         raise click.UsageError("give exactly one of --to, --shift and --from-file")
     try:
-        job = Seek(
-            name,
-            parse_offset_spec(spec, time.time_ns() // 1_000_000) if spec is not None else None,
-            shift,
-            read_offsets(file.read()) if file is not None else None,
-            parse_topics(topics),
-        )
+        to = parse_offset_spec(spec, time.time_ns() // 1_000_000) if spec is not None else None
+        offsets = read_offsets(file.read()) if file is not None else None
+        selected = parse_topics(topics)
     except BadOffsets as error:
         raise click.UsageError(str(error)) from None
-    rows = run(target, job.plan if dry_run else job.run)
-    columns = [Column("topic"), Column("partition"), Column("prior_offset"), Column("new_offset")]
-    columns += [Column("error", optional=True)]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide))
-    if any(row["error"] for row in rows):
+
+    async def plan(cluster: ClusterClient) -> list[tuple[Seek, list[SeekRow]]]:
+        chosen = await group_names(cluster, Names(names, regex))
+        jobs = [Seek(name, to, shift, offsets, selected) for name in chosen]
+        return [(job, await job.plan(cluster)) for job in jobs]
+
+    async def apply(cluster: ClusterClient) -> dict[str, list[SeekRow]]:
+        return {job.group: await job.apply(cluster, rows) for job, rows in planned}
+
+    planned = run(target, plan)
+    if not change.confirm(preview_of({job.group: rows for job, rows in planned})):
+        return
+    result = preview_of(run(target, apply))
+    change.report(result.rows, result.lines)
+    if any(row["error"] for row in result.rows):
         fail(
             "some offsets were not set; stop the members of the group (`group wait` waits for that) "
             "and retry"
         )
-
-
-# -- delete
-
-
-@group.command()
-@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
-@click.option("--if-exists", is_flag=True, help="Do not fail if a group does not exist.")
-@target_options
-def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
-    """Delete groups NAMES and their offsets; the groups must have no members."""
-    from kbroker.client.groups import delete_groups
-    from kbroker.protocol.errors import ErrorCode
-
-    outcome = run(target, lambda cluster: delete_groups(cluster, names))
-    has_failed = False
-    for name, error in outcome.items():
-        if error is None:
-            say(f"{name}: deleted")
-        elif not (if_exists and error.code == ErrorCode.GROUP_ID_NOT_FOUND):
-            has_failed = True
-            say(f"kbroker: {name}: {_error_text(error.code, error.message)}", err=True)
-    if has_failed:
-        raise SystemExit(1)
-
-
-def _error_text(code: ErrorCode, message: str | None = None) -> str:
-    from kbroker.protocol.errors import ErrorCode
-
-    if code == ErrorCode.NON_EMPTY_GROUP:
-        return "the group has members; stop them (`kbroker group describe` lists them)"
-    if code == ErrorCode.GROUP_ID_NOT_FOUND:
-        return "the group does not exist; `kbroker group list` lists all groups"
-    if code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
-        return "the group is subscribed to this topic; stop its members first"
-    return message or code.name
-
-
-@group.command("offset-delete")
-@click.argument("name", shell_complete=complete_groups)
-@click.option(
-    "-t",
-    "--topic",
-    "topics",
-    multiple=True,
-    required=True,
-    metavar="NAME[:0,1]",
-    help="Topic, or partitions of it, whose offsets to delete; can be given several times.",
-)
-@target_options
-def offset_delete(target: Target, name: str, topics: tuple[str, ...]) -> None:
-    """Delete the offsets of group NAME in topics that it is not subscribed to.
-
-    A share group must have no members; its offsets can be deleted for whole topics only.
-    """
-    from kbroker.client.offset_deletion import WholeTopicsOnly, delete_group_offsets
-
-    from .group_seek import BadOffsets, parse_topics
-
-    try:
-        wanted = parse_topics(topics)
-    except BadOffsets as error:
-        raise click.UsageError(str(error)) from None
-
-    async def work(cluster: ClusterClient) -> dict[Partition, ErrorCode]:
-        try:
-            return await delete_group_offsets(cluster, name, wanted)
-        except WholeTopicsOnly as error:
-            raise click.UsageError(str(error)) from None
-
-    outcome = run(target, work)
-    if not outcome:
-        fail(
-            f"group {name!r} has no offsets for these topics; `kbroker group describe {name}` "
-            "shows its offsets"
-        )
-    for (topic, index), code in outcome.items():
-        say(f"{topic}-{index}: {_error_text(code) if code else 'deleted'}", err=bool(code))
-    if any(outcome.values()):
-        raise SystemExit(1)
 
 
 # -- wait

@@ -1,14 +1,18 @@
-"""Parsers for the offset options and files of `kbroker group seek`."""
+"""Parsers for the offset options and files of `kbroker group seek`, and its preview."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kbroker.text.documents import read_json
 
+from .confirmation import Preview, count_of, question_about
+from .output import Column, table
+
 if TYPE_CHECKING:
     from kbroker.client.offset_spec import OffsetSpec
+    from kbroker.client.seek import SeekRow
     from kbroker.client.topics import Partition
 
 
@@ -71,3 +75,37 @@ def _rows(data: Any) -> Iterable[tuple[str, int, int]]:
         offset = row["new_offset"] if "new_offset" in row else row["current_offset"]
         if offset is not None:
             yield str(row["topic"]), int(row["partition"]), int(offset)
+
+
+def preview_of(planned: Mapping[str, Sequence[SeekRow]]) -> Preview:
+    """Return the preview of new offsets, which is also the result once they are set.
+
+    Args:
+        planned: New offsets by group.
+    """
+    rows = [{"group": name, **row} for name, some in planned.items() for row in some]
+    columns = [Column("group")] if len(planned) > 1 else []
+    columns += [Column("topic"), Column("partition"), Column("prior_offset")]
+    columns += [Column("new_offset"), Column("error", optional=True)]
+    return Preview(
+        question_about("Set the offsets of", list(planned), "group"),
+        rows,
+        [_seek_line(name, some) for name, some in planned.items()],
+        lambda wide: table(columns, rows, wide=wide),
+        is_harmless=all(row["prior_offset"] in (None, row["new_offset"]) for row in rows),
+    )
+
+
+def _seek_line(name: str, rows: Sequence[SeekRow]) -> str:
+    """Return the line of a group: how many records its members read again, or skip."""
+    moves = [
+        row["new_offset"] - row["prior_offset"] for row in rows if row["prior_offset"] is not None
+    ]
+    parts = [count_of(len(rows), "partition")]
+    if again := sum(-move for move in moves if move < 0):
+        parts.append(f"read {count_of(again, 'record')} again")
+    if skipped := sum(move for move in moves if move > 0):
+        parts.append(f"skip {count_of(skipped, 'record')}")
+    if len(moves) < len(rows):
+        parts.append(f"{count_of(len(rows) - len(moves), 'partition')} without an offset before")
+    return f"group {name}: {', '.join(parts)}"

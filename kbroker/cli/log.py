@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.text.sizes import human_size
+
+from .confirmation import Change, Preview, destructive
 from .lazy import LazyGroup
 from .output import Column, Progress, format_options, say, show, table
 from .target import fail
@@ -132,48 +135,99 @@ def _partitions_in(directory: Path) -> list[Path]:
 
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-def repair(directory: Path) -> None:
+@destructive
+def repair(directory: Path, change: Change) -> None:
     """Truncate a damaged partition before the damage, in its DIRECTORY (data-dir/topic-N).
 
     The command moves the bytes after the damage to .corrupt files and deletes nothing. It prints
     the lost offsets, and the number of valid records in these files. If the directory is missing,
     the next start of the broker creates an empty log.
     """
+    from kbroker.storage.errors import StorageError
+    from kbroker.storage.naming import META_PROPERTIES, parse_directory_name
+
+    path = directory.resolve()
+    topic_partition = parse_directory_name(path.name)
+    if topic_partition is None or not (path.parent / META_PROPERTIES).exists():
+        raise click.BadParameter(
+            f"{directory} is not the directory of a partition in a data directory"
+        )
+    try:
+        row, line = _repair_plan(path)
+        question = f"Truncate {path.name} before the damage?"
+        if not change.confirm(Preview(question, [row], [line])):
+            return
+        lines = _repair(path, topic_partition)
+    except StorageError as error:
+        say(f"kbroker: {error.message}", err=True)
+        sys.exit(1)
+    change.report([row], lambda _: lines)
+
+
+def _repair_plan(path: Path) -> tuple[dict[str, object], str]:
+    """Return what a repair would do, as a row and as a line; the files are only read.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    from kbroker.storage.files import OsFiles
+    from kbroker.storage.naming import LOG
+    from kbroker.storage.verify import verify_partition
+
+    row: dict[str, object] = {"partition": path.name, "file": None, "position": None}
+    if not path.is_dir():
+        return row, f"{path.name}: the directory is missing, and all its records are lost"
+    problems = verify_partition(OsFiles(), str(path)).problems
+    damage = min(
+        (
+            (Path(each.path).name, each.position or 0, each.reason)
+            for each in problems
+            if each.path.endswith(LOG)
+        ),
+        default=None,
+    )
+    if damage is None:
+        return row, f"{path.name}: no damaged batch found; no record is lost"
+    name, position, reason = damage
+    later = [each for each in sorted(path.glob(f"*{LOG}")) if each.name >= name]
+    size = sum(each.stat().st_size for each in later) - position
+    row |= {"file": name, "position": position, "reason": reason, "moved_bytes": size}
+    return row, (
+        f"{path.name}: {name} is damaged at byte {position} ({reason}); at most {human_size(size)} "
+        "from there on are moved to .corrupt files"
+    )
+
+
+def _repair(path: Path, topic_partition: tuple[str, int]) -> list[str]:
+    """Repair a partition and return the lines that describe the result.
+
+    Raises:
+        StorageError: The files cannot be read or written, or a broker uses them.
+    """
     from kbroker.storage.checkpoints import MetaProperties
     from kbroker.storage.errors import StorageError
     from kbroker.storage.files import OsFiles
     from kbroker.storage.log_config import LogConfig
     from kbroker.storage.manager import LogManager
-    from kbroker.storage.naming import META_PROPERTIES, parse_directory_name
+    from kbroker.storage.naming import META_PROPERTIES
 
-    data_dir = directory.resolve().parent
-    topic_partition = parse_directory_name(directory.resolve().name)
-    meta_path = data_dir / META_PROPERTIES
-    if topic_partition is None or not meta_path.exists():
-        raise click.BadParameter(
-            f"{directory} is not the directory of a partition in a data directory"
-        )
     now_ms = time.time_ns() // 1_000_000
-    try:
-        meta = MetaProperties.from_bytes(meta_path.read_bytes(), str(meta_path))
-        manager = LogManager(OsFiles(), data_dir.as_posix(), meta)
-        if topic_partition not in manager:
-            lost = manager.forget_missing(topic_partition)
-            manager.close(clean=manager.clean, now_ms=now_ms)
-            say(*_loss_lines(directory.resolve().name, lost))
-            return
-        ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
-        topic_id = ids[topic_partition]
-        if topic_id is None:
-            raise StorageError(f"{directory}: cannot find its topic ID")
-        repaired = manager.repair_log(
-            topic_partition[0], topic_id, topic_partition[1], LogConfig(), now_ms=now_ms
-        )
-        manager.close(now_ms=now_ms)
-    except StorageError as error:
-        say(f"kbroker: {error.message}", err=True)
-        sys.exit(1)
-    say(*_repair_lines(directory.resolve().name, repaired))
+    meta_path = path.parent / META_PROPERTIES
+    meta = MetaProperties.from_bytes(meta_path.read_bytes(), str(meta_path))
+    manager = LogManager(OsFiles(), path.parent.as_posix(), meta)
+    if topic_partition not in manager:
+        lost = manager.forget_missing(topic_partition)
+        manager.close(clean=manager.clean, now_ms=now_ms)
+        return _loss_lines(path.name, lost)
+    ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
+    topic_id = ids[topic_partition]
+    if topic_id is None:
+        raise StorageError(f"{path}: cannot find its topic ID")
+    repaired = manager.repair_log(
+        topic_partition[0], topic_id, topic_partition[1], LogConfig(), now_ms=now_ms
+    )
+    manager.close(now_ms=now_ms)
+    return _repair_lines(path.name, repaired)
 
 
 def _loss_lines(name: str, known: Offsets) -> list[str]:

@@ -10,6 +10,7 @@ import click
 
 from kbroker.text.printable import printable
 
+from .confirmation import Change, Preview, destructive, question_about
 from .output import Column, format_options, say, show, table
 from .profiles import check_known, complete_profiles, read_profiles, toml_lines, write_profiles
 from .target import (
@@ -169,20 +170,24 @@ def edit(name: str, settings: tuple[str, ...], removed: tuple[str, ...]) -> None
 
 @profile.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_profiles)
-@click.option("--yes", is_flag=True, help="Delete the profiles without asking.")
-def delete(names: tuple[str, ...], yes: bool) -> None:
+@destructive
+def delete(names: tuple[str, ...], change: Change) -> None:
     """Delete the profiles NAMES."""
     current, profiles = read_profiles()
     for name in names:
         check_known(name, profiles)
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("pass --yes to delete profiles without a question")
-        click.confirm(f"Delete {', '.join(map(repr, names))}?", abort=True, err=True)
+    chosen = list(dict.fromkeys(names))
+    rows = [{"profile": name, "brokers": profiles[name].get(BROKERS)} for name in chosen]
+    lines = [f"profile {row['profile']}: {row['brokers'] or 'no brokers'}" for row in rows]
+    if not change.confirm(Preview(question_about("Delete", chosen, "profile"), rows, lines)):
+        return
     kept = {name: settings for name, settings in profiles.items() if name not in names}
     write_profiles(current if current in kept else "", kept)
-    for name in dict.fromkeys(names):
-        say(f"profile {name} is deleted{'; no profile is selected' if name == current else ''}")
+    deleted = [
+        f"profile {name} is deleted{'; no profile is selected' if name == current else ''}"
+        for name in chosen
+    ]
+    change.report(rows, lambda _: deleted)
 
 
 def _check(settings: Mapping[str, str]) -> None:

@@ -9,13 +9,16 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import click
 
 from .completion import complete_users
+from .confirmation import Change, Preview, destructive, question_about
 from .output import Column, format_options, say, show, table
+from .patterns import Names, regex_option, user_names
 from .security_acl import acl
 from .security_token import token
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
+    from kbroker.client.scram_users import ScramUser
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -36,16 +39,21 @@ def user() -> None:
 
 @user.command("list")
 @click.argument("names", nargs=-1, shell_complete=complete_users)
+@regex_option
 @format_options
 @target_options
-def list_(target: Target, names: tuple[str, ...], output: str) -> None:
+def list_(target: Target, names: tuple[str, ...], regex: bool, output: str) -> None:
     """Show users NAMES, or all, with their SCRAM mechanisms and iteration counts.
 
-    Users in the settings of a broker's listener are not listed.
+    NAMES may be patterns such as 'app-*'. Users in the settings of a broker's listener are not listed.
     """
     from kbroker.client.scram_users import describe_scram_users
 
-    found = run(target, lambda cluster: describe_scram_users(cluster, names))
+    async def work(cluster: ClusterClient) -> list[ScramUser]:
+        chosen = await user_names(cluster, Names(names, regex))
+        return await describe_scram_users(cluster, chosen)
+
+    found = run(target, work)
     rows = [{"user": each.name, "iterations": each.iterations} for each in found]
     columns = [Column("user"), Column("iterations")]
     show(output, rows, lambda wide: table(columns, rows, wide=wide))
@@ -133,6 +141,7 @@ def _password(file: IO[str] | None) -> str:
 
 @user.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_users)
+@regex_option
 @click.option(
     "--mechanism",
     "mechanisms",
@@ -140,16 +149,47 @@ def _password(file: IO[str] | None) -> str:
     type=click.Choice(MECHANISMS, case_sensitive=False),
     help="SCRAM mechanism to disable; can be given several times.  [default: all]",
 )
+@destructive
 @target_options
-def remove(target: Target, names: tuple[str, ...], mechanisms: tuple[str, ...]) -> None:
-    """Delete users NAMES. Open connections of a user stay authenticated until they are closed."""
+def remove(
+    target: Target,
+    names: tuple[str, ...],
+    regex: bool,
+    mechanisms: tuple[str, ...],
+    change: Change,
+) -> None:
+    """Delete users NAMES. Open connections of a user stay authenticated until they are closed.
+
+    NAMES may be patterns such as 'app-*'.
+    """
+    from kbroker.client.errors import NoSuchUser
     from kbroker.client.scram_users import describe_scram_users, remove_scram_password
     from kbroker.security.scram import ScramMechanism
 
-    async def work(cluster: ClusterClient) -> None:
-        for each in await describe_scram_users(cluster, names):
+    async def find(cluster: ClusterClient) -> list[tuple[str, ScramMechanism]]:
+        chosen = await user_names(cluster, Names(names, regex))
+        pairs = []
+        for each in await describe_scram_users(cluster, chosen):
             for mechanism in map(ScramMechanism, mechanisms or each.iterations):
-                await remove_scram_password(cluster, each.name, mechanism)
-                say(f"user {each.name} can no longer authenticate with {mechanism}")
+                if mechanism not in each.iterations:
+                    raise NoSuchUser(each.name)
+                pairs.append((each.name, mechanism))
+        return pairs
 
+    async def work(cluster: ClusterClient) -> None:
+        for name, mechanism in found:
+            await remove_scram_password(cluster, name, mechanism)
+
+    found = run(target, find)
+    rows = [{"user": name, "mechanism": str(mechanism)} for name, mechanism in found]
+    users = list(dict.fromkeys(name for name, _ in found))
+    lines = [
+        f"user {user}: remove {', '.join(str(each) for name, each in found if name == user)}"
+        for user in users
+    ]
+    question = question_about("Remove", users, "user")
+    if not change.confirm(Preview(question, rows, lines)):
+        return
     run(target, work)
+    done = [f"user {name} can no longer authenticate with {each}" for name, each in found]
+    change.report(rows, lambda _: done)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,9 +41,12 @@ from kbroker.security.rights import (
     required_permissions,
 )
 
+from .acl_patterns import selected_acls
 from .completion import complete_groups, complete_topics, complete_users
+from .confirmation import Change, Preview, count_of, destructive
 from .options import add_options
 from .output import Column, format_options, say, show, table
+from .patterns import regex_option
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -236,14 +238,13 @@ def _filters(
     ]
 
 
-def _show(found: list[Acl], output: str) -> None:
-    rows = [acl_row(each) for each in found]
-    columns = [Column(each) for each in LISTED]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+def _table(rows: list[dict[str, str]], *, wide: bool) -> list[str]:
+    return table([Column(each) for each in LISTED], rows, wide=wide)
 
 
 @acl.command("list")
 @filter_options
+@regex_option
 @format_options
 @target_options
 def list_(
@@ -252,17 +253,19 @@ def list_(
     prefixed: bool,
     host: str | None,
     allow: bool | None,
+    regex: bool,
     output: str,
 ) -> None:
     """Show all ACLs, or those that match all options.
 
     A resource name selects all ACLs that apply to it, including prefixes and '*'. With --prefixed
-    it selects only the ACLs of exactly this prefix.
+    it selects only the ACLs of exactly this prefix. Names of resources and principals may be
+    patterns such as 'order*', which select the ACLs with a matching name.
     """
-    from kbroker.client.acls import describe_acls
-
     wanted = _filters(arguments, prefixed, host, allow, PatternType.MATCH)
-    _show(run(target, lambda cluster: describe_acls(cluster, wanted)), output)
+    found = run(target, lambda cluster: selected_acls(cluster, wanted, regex=regex))
+    rows = [acl_row(each) for each in found]
+    show(output, rows, lambda wide: _table(rows, wide=wide))
 
 
 @acl.command()
@@ -372,8 +375,7 @@ def _requested_permissions(
 
 @acl.command()
 @filter_options
-@click.option("-y", "--yes", is_flag=True, help="Remove the ACLs without asking for confirmation.")
-@format_options
+@destructive
 @target_options
 def remove(
     target: Target,
@@ -381,8 +383,7 @@ def remove(
     prefixed: bool,
     host: str | None,
     allow: bool | None,
-    yes: bool,
-    output: str,
+    change: Change,
 ) -> None:
     """Remove the ACLs that match all options, and print them.
 
@@ -396,16 +397,18 @@ def remove(
             "--allow and --deny)"
         )
     wanted = _filters(arguments, prefixed, host, allow, PatternType.LITERAL)
-    if not yes:
-        found = run(target, lambda cluster: describe_acls(cluster, wanted))
-        if not found:
-            _show(found, output)
-            return
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"{len(found)} ACLs match; pass --yes to remove them")
-        say(*found, err=True)
-        click.confirm(f"Remove these {len(found)} ACLs?", abort=True, err=True)
-    _show(run(target, lambda cluster: remove_acls(cluster, wanted)), output)
+    found = run(target, lambda cluster: describe_acls(cluster, wanted))
+    preview = Preview(
+        f"Remove {count_of(len(found), 'ACL')}?",
+        [acl_row(each) for each in found],
+        [str(each) for each in found],
+        is_harmless=not found,
+    )
+    if not change.confirm(preview):
+        return
+    removed = run(target, lambda cluster: remove_acls(cluster, wanted)) if found else []
+    rows = [acl_row(each) for each in removed]
+    change.report(rows, lambda wide: _table(rows, wide=wide))
 
 
 @acl.command()

@@ -9,6 +9,7 @@ import click
 from kbroker.text.times import iso_time
 
 from .completion import complete_tokens
+from .confirmation import Change, Preview, destructive, question_about
 from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
 from .units import DURATION, ParamType
@@ -148,18 +149,29 @@ def renew(target: Target, token_id: str, period: float | None) -> None:
 @click.argument(
     "token_ids", metavar="TOKEN...", nargs=-1, required=True, shell_complete=complete_tokens
 )
+@destructive
 @target_options
-def expire(target: Target, token_ids: tuple[str, ...]) -> None:
+def expire(target: Target, token_ids: tuple[str, ...], change: Change) -> None:
     """Expire each TOKEN now. Connections that used a token stay authenticated until they close."""
     from kbroker.client.delegation_tokens import delegation_token, expire_delegation_token
 
-    async def work(cluster: ClusterClient) -> None:
-        for each in token_ids:
-            known = await delegation_token(cluster, each)
-            await expire_delegation_token(cluster, known.hmac)
-            say(f"expired token {each}")
+    async def find(cluster: ClusterClient) -> list[DelegationToken]:
+        return [await delegation_token(cluster, each) for each in dict.fromkeys(token_ids)]
 
+    async def work(cluster: ClusterClient) -> None:
+        for each in found:
+            await expire_delegation_token(cluster, each.hmac)
+
+    found = run(target, find)
+    ids = [each.id for each in found]
+    rows = [each.row(with_hmac=False) for each in found]
+    lines = [
+        f"token {row['token']}: owner {row['owner']}, valid until {row['expires']}" for row in rows
+    ]
+    if not change.confirm(Preview(question_about("Expire", ids, "token", " now"), rows, lines)):
+        return
     run(target, work)
+    change.report(rows, lambda _: [f"expired token {each}" for each in ids])
 
 
 def _to_ms(seconds: float) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 import click
 
+from kbroker.text.sizes import human_size
+
 from .completion import complete_topics
+from .confirmation import Change, Preview, count_of, destructive, question_about
 from .lazy import LazyGroup
-from .output import Column, format_options, paragraphs, say, show, table
+from .output import Column, Format, format_options, paragraphs, say, show, table
+from .patterns import Names, regex_option, topic_names
 from .target import Target, fail, rejection_text, run, target_options
 
 if TYPE_CHECKING:
@@ -154,40 +157,68 @@ def _exit_on_rejections(rejected: Mapping[str, tuple[ErrorCode, str | None]]) ->
 
 
 @click.command("list")
-@click.argument("patterns", nargs=-1)
+@click.argument("patterns", nargs=-1, shell_complete=complete_topics)
+@regex_option
 @click.option("-i", "--internal", is_flag=True, help="Also show internal topics.")
 @format_options
 @target_options
-def list_(target: Target, patterns: tuple[str, ...], internal: bool, output: str) -> None:
-    """Show all topics, or those whose names match one of PATTERNS (such as 'order*')."""
-    from kbroker.client.topic_details import topic_row
+def list_(
+    target: Target, patterns: tuple[str, ...], regex: bool, internal: bool, output: str
+) -> None:
+    """Show all topics, or those whose names match one of PATTERNS (such as 'order*').
 
-    metadata = run(target, lambda cluster: cluster.metadata())
-    rows = [
-        topic_row(row)
-        for row in sorted(metadata.topics, key=lambda row: row.name or "")
-        if (internal or not row.is_internal)
-        and (not patterns or any(fnmatch.fnmatchcase(row.name or "", each) for each in patterns))
-    ]
+    All formats but text have the records, the size on disk of all replicas, the groups with
+    committed offsets and their lag, and the cleanup policy. A value is - if a broker does not
+    report it.
+    """
+    from kbroker.client.topic_details import topic_row
+    from kbroker.client.topic_overview import topic_overviews
+
+    async def work(cluster: ClusterClient) -> list[Row]:
+        if patterns:
+            names = await topic_names(cluster, Names(patterns, regex), internal=internal)
+            found = await cluster.topics(names)
+        else:
+            found = [
+                row for row in (await cluster.metadata()).topics if internal or not row.is_internal
+            ]
+        topics = sorted(found, key=lambda row: row.name or "")
+        if output == Format.TEXT:
+            return [topic_row(row) for row in topics]
+        return await topic_overviews(cluster, topics)
+
+    rows = run(target, work)
     columns = [
         Column("name"),
         Column("partitions"),
         Column("replicas"),
-        Column("topic_id", wide=True),
-        Column("internal", wide=True),
+        *(Column(key, wide=True) for key in ("records", "size", "lag", "groups")),
+        *(Column(key, wide=True) for key in ("cleanup_policy", "topic_id", "internal")),
     ]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+    def text(wide: bool) -> list[str]:
+        shown = [row | {"size": human_size(row["bytes"])} for row in rows] if wide else rows
+        return table(columns, shown, wide=wide)
+
+    show(output, rows, text)
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@regex_option
 @format_options
 @target_options
-def describe(target: Target, names: tuple[str, ...], output: str) -> None:
-    """Show partitions and settings of topics NAMES; `topic create --file` reads `-o json` output."""
+def describe(target: Target, names: tuple[str, ...], regex: bool, output: str) -> None:
+    """Show partitions and settings of topics NAMES; `topic create --file` reads `-o json` output.
+
+    NAMES may be patterns such as 'order*'.
+    """
     from kbroker.client.topic_details import topic_details
 
-    rows = run(target, lambda cluster: topic_details(cluster, names))
+    async def work(cluster: ClusterClient) -> list[Row]:
+        return await topic_details(cluster, await topic_names(cluster, Names(names, regex)))
+
+    rows = run(target, work)
 
     def text(wide: bool) -> list[str]:
         return paragraphs(_description(row, wide=wide) for row in rows)
@@ -215,30 +246,80 @@ def _description(row: Row, *, wide: bool) -> list[str]:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@regex_option
 @click.option("--if-exists", is_flag=True, help="Do not fail if a topic does not exist.")
+@destructive
 @target_options
-def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
-    """Delete topics NAMES with all their records."""
+def delete(
+    target: Target, names: tuple[str, ...], regex: bool, if_exists: bool, change: Change
+) -> None:
+    """Delete topics NAMES with all their records.
+
+    NAMES may be patterns such as 'order*', which never match internal topics.
+    """
     from kbroker.client.topics import delete_topics
     from kbroker.protocol.errors import ErrorCode
 
-    async def work(cluster: ClusterClient) -> None:
-        if not if_exists:
-            await cluster.topics(names)
-        outcome = await delete_topics(cluster, names)
-        rejected = {}
-        for name, (code, message) in outcome.items():
-            if not code:
-                say(f"{name}: deleted")
-            elif not (if_exists and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                rejected[name] = code, message
-        _exit_on_rejections(rejected)
+    async def find(cluster: ClusterClient) -> list[Row]:
+        chosen = await topic_names(cluster, Names(names, regex), may_miss=if_exists)
+        return await _deletions(cluster, chosen, if_exists=if_exists)
 
-    run(target, work)
+    found = run(target, find)
+    chosen = [str(row["topic"]) for row in found]
+    question = question_about("Delete", chosen, "topic", " with all records")
+    lines = [*map(_deletion_line, found)]
+    if not change.confirm(Preview(question, found, lines, is_harmless=not found)):
+        return
+    outcome = run(target, lambda cluster: delete_topics(cluster, chosen)) if chosen else {}
+    rejected = {
+        name: each
+        for name, each in outcome.items()
+        if each[0] and not (if_exists and each[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    }
+    rows = [row | {"error": _rejection_name(rejected, row["topic"])} for row in found]
+    deleted = [name for name, (code, _) in outcome.items() if not code]
+    change.report(rows, lambda _: [f"{name}: deleted" for name in deleted])
+    _exit_on_rejections(rejected)
+
+
+def _rejection_name(rejected: Mapping[str, tuple[ErrorCode, str | None]], name: str) -> str | None:
+    return rejected[name][0].name if name in rejected else None
+
+
+async def _deletions(cluster: ClusterClient, names: Sequence[str], *, if_exists: bool) -> list[Row]:
+    """Return what a deletion of topics destroys. Raises NoSuchTopic unless `if_exists` is True."""
+    from kbroker.client.topic_overview import topic_overviews
+    from kbroker.protocol.errors import ErrorCode
+
+    if if_exists:
+        described = (await cluster.metadata(names)).topics if names else []
+        missing = {
+            row.name for row in described if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        names = [name for name in names if name not in missing]
+    topics = await cluster.topics(names)
+    keys = ("partitions", "records", "bytes", "groups")
+    return [
+        {"topic": row["name"], **{key: row[key] for key in keys}}
+        for row in await topic_overviews(cluster, topics, policies=False)
+    ]
+
+
+def _deletion_line(row: Row) -> str:
+    """Return the line of a topic to delete; values that the brokers do not report are left out."""
+    parts = [count_of(row["partitions"], "partition")]
+    if row["records"] is not None:
+        parts.append(count_of(row["records"], "record"))
+    if row["bytes"] is not None:
+        parts.append(human_size(row["bytes"]))
+    if row["groups"]:
+        parts.append(f"read by {', '.join(row['groups'])}")
+    return f"topic {row['topic']}: {', '.join(parts)}"
 
 
 @click.command("alter-config")
-@click.argument("name", shell_complete=complete_topics)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@regex_option
 @click.option(
     "--set",
     "sets",
@@ -267,37 +348,50 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool) -> None:
     metavar="KEY=VALUE",
     help="Remove items from a list setting; can be given several times.",
 )
-@click.option("--dry-run", is_flag=True, help="Only validate the settings; change nothing.")
+@destructive
 @target_options
-def alter_config(target: Target, name: str, dry_run: bool, **changes: tuple[str, ...]) -> None:
-    """Change settings of topic NAME; all others stay unchanged."""
-    from kbroker.client.configs import Operation, Resource, alter_configs
+def alter_config(
+    target: Target,
+    names: tuple[str, ...],
+    regex: bool,
+    change: Change,
+    **changes: tuple[str, ...],
+) -> None:
+    """Change settings of topics NAMES; all others stay unchanged.
 
-    from .topic_files import BadTopic, parse_configs
+    NAMES may be patterns such as 'order*'. The command asks for confirmation only with --delete.
+    """
+    from kbroker.client.configs import Resource, alter_configs
 
-    operations: dict[str, tuple[Operation, str | None]] = {}
-    try:
-        for operation, option in (
-            (Operation.SET, "sets"),
-            (Operation.APPEND, "appends"),
-            (Operation.SUBTRACT, "subtracts"),
-        ):
-            pairs = parse_configs(changes[option])
-            operations |= {key: (operation, value) for key, value in pairs.items()}
-    except BadTopic as error:
-        raise click.UsageError(str(error)) from None
-    operations |= {key: (Operation.DELETE, None) for key in changes["deletes"]}
-    if not operations:
-        raise click.UsageError(
-            "no changes; give at least one of --set, --delete, --append and --subtract"
-        )
+    from .topic_configs import change_line, config_changes, planned_changes
+
+    operations = config_changes(changes)
+
+    async def plan(cluster: ClusterClient) -> list[Row]:
+        chosen = await topic_names(cluster, Names(names, regex))
+        await cluster.topics(chosen)
+        rows = await planned_changes(cluster, chosen, operations)
+        for name in chosen:
+            await alter_configs(cluster, Resource.TOPIC, name, operations, validate_only=True)
+        return rows
+
+    found = run(target, plan)
+    chosen = list(dict.fromkeys(str(row["topic"]) for row in found))
+    preview = Preview(
+        question_about("Change the settings of", chosen, "topic"),
+        found,
+        [*map(change_line, found)],
+        is_harmless=not changes["deletes"],
+    )
+    if not change.confirm(preview):
+        return
 
     async def work(cluster: ClusterClient) -> None:
-        await cluster.topics([name])
-        await alter_configs(cluster, Resource.TOPIC, name, operations, validate_only=dry_run)
+        for name in chosen:
+            await alter_configs(cluster, Resource.TOPIC, name, operations)
 
     run(target, work)
-    say(f"{name}: {'the settings are valid' if dry_run else 'changed'}")
+    change.report(found, lambda _: [f"{name}: changed" for name in chosen])
 
 
 @click.command("add-partitions")
@@ -319,7 +413,8 @@ def add_partitions(target: Target, name: str, count: int) -> None:
 
 
 @click.command()
-@click.argument("name", shell_complete=complete_topics)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@regex_option
 @click.option(
     "--before",
     required=True,
@@ -334,39 +429,63 @@ def add_partitions(target: Target, name: str, count: int) -> None:
     multiple=True,
     help="Delete only in this partition; can be given several times.  [default: all]",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
-@format_options
+@destructive
 @target_options
 def trim(
-    target: Target, name: str, before: str, partitions: tuple[int, ...], dry_run: bool, output: str
+    target: Target,
+    names: tuple[str, ...],
+    regex: bool,
+    before: str,
+    partitions: tuple[int, ...],
+    change: Change,
 ) -> None:
-    """Delete the oldest records of topic NAME."""
+    """Delete the oldest records of topics NAMES, which may be patterns such as 'order*'."""
     from .offsets import BadOffsetSpec, parse_offset_spec
 
     try:
         spec = parse_offset_spec(before, time.time_ns() // 1_000_000)
     except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--before") from None
-    rows = run(target, lambda cluster: _trim(cluster, name, partitions, spec, dry_run))
-    columns = [Column("partition"), Column("start_offset"), Column("new_start_offset")]
-    columns += [Column("records"), Column("error", optional=True)]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+    async def plan(cluster: ClusterClient) -> list[Row]:
+        chosen = await topic_names(cluster, Names(names, regex))
+        return [row for name in chosen for row in await _trims(cluster, name, partitions, spec)]
+
+    columns = [Column("topic"), Column("partition"), Column("start_offset")]
+    columns += [Column("new_start_offset"), Column("records"), Column("error", optional=True)]
+    planned = run(target, plan)
+    counts: dict[str, int] = {}
+    for row in planned:
+        counts[row["topic"]] = counts.get(row["topic"], 0) + row["records"]
+    total = count_of(sum(counts.values()), "record")
+    preview = Preview(
+        question_about(f"Delete {total} of", list(counts), "topic"),
+        planned,
+        [f"topic {name}: delete {count_of(number, 'record')}" for name, number in counts.items()],
+        lambda wide: table(columns, planned, wide=wide),
+        is_harmless=not any(counts.values()),
+    )
+    if not change.confirm(preview):
+        return
+    rows = run(target, lambda cluster: _trim(cluster, planned))
+    change.report(rows, lambda wide: table(columns, rows, wide=wide))
     if any(row["error"] for row in rows):
         fail("some partitions were not trimmed")
 
 
-async def _trim(
-    cluster: ClusterClient, name: str, partitions: tuple[int, ...], spec: OffsetSpec, dry_run: bool
-) -> list[dict[str, object]]:
+async def _trims(
+    cluster: ClusterClient, name: str, partitions: tuple[int, ...], spec: OffsetSpec
+) -> list[Row]:
+    """Return the planned start offset of each partition."""
     from kbroker.client.offset_spec import START, find
     from kbroker.client.topic_details import choose_partitions
-    from kbroker.client.topics import delete_records
 
     chosen = await choose_partitions(cluster, name, partitions)
     starts = await find(cluster, chosen, START)
     wanted = await find(cluster, chosen, spec)
-    rows: list[dict[str, object]] = [
+    return [
         {
+            "topic": name,
             "partition": one[1],
             "start_offset": starts[one],
             "new_start_offset": max(wanted[one], starts[one]),
@@ -375,13 +494,17 @@ async def _trim(
         }
         for one in chosen
     ]
-    if dry_run:
-        return rows
-    moved = {one: wanted[one] for one in chosen if wanted[one] > starts[one]}
+
+
+async def _trim(cluster: ClusterClient, planned: list[Row]) -> list[Row]:
+    """Delete the planned records and return the rows with the outcome."""
+    from kbroker.client.topics import delete_records
+
+    rows = {(row["topic"], row["partition"]): dict(row) for row in planned}
+    moved = {one: row["new_start_offset"] for one, row in rows.items() if row["records"]}
     for one, (code, start) in (await delete_records(cluster, moved)).items():
-        row = rows[chosen.index(one)]
         if code:
-            row |= {"error": code.name, "new_start_offset": None, "records": 0}
+            rows[one] |= {"error": code.name, "new_start_offset": None, "records": 0}
         else:
-            row["new_start_offset"] = start
-    return rows
+            rows[one]["new_start_offset"] = start
+    return list(rows.values())

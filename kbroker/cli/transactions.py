@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.text.times import iso_time
+
 from .completion import complete_topics
+from .confirmation import Change, Preview, destructive
 from .output import Column, format_options, paragraphs, show, table
 from .target import Target, fail, run, target_options
 from .units import DURATION
@@ -138,35 +141,51 @@ async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[P
 @click.option(
     "--force", is_flag=True, help="Abort the transaction even if its coordinator still manages it."
 )
+@destructive
 @target_options
-def abort(target: Target, topic: str, partition: int, start_offset: int, force: bool) -> None:
+def abort(
+    target: Target, topic: str, partition: int, start_offset: int, force: bool, change: Change
+) -> None:
     """Abort the hanging transaction that starts at START_OFFSET in PARTITION of TOPIC.
 
     The command writes an abort marker to this partition only. It does not change the state of the
     coordinator or of other partitions.
     """
-    from kbroker.client.transactions import (
-        abort_transaction,
-        hanging_transactions,
-        open_transactions,
+    from kbroker.client.transactions import abort_transaction
+
+    place = f"{topic}-{partition}"
+    found = run(
+        target, lambda cluster: _abortable(cluster, (topic, partition), start_offset, force)
     )
+    if isinstance(found, str):
+        fail(f"{place}: {found}")
+    line = (
+        f"{place}: transaction of producer {found.producer_id} from offset {start_offset}, newest "
+        f"record at {iso_time(found.last_timestamp)}"
+    )
+    question = f"Abort the transaction at offset {start_offset} of {place}?"
+    if not change.confirm(Preview(question, [found.row()], [line])):
+        return
+    run(target, lambda cluster: abort_transaction(cluster, found))
+    done = f"{place}: aborted the transaction at offset {start_offset}"
+    change.report([found.row()], lambda _: [done])
 
-    async def work(cluster: ClusterClient) -> str | None:
-        partitions = [(topic, partition)]
-        found = await open_transactions(cluster, partitions)
-        one = next((one for one in found if one.start_offset == start_offset), None)
-        if one is None:
-            return f"no open transaction starts at offset {start_offset}"
-        if not force and one not in await hanging_transactions(
-            cluster, partitions, before_ms=one.last_timestamp + 1
-        ):
-            return (
-                f"the coordinator of producer {one.producer_id} manages this transaction and ends "
-                "it at its timeout; use --force to abort it anyway"
-            )
-        await abort_transaction(cluster, one)
-        return None
 
-    problem = run(target, work)
-    if problem is not None:
-        fail(f"{topic}-{partition}: {problem}")
+async def _abortable(
+    cluster: ClusterClient, partition: Partition, start_offset: int, force: bool
+) -> OpenTransaction | str:
+    """Return the transaction that starts at an offset, or the reason why it cannot be aborted."""
+    from kbroker.client.transactions import hanging_transactions, open_transactions
+
+    found = await open_transactions(cluster, [partition])
+    one = next((one for one in found if one.start_offset == start_offset), None)
+    if one is None:
+        return f"no open transaction starts at offset {start_offset}"
+    if not force and one not in await hanging_transactions(
+        cluster, [partition], before_ms=one.last_timestamp + 1
+    ):
+        return (
+            f"the coordinator of producer {one.producer_id} manages this transaction and ends it "
+            "at its timeout; use --force to abort it anyway"
+        )
+    return one

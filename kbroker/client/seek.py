@@ -81,7 +81,18 @@ class Seek:
 
     async def run(self, cluster: ClusterClient) -> list[SeekRow]:
         """Plan the changes and commit them."""
-        rows = await self.plan(cluster)
+        return await self.apply(cluster, await self.plan(cluster))
+
+    async def apply(self, cluster: ClusterClient, rows: list[SeekRow]) -> list[SeekRow]:
+        """Commit planned changes; return their rows with the error of each partition.
+
+        Args:
+            cluster: The cluster of the group.
+            rows: Rows from `plan`.
+
+        Raises:
+            KafkaError: The coordinator rejects the request.
+        """
         new = {(row["topic"], row["partition"]): row["new_offset"] for row in rows}
         shared = self.creates
         if shared is None:

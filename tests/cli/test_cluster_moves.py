@@ -39,23 +39,23 @@ async def test_node_can_be_drained_rebalanced_and_unregistered(cli: Cli) -> None
         shown = await cli("cluster", "drain", "3", "--dry-run", *bootstrap)
         assert "orders-" in shown.stdout
         assert any(3 in nodes for nodes in replica_lists(broker)), "nothing moved"
-        await cli("cluster", "drain", "3", *bootstrap)
+        await cli("cluster", "drain", "--yes", "3", *bootstrap)
         assert all(sorted(nodes) == [1, 2] for nodes in replica_lists(broker))
         assert sorted(leaders(broker)) == [1, 1, 1, 2, 2, 2]
         await make(broker, "later", 3, 2)
         assert all(sorted(nodes) == [1, 2] for nodes in replica_lists(broker))
-        await cli("cluster", "drain", "3", "--undo", *bootstrap)
+        await cli("cluster", "drain", "--yes", "3", "--undo", *bootstrap)
         await cli("cluster", "rebalance", *bootstrap)
         held = [each for nodes in replica_lists(broker) for each in nodes]
         assert [held.count(each) for each in (1, 2, 3)] == [6, 6, 6]
         assert (await cli("cluster", "rebalance", *bootstrap)).stdout == "no moves needed\n"
-        output = await cli("cluster", "unregister", "3", *bootstrap, status=1)
+        output = await cli("cluster", "unregister", "--yes", "3", *bootstrap, status=1)
         assert "broker 3 is running; stop it first" in output.stderr
         await broker.local_node(3).stop()
-        output = await cli("cluster", "unregister", "3", *bootstrap, status=1)
+        output = await cli("cluster", "unregister", "--yes", "3", *bootstrap, status=1)
         assert "kbroker cluster drain 3" in output.stderr
-        await cli("cluster", "drain", "3", *bootstrap)
-        await cli("cluster", "unregister", "3", *bootstrap)
+        await cli("cluster", "drain", "--yes", "3", *bootstrap)
+        await cli("cluster", "unregister", "--yes", "3", *bootstrap)
         assert broker.running().cluster.node_ids == [1, 2]
 
 
@@ -64,14 +64,14 @@ async def test_rebalance_skips_drained_node(cli: Cli) -> None:
         bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 6, 2)
         await make(broker, "alone", 3, 1)
-        await cli("cluster", "drain", "4", *bootstrap)
+        await cli("cluster", "drain", "--yes", "4", *bootstrap)
         output = await cli("cluster", "rebalance", "--replicas", "2", *bootstrap)
         assert "broker 4 is drained and gets no partitions" in output.stderr
         assert "`kbroker cluster drain 4 --undo`" in output.stderr
         assert not any(4 in nodes for nodes in replica_lists(broker))
-        await cli("cluster", "drain", "3", *bootstrap)
+        await cli("cluster", "drain", "--yes", "3", *bootstrap)
         assert all(sorted(nodes) == [1, 2] for nodes in replica_lists(broker)), "nothing went to 4"
-        await cli("cluster", "drain", "4", "--undo", *bootstrap)
+        await cli("cluster", "drain", "--yes", "4", "--undo", *bootstrap)
         await cli("cluster", "rebalance", *bootstrap)
         assert {each for nodes in replica_lists(broker) for each in nodes} == {1, 2, 4}
         await broker.remove_node(1)
@@ -84,7 +84,7 @@ async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> N
         await make(broker, "orders", 2, 3)
         await make(broker, "users", 3, 2)
         before = list(replica_lists(broker))
-        output = await cli("cluster", "drain", "3", *bootstrap, status=1)
+        output = await cli("cluster", "drain", "--yes", "3", *bootstrap, status=1)
         assert (
             "too few other brokers for all replicas of orders; start one more, or" in output.stderr
         )
@@ -93,11 +93,13 @@ async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> N
         assert any(nodes == [3] for nodes in replica_lists(broker)), "it takes partitions as before"
         shown = await cli("cluster", "drain", "3", "--dry-run", *bootstrap)
         assert "2 partitions lose one replica: orders" in shown.stderr
-        output = await cli("cluster", "drain", "3", "--allow-fewer-replicas", *bootstrap)
+        output = await cli("cluster", "drain", "--yes", "3", "--allow-fewer-replicas", *bootstrap)
         assert "2 partitions lose one replica: orders\n" in output.stderr
         assert {each for nodes in replica_lists(broker) for each in nodes} == {1, 2}
-        await cli("cluster", "drain", "2", "--allow-fewer-replicas", *bootstrap)
-        output = await cli("cluster", "drain", "1", "--allow-fewer-replicas", *bootstrap, status=1)
+        await cli("cluster", "drain", "--yes", "2", "--allow-fewer-replicas", *bootstrap)
+        output = await cli(
+            "cluster", "drain", "--yes", "1", "--allow-fewer-replicas", *bootstrap, status=1
+        )
         assert "no other broker can take the partitions of later, orders, users" in output.stderr
         assert list(replica_lists(broker)) == [[1]] * 8
 

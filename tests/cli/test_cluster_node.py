@@ -53,7 +53,7 @@ def test_node_commands_stop_start_add_and_remove_nodes(tmp_path: Path) -> None:
         run(ready, "node", "start", "2")
         run(ready, "node", "start", "3")
         assert run(ready, "node", "add").strip() == "4"
-        run(ready, "node", "remove", "1")
+        run(ready, "node", "remove", "--yes", "1")
         assert states(ready) == dict.fromkeys((2, 3, 4), "running")
         run(ready, "link", "cut", "2", "3", "--one-way")
         run(ready, "link", "heal")

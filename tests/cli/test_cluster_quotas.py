@@ -44,12 +44,12 @@ async def test_quota_can_be_set_listed_and_removed(
         ["alice", "<default>", "-", "consumer_byte_rate=1000000"],
         ["-", "-", "10.0.0.1", "connection_creation_rate=5"],
     ]
-    reply = await cli(*QUOTAS, "remove", "--user", "alice", "request_percentage", *at)
+    reply = await cli(*QUOTAS, "remove", "--yes", "--user", "alice", "request_percentage", *at)
     assert reply.stdout == "user=alice: removed request_percentage\n"
-    reply = await cli(*QUOTAS, "remove", "--user", "alice", *at)
+    reply = await cli(*QUOTAS, "remove", "--yes", "--user", "alice", *at)
     assert reply.stdout == "user=alice: removed producer_byte_rate\n"
     assert await read_json(*QUOTAS, "list", *at) == rows[1:]
-    assert (await cli(*QUOTAS, "remove", "--user", "alice", *at)).stdout == ""
+    assert (await cli(*QUOTAS, "remove", "--yes", "--user", "alice", *at)).stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_completion_proposes_commands_and_options() -> None:
 
 async def test_completion_proposes_names_from_cluster(cli: Cli) -> None:
     await cli("topic", "create", "orders", "order-events", "users")
-    await cli("group", "seek", "readers", "--to", "end", "-t", "users")
+    await cli("group", "seek", "--yes", "readers", "--to", "end", "-t", "users")
 
     async def ask(*arguments: str, incomplete: str) -> list[str]:
         return await trio.to_thread.run_sync(lambda: proposed(*arguments, incomplete=incomplete))

@@ -28,9 +28,9 @@ async def test_setting_of_one_broker_overrides_cluster_default(cli: Cli) -> None
     assert await settings(cli, "--default") == of_all
     own = {"log.retention.ms": ("7000", "this broker"), "num.io.threads": ("9", "all brokers")}
     assert await settings(cli, *NODE) == own
-    await cli("config", "unset", "log.retention.ms", *NODE)
+    await cli("config", "unset", "--yes", "log.retention.ms", *NODE)
     assert await settings(cli, *NODE) == of_all
-    await cli("config", "unset", "log.retention.ms", "num.io.threads", "--default")
+    await cli("config", "unset", "--yes", "log.retention.ms", "num.io.threads", "--default")
     assert await settings(cli, *NODE) == {}
 
 

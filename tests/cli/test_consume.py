@@ -28,8 +28,8 @@ async def test_consume_with_group_resumes_at_committed_offset(
     assert row["current_offset"] == 2
     assert (await cli(*read, "-n", "1")).stdout == "c"
     assert (await cli(*read, "-o", ":end")).stdout == "de"
-    await cli("group", "seek", "g", "--to", "1")
-    await cli("topic", "trim", "t", "--before", "3")
+    await cli("group", "seek", "--yes", "g", "--to", "1")
+    await cli("topic", "trim", "--yes", "t", "--before", "3")
     assert (await cli(*read, "-o", ":end")).stdout == "de"
 
 

@@ -63,7 +63,7 @@ async def member(broker: Broker, group: str, topic: str, *partitions: int) -> As
 async def test_group_commands_show_and_protect_group_with_member(
     cli: Cli, read_json: ReadJson, topic: str, broker: Broker
 ) -> None:
-    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    await cli("group", "seek", "--yes", "g", "--to", "3", "-t", topic)
     async with member(broker, "g", topic, 0) as member_id:
         (row,) = await read_json("group", "describe", "g")
         assert (row["state"], row["assignor"], row["members"]) == ("Stable", "range", 1)
@@ -75,10 +75,12 @@ async def test_group_commands_show_and_protect_group_with_member(
         (listed,) = await read_json("group", "list")
         assert (listed["group"], listed["state"], listed["type"]) == ("g", "Stable", "classic")
         assert await read_json("group", "list", "--state", "empty") == []
-        moved = await cli("group", "seek", "g", "--to", "start", status=1)
+        moved = await cli("group", "seek", "--yes", "g", "--to", "start", status=1)
         assert "UNKNOWN_MEMBER_ID" in moved.stdout
         assert "stop the members" in moved.stderr
-        assert "the group has members" in (await cli("group", "delete", "g", status=1)).stderr
+        assert (
+            "the group has members" in (await cli("group", "delete", "--yes", "g", status=1)).stderr
+        )
     text = (await cli("group", "describe", "g")).stdout
     assert "STATE        Empty" in text
     assert "MEMBER-ID" not in text
@@ -99,10 +101,12 @@ async def test_group_commands_support_share_groups(
         assert (row["type"], row["state"], row["total_lag"]) == ("Share", "Empty", 4)
         (only,) = row["partitions"]
         assert (only["partition"], only["current_offset"], only["log_end_offset"]) == (0, 1, 5)
-        moved = await read_json("group", "seek", "s", "--to", "end")
+        moved = await read_json("group", "seek", "--yes", "s", "--to", "end")
         assert offsets(moved) == {0: (1, 5)}
         assert (await cli("group", "wait", "s", "--lag", "0")).stdout.startswith("s: Empty")
-        shifted = await read_json("group", "seek", "s", "--shift", "-2", "-t", f"{topic}:0")
+        shifted = await read_json(
+            "group", "seek", "--yes", "s", "--shift", "-2", "-t", f"{topic}:0"
+        )
         assert offsets(shifted) == {0: (5, 3)}
         for member_id in ("a", "b"):
             await beat(wire, member_id, 0, group="s", topics=[topic])
@@ -112,12 +116,15 @@ async def test_group_commands_support_share_groups(
         (row,) = await read_json("group", "describe", "s")
         assert {each["member_id"] for each in row["partitions"]} >= {"a"}
         assert (
-            "NON_EMPTY_GROUP" in (await cli("group", "seek", "s", "--to", "start", status=1)).stdout
+            "NON_EMPTY_GROUP"
+            in (await cli("group", "seek", "--yes", "s", "--to", "start", status=1)).stdout
         )
-        assert "the group has members" in (await cli("group", "delete", "s", status=1)).stderr
+        assert (
+            "the group has members" in (await cli("group", "delete", "--yes", "s", status=1)).stderr
+        )
         for member_id in ("a", "b"):
             await beat(wire, member_id, -1, group="s")
-        assert (await cli("group", "delete", "s")).stdout == "s: deleted\n"
+        assert (await cli("group", "delete", "--yes", "s")).stdout == "s: deleted\n"
 
 
 async def test_offset_delete_of_share_group_deletes_whole_topics(
@@ -127,14 +134,14 @@ async def test_offset_delete_of_share_group_deletes_whole_topics(
         await find(wire)
         await alter(wire, {0: 1, 1: 0}, group="s", topic=topic)
         await beat(wire, "a", 0, group="s", topics=["other"])
-        refused = await cli("group", "offset-delete", "s", "-t", topic, status=1)
+        refused = await cli("group", "offset-delete", "--yes", "s", "-t", topic, status=1)
         assert "t-0: the group has members; stop them" in refused.stderr
         await beat(wire, "a", -1, group="s")
-    part = await cli("group", "offset-delete", "s", "-t", f"{topic}:0", status=2)
+    part = await cli("group", "offset-delete", "--yes", "s", "-t", f"{topic}:0", status=2)
     assert "whole topics only" in part.stderr
-    none = await cli("group", "offset-delete", "s", "-t", "other", status=1)
+    none = await cli("group", "offset-delete", "--yes", "s", "-t", "other", status=1)
     assert "no offsets for these topics" in none.stderr
-    done = await cli("group", "offset-delete", "s", "-t", topic)
+    done = await cli("group", "offset-delete", "--yes", "s", "-t", topic)
     assert done.stdout == "t-0: deleted\nt-1: deleted\n"
     (row,) = await read_json("group", "describe", "s")
     assert row["partitions"] == []
@@ -143,22 +150,24 @@ async def test_offset_delete_of_share_group_deletes_whole_topics(
 async def test_group_delete_removes_offsets_and_groups(
     cli: Cli, read_json: ReadJson, topic: str
 ) -> None:
-    await cli("group", "seek", "g", "--to", "2", "-t", topic)
-    assert (await cli("group", "offset-delete", "g", "-t", f"{topic}:1")).stdout == "t-1: deleted\n"
+    await cli("group", "seek", "--yes", "g", "--to", "2", "-t", topic)
+    assert (
+        await cli("group", "offset-delete", "--yes", "g", "-t", f"{topic}:1")
+    ).stdout == "t-1: deleted\n"
     (row,) = await read_json("group", "describe", "g")
     assert [each["partition"] for each in row["partitions"]] == [0]
-    none = await cli("group", "offset-delete", "g", "-t", "other", status=1)
+    none = await cli("group", "offset-delete", "--yes", "g", "-t", "other", status=1)
     assert "no offsets for these topics" in none.stderr
-    assert (await cli("group", "delete", "g")).stdout == "g: deleted\n"
-    assert "does not exist" in (await cli("group", "delete", "g", status=1)).stderr
-    assert (await cli("group", "delete", "g", "--if-exists")).stdout == ""
+    assert (await cli("group", "delete", "--yes", "g")).stdout == "g: deleted\n"
+    assert "does not exist" in (await cli("group", "delete", "--yes", "g", status=1)).stderr
+    assert (await cli("group", "delete", "--yes", "g", "--if-exists")).stdout == ""
 
 
 async def test_unknown_group_suggests_similar_name(cli: Cli, topic: str) -> None:
-    await cli("group", "seek", "readers", "--to", "end", "-t", topic)
+    await cli("group", "seek", "--yes", "readers", "--to", "end", "-t", topic)
     output = (await cli("group", "describe", "raeders", status=1)).stderr
     assert "did you mean 'readers'?" in output
-    nothing = await cli("group", "seek", "fresh", "--to", "end", status=1)
+    nothing = await cli("group", "seek", "--yes", "fresh", "--to", "end", status=1)
     assert "--topic" in nothing.stderr
 
 
@@ -178,7 +187,7 @@ async def test_group_wait_returns_when_conditions_are_met(
         await trio.sleep(0.1)
         async with member(broker, "g", topic, 0):
             await done.wait()
-    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    await cli("group", "seek", "--yes", "g", "--to", "3", "-t", topic)
     behind = await cli("group", "wait", "g", "--lag", "1", "--timeout", "100ms", status=4)
     assert "lag 2" in behind.stderr
     assert "lag 2" in (await cli("group", "wait", "g", "--lag", "2")).stdout
@@ -187,8 +196,8 @@ async def test_group_wait_returns_when_conditions_are_met(
 
 async def test_group_describe_omits_deleted_topic(cli: Cli, topic: str) -> None:
     """The group still has committed offsets for the deleted topic."""
-    await cli("group", "seek", "g", "--to", "end", "-t", topic)
-    await cli("topic", "delete", topic)
+    await cli("group", "seek", "--yes", "g", "--to", "end", "-t", topic)
+    await cli("topic", "delete", "--yes", topic)
     rows = json.loads((await cli("group", "describe", "g", "-o", "json")).stdout)
     assert rows[0]["partitions"] == []
 
@@ -198,7 +207,7 @@ async def test_group_list_waits_while_broker_loads_groups(
 ) -> None:
     """Brokers load their groups for a moment after a start."""
     await cli("topic", "create", "t")
-    await cli("group", "seek", "g", "--to", "end", "-t", "t")
+    await cli("group", "seek", "--yes", "g", "--to", "end", "-t", "t")
     answers = iter([True, True])
     monkeypatch.setattr(Shards, "is_loading", property(lambda _: next(answers, False)))
     assert [row["group"] for row in await read_json("group", "list")] == ["g"]
@@ -220,14 +229,16 @@ async def test_group_commands_support_streams_groups(
         ]
         (listed,) = await read_json("group", "list")
         assert (listed["group"], listed["state"], listed["type"]) == ("g", "Stable", "streams")
-        assert "the group has members" in (await cli("group", "delete", "g", status=1)).stderr
+        assert (
+            "the group has members" in (await cli("group", "delete", "--yes", "g", status=1)).stderr
+        )
         await streams_beat(wire, "a", -1)
-    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    await cli("group", "seek", "--yes", "g", "--to", "3", "-t", topic)
     (row,) = await read_json("group", "describe", "g")
     assert (row["state"], row["total_lag"]) == ("Empty", 2)
     assert "dead_letter_queue" not in row
-    await cli("group", "offset-delete", "g", "-t", f"{topic}:0")
-    await cli("group", "delete", "g")
+    await cli("group", "offset-delete", "--yes", "g", "-t", f"{topic}:0")
+    await cli("group", "delete", "--yes", "g")
     assert await read_json("group", "list") == []
 
 

@@ -68,7 +68,7 @@ async def test_repair_brings_damaged_partition_back_online(
     assert segment.read_bytes() == before
     assert command == f"log repair {tmp_path}/t-0"
 
-    done = CliRunner().invoke(main, command.split())
+    done = CliRunner().invoke(main, [*command.split(), "--yes"])
     assert done.exit_code == 0, done.output
     assert "moved to" in done.output
 
@@ -109,7 +109,7 @@ async def test_repair_keeps_truncated_bytes_for_any_damaged_batch(
     data = damage_batch(segment, number)
     position = number * len(data) // BATCHES
 
-    done = CliRunner().invoke(main, ["log", "repair", str(segment.parent)])
+    done = CliRunner().invoke(main, ["log", "repair", "--yes", str(segment.parent)])
     assert done.exit_code == 0, done.output
     assert segment.read_bytes() == data[:position]
     (kept,) = segment.parent.glob("*.corrupt")
@@ -128,7 +128,7 @@ async def test_repair_of_intact_log_loses_nothing(tmp_path: Path) -> None:
     await write_batches(tmp_path)
     earlier = tmp_path / "t-0" / "00000000000000000000.log.5.corrupt"
     earlier.write_bytes(b"of an earlier repair")
-    done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
+    done = CliRunner().invoke(main, ["log", "repair", "--yes", str(tmp_path / "t-0")])
     assert done.exit_code == 0, done.output
     assert "t-0 holds offsets 0 to 9;" in done.output
     assert "lost: no known records; the next offset is 10" in done.output
@@ -142,12 +142,12 @@ async def test_repair_counts_records_moved_by_crash_recovery(tmp_path: Path) -> 
     for name in ("recovery-point-offset", "replication-offset"):
         (tmp_path / f"{name}-checkpoint").unlink()
     damage_batch(tmp_path / "t-0" / "00000000000000000000.log", 6)
-    done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
+    done = CliRunner().invoke(main, ["log", "repair", "--yes", str(tmp_path / "t-0")])
     assert "lost: offsets 6 to 9, at most 4 records; 3 of them are valid" in done.output
 
 
 def test_repair_of_other_directory_is_rejected(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["log", "repair", str(tmp_path)])
+    done = CliRunner().invoke(main, ["log", "repair", "--yes", str(tmp_path)])
     assert done.exit_code == 2
     assert "not the directory of a partition" in done.output
 
@@ -155,7 +155,7 @@ def test_repair_of_other_directory_is_rejected(tmp_path: Path) -> None:
 async def test_repair_during_running_broker_is_rejected(tmp_path: Path) -> None:
     await write_batches(tmp_path)
     async with open_broker(BrokerConfig(), data_dir=str(tmp_path), listeners=LISTENERS):
-        done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
+        done = CliRunner().invoke(main, ["log", "repair", "--yes", str(tmp_path / "t-0")])
     assert done.exit_code == 1
     assert "another broker uses this data directory" in done.output
 
@@ -206,7 +206,7 @@ async def test_repair_keeps_all_records_when_replaced_segments_came_back(tmp_pat
     missing = sorted(name for name in before if not (directory / name).exists())
     for name in missing[:2]:
         (directory / name).write_bytes(before[name])
-    done = CliRunner().invoke(main, ["log", "repair", str(directory)])
+    done = CliRunner().invoke(main, ["log", "repair", "--yes", str(directory)])
     assert done.exit_code == 0, done.output
     assert "lost: no known records; the next offset is 100" in done.output
     assert sorted(path.name for path in directory.glob("*.corrupt")) == [
@@ -222,7 +222,7 @@ async def test_repaired_compacted_topic_is_readable(tmp_path: Path, share: float
     segments = sorted((tmp_path / "t-0").glob("*.log"))
     filled = [path for path in segments if path.stat().st_size > 500]
     damage_middle(filled[int(share * len(filled))])
-    done = CliRunner().invoke(main, ["log", "repair", str(tmp_path / "t-0")])
+    done = CliRunner().invoke(main, ["log", "repair", "--yes", str(tmp_path / "t-0")])
     assert done.exit_code == 0, done.output
     found = await served(tmp_path)
     assert set(found) <= set(values)

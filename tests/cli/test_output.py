@@ -81,18 +81,22 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "group describe": [[EVIL, OTHER, *form] for form in FORMS]
         + [[EVIL, flag] for flag in described]
         + [["evul" + EVIL[4:]]],  # did you mean ...?
-        "group seek": [[OTHER, "--to", "start", "--dry-run"], [EVIL, "--to", "start"]],
+        "group seek": [[OTHER, "--to", "start", "--dry-run"], [EVIL, "--to", "start", "--yes"]],
         "group wait": [[EVIL, "--state", "Stable"], [EVIL, "--members", "9", "--timeout", "1ms"]],
-        "group offset-delete": [[OTHER, "-t", "t"], [OTHER, "-t", "nothing"]],
-        "group delete": [[EVIL], [OTHER]],
+        "group offset-delete": [[OTHER, "-t", "t", "--yes"], [OTHER, "-t", "nothing", "--yes"]],
+        "group delete": [[EVIL, "--yes"], [OTHER, "--yes"]],
         "cluster txn list": FORMS,
         "cluster txn describe": [[OPEN, *form] for form in FORMS] + [[EVIL]],
         "cluster txn find-hanging": [["--older-than", "0s"]],
-        "cluster txn abort": [["t", "0", "7"]],
+        "cluster txn abort": [["t", "0", "7", "--yes"]],
         **security_commands(),
         "cluster quotas list": [*FORMS, ["--user", EVIL]],
         "cluster quotas set": [["--user", EVIL, "producer_byte_rate=1e9"]],
-        "cluster quotas remove": [["--user", EVIL, "producer_byte_rate"], ["--user", EVIL]],
+        "cluster quotas remove": [
+            ["--user", EVIL, "--client-id", EVIL, "--dry-run"],
+            ["--user", EVIL, "producer_byte_rate"],
+            ["--user", EVIL, "--yes"],
+        ],
         "cluster health": FORMS,
         "cluster info": FORMS,
         "cluster logdirs": FORMS,
@@ -100,10 +104,10 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "topic describe": [["t", *form] for form in FORMS],
         "topic consume": [["t", "-o", ":end", *more] for more in ([], ["-g", EVIL])],
         "topic create": [["t"], ["x" + EVIL]],
-        "topic delete": [["x" + EVIL]],
+        "topic delete": [["x" + EVIL, "--yes"]],
         "topic alter-config": [["t", "--set", f"retention.ms={EVIL}"]],
         "topic add-partitions": [["x" + EVIL, "1"]],
-        "topic trim": [["x" + EVIL, "--before", "end"]],
+        "topic trim": [["x" + EVIL, "--before", "end", "--yes"]],
         "topic produce": [["x" + EVIL, "value"]],
         "log dump": [
             [flag, *directories]
@@ -133,11 +137,11 @@ def security_commands() -> dict[str, list[list[str]]]:
     return {
         "security user list": [*FORMS, [EVIL], ["x" + EVIL]],
         "security user add": [[EVIL]],
-        "security user remove": [["x" + EVIL], [EVIL]],
+        "security user remove": [["x" + EVIL, "--yes"], [EVIL, "--yes"]],
         "security token list": [*FORMS, [EVIL]],
         "security token create": [["--renewer", EVIL], ["--owner", EVIL]],
         "security token renew": [[EVIL]],
-        "security token expire": [[EVIL]],
+        "security token expire": [[EVIL, "--yes"]],
         "security acl add": [["--principal", EVIL, "--topic", EVIL, *READS]],
         "security acl list": FORMS,
         "security acl explain": [
@@ -282,7 +286,7 @@ async def test_commands_escape_control_characters_of_client_names(tmp_path: Path
                     catch_exceptions=False,
                 )
                 result = await trio.to_thread.run_sync(work)
-                assert result.exit_code in (0, 1, 3, 4) or command == "security acl remove", (
+                assert result.exit_code in (0, 1, 3, 4) or "add --yes" in result.stderr, (
                     arguments,
                     result.output,
                 )

@@ -72,13 +72,15 @@ async def test_user_can_be_added_listed_and_removed(
     assert not await logs_in(broker, "bob", "brush")
     assert await logs_in(broker, "bob", "another one")
     one = ("--mechanism", "SCRAM-SHA-256")
-    output = await cli("security", "user", "remove", "carol", *one, *LOGIN)
+    output = await cli("security", "user", "remove", "--yes", "carol", *one, *LOGIN)
     assert output.stdout == "user carol can no longer authenticate with SCRAM-SHA-256\n"
     assert not await logs_in(broker, "carol", "crayon")
     assert await logs_in(broker, "carol", "crayon", SHA_512)
-    second_output = await cli("security", "user", "remove", "carol", *one, *LOGIN, status=1)
+    second_output = await cli(
+        "security", "user", "remove", "--yes", "carol", *one, *LOGIN, status=1
+    )
     assert "user 'carol' does not exist or lacks this mechanism" in second_output.stderr
-    await cli("security", "user", "remove", "bob", "carol", *LOGIN)
+    await cli("security", "user", "remove", "--yes", "bob", "carol", *LOGIN)
     assert await read_json("security", "user", "list", *LOGIN) == []
 
 
@@ -200,3 +202,14 @@ async def test_completion_proposes_user_names(broker: Broker, cli: Cli) -> None:
         arguments = "security", "user", verb, *LOGIN[:5], f"'{LOGIN[5]}'"
         found = await trio.to_thread.run_sync(lambda: proposed(*arguments, incomplete="b"))  # noqa: B023
         assert found == ["barbara", "bob"]
+
+
+async def test_user_commands_accept_patterns(cli: Cli, read_json: ReadJson) -> None:
+    for name in ("app-a", "app-b", "bob"):
+        await cli("security", "user", "add", name, *LOGIN, stdin="brush")
+    rows = await read_json("security", "user", "list", "app-*", *LOGIN)
+    assert [row["user"] for row in rows] == ["app-a", "app-b"]
+    nothing = await cli("security", "user", "remove", "ap*-c", "--yes", *LOGIN, status=1)
+    assert "pattern 'ap*-c' matches no user; similar names: 'app-" in nothing.stderr
+    await cli("security", "user", "remove", "--regex", "app-.", "--yes", *LOGIN)
+    assert [row["user"] for row in await read_json("security", "user", "list", *LOGIN)] == ["bob"]

@@ -89,7 +89,8 @@ async def test_acl_can_be_added_listed_and_removed(
     lines = (await cli("security", "acl", "list", "--deny", "--json", *LOGIN)).stdout.splitlines()
     assert [json.loads(line)["principal"] for line in lines] == ["User:*", "User:*"]
     output = await cli("security", "acl", "remove", *BOB, *READ, *LOGIN, status=2)
-    assert "1 ACLs match; pass --yes" in output.stderr
+    assert "ALLOW User:bob READ on topic orders" in output.stderr
+    assert "add --yes" in output.stderr
     removed = await read_json("security", "acl", "remove", *BOB, *READ, "--yes", *LOGIN)
     assert [row["operation"] for row in removed] == ["read"]
     assert len(broker.node.cluster.acls) == 3
@@ -346,7 +347,7 @@ async def test_acl_remove_asks_for_confirmation_on_terminal(broker: Broker) -> N
         )
         os.close(theirs)
         seen = b""
-        while b"Remove these 1 ACLs?" not in seen:
+        while b"Remove 1 ACL?" not in seen:
             seen += os.read(ours, 1000)
         os.write(ours, answered)
         try:
@@ -363,3 +364,25 @@ async def test_acl_remove_asks_for_confirmation_on_terminal(broker: Broker) -> N
             work = trio.to_thread.run_sync(run_in_terminal, answered, abandon_on_cancel=True)
             assert "ALLOW User:bob READ on topic orders from *" in await work
             assert len(broker.node.cluster.acls) == left
+
+
+async def test_acl_list_selects_names_by_pattern(cli: Cli, read_json: ReadJson) -> None:
+    add = ("security", "acl", "add", *READ)
+    for name in ("orders-eu", "orders-us", "users"):
+        await cli(*add, *BOB, "--topic", name, *LOGIN)
+    await cli(*add, "--principal", "bart", "--topic", "orders-us", *LOGIN)
+    await cli(*add, "--principal", "*", "--topic", "*", *LOGIN)
+
+    async def listed(*arguments: str) -> list[tuple[str, str]]:
+        rows = await read_json("security", "acl", "list", *arguments, *LOGIN)
+        return sorted((row["principal"], row["resource"]) for row in rows)
+
+    expected = [("User:bart", "orders-us"), ("User:bob", "orders-eu"), ("User:bob", "orders-us")]
+    assert await listed("--topic", "orders-*") == expected
+    assert await listed("--topic", "orders-(eu|us)", "--regex") == expected
+    assert await listed("--topic", "orders-*", "--principal", "ba*") == expected[:1]
+    assert await listed("--principal", "User:bart|bill", "--regex") == expected[:1]
+    assert await listed("--principal", "*") == [("User:*", "*")]
+    assert await listed("--topic", "users") == [("User:*", "*"), ("User:bob", "users")]
+    nothing = await cli("security", "acl", "list", "--topic", "oders-*", *LOGIN, status=1)
+    assert "pattern 'oders-*' matches no resource of an ACL; similar names: 'or" in nothing.stderr

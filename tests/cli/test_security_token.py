@@ -78,7 +78,7 @@ async def test_token_can_be_created_renewed_and_expired(
     (row,) = await read_json("security", "token", "list", *ADMIN)
     assert renewed.stdout == f"token {token_id} is valid until {row['expires']}\n"
     assert row["expires"] < made["expires"]
-    ended = await cli("security", "token", "expire", token_id, *ADMIN)
+    ended = await cli("security", "token", "expire", "--yes", token_id, *ADMIN)
     assert ended.stdout == f"expired token {token_id}\n"
     assert await read_json("security", "token", "list", *ADMIN) == []
     refused = await cli("topic", "list", *own, status=1)

@@ -20,7 +20,7 @@ async def test_topic_can_be_created_described_and_deleted(cli: Cli, read_json: R
     assert (await cli("topic", "add-partitions", "orders", "2")).stdout == "orders: 5 partitions\n"
     (listed,) = await read_json("topic", "list")
     assert (listed["name"], listed["partitions"], listed["replicas"]) == ("orders", 5, 1)
-    assert (await cli("topic", "delete", "orders")).stdout == "orders: deleted\n"
+    assert (await cli("topic", "delete", "--yes", "orders")).stdout == "orders: deleted\n"
     assert await read_json("topic", "list") == []
 
 
@@ -32,7 +32,10 @@ async def test_topic_list_prints_table(cli: Cli) -> None:
         "NAME    PARTITIONS  REPLICAS\norders          12         1\nusers            1         1\n"
     )
     wide = (await cli("topic", "list", "ord*", "-o", "wide")).stdout.splitlines()
-    assert wide[0].split() == ["NAME", "PARTITIONS", "REPLICAS", "TOPIC-ID", "INTERNAL"]
+    assert wide[0].split() == [
+        *("NAME", "PARTITIONS", "REPLICAS", "RECORDS", "SIZE", "LAG", "GROUPS"),
+        *("CLEANUP-POLICY", "TOPIC-ID", "INTERNAL"),
+    ]
     assert [line.split()[0] for line in wide[1:]] == ["orders"]
     yaml = (await cli("topic", "list", "users", "-o", "yaml")).stdout
     assert yaml.startswith('- name: "users"\n  partitions: 1\n')
@@ -53,14 +56,14 @@ async def test_rejected_topic_is_named_with_exit_status_1(cli: Cli) -> None:
     assert "kbroker cluster info" in many.stderr
     await cli("topic", "create", "y", "--dry-run")
     await cli("topic", "describe", "y", status=1)
-    assert (await cli("topic", "delete", "y", "--if-exists")).stdout == ""
+    assert (await cli("topic", "delete", "--yes", "y", "--if-exists")).stdout == ""
     await cli("topic", "create", status=2)
 
 
 async def test_unknown_topic_suggests_similar_name(cli: Cli) -> None:
     await cli("topic", "create", "orders", "users")
-    for command in ("describe", "delete", "consume", "produce"):
-        output = (await cli("topic", command, "ordres", stdin="x\n", status=1)).stderr
+    for command in ("describe", "delete", "trim --before end", "consume", "produce"):
+        output = (await cli("topic", *command.split(), "ordres", stdin="x\n", status=1)).stderr
         assert "did you mean 'orders'?" in output
         assert "kbroker topic list" in output
 
@@ -71,7 +74,7 @@ async def test_alter_config_sets_appends_and_deletes_settings(
     await cli("topic", "create", "t", "-c", "retention.bytes=5")
     await cli(
         *("topic", "alter-config", "t", "--set", "retention.ms=1000"),
-        *("--delete", "retention.bytes", "--append", "cleanup.policy=compact"),
+        *("--yes", "--delete", "retention.bytes", "--append", "cleanup.policy=compact"),
     )
     (row,) = await read_json("topic", "describe", "t")
     assert row["configs"] == {"cleanup.policy": "delete,compact", "retention.ms": "1000"}
@@ -89,16 +92,24 @@ async def test_trim_deletes_oldest_records(cli: Cli, read_json: ReadJson, broker
     shown = await read_json("topic", "trim", "t", "--before", "-1", "--dry-run")
     assert [row["records"] for row in shown] == [2, 0]
     assert (await read_json("topic", "describe", "t"))[0]["partitions"][0]["start_offset"] == 0
-    rows = await read_json("topic", "trim", "t", "--before", "2", "-p", "0")
+    rows = await read_json("topic", "trim", "--yes", "t", "--before", "2", "-p", "0")
     assert rows == [
-        {"partition": 0, "start_offset": 0, "new_start_offset": 2, "records": 2, "error": None}
+        {
+            "topic": "t",
+            "partition": 0,
+            "start_offset": 0,
+            "new_start_offset": 2,
+            "records": 2,
+            "error": None,
+            "dry_run": False,
+        }
     ]
-    await cli("topic", "trim", "t", "--before", "end")
+    await cli("topic", "trim", "--yes", "t", "--before", "end")
     parts = (await read_json("topic", "describe", "t"))[0]["partitions"]
     assert [part["start_offset"] for part in parts] == [3, 1]
-    beyond = await cli("topic", "trim", "t", "--before", "99", status=1)
+    beyond = await cli("topic", "trim", "--yes", "t", "--before", "99", status=1)
     assert "OFFSET_OUT_OF_RANGE" in beyond.stdout
     assert (
         "no partition 7"
-        in (await cli("topic", "trim", "t", "--before", "0", "-p7", status=1)).stderr
+        in (await cli("topic", "trim", "--yes", "t", "--before", "0", "-p7", status=1)).stderr
     )

@@ -96,7 +96,7 @@ async def test_hanging_transaction_is_found_and_aborted(
         assert row["producer_id"] == hanging_id
     log = broker.node.partitions.named_replica("t", 0).log
     assert log.last_stable_offset == 0
-    abort = ("cluster", "txn", "abort", "t", "0")
+    abort = ("cluster", "txn", "abort", "--yes", "t", "0")
     assert "no open transaction" in (await cli(*abort, "7", status=1)).stderr
     assert "--force" in (await cli(*abort, "0", status=1)).stderr
     assert log.log_end_offset == 2

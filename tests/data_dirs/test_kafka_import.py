@@ -120,7 +120,7 @@ async def write(directory: Path) -> None:
             await produce(wire, Topic("users"), batch([b"u"]))
         await trio.to_thread.run_sync(
             lambda: invoke(
-                *("group", "seek", "g", "--to", "2", "-t", "orders"),
+                *("group", "seek", "--yes", "g", "--to", "2", "-t", "orders"),
                 *("-b", broker.bootstrap_servers),
             )
         )

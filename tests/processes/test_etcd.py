@@ -188,7 +188,7 @@ def test_topic_with_ten_thousand_partitions_is_created_and_deleted(
         node.start()
         arguments = ("--partitions", "10000", "--replication-factor", "1")
         kbroker(node.bootstrap, "topic", "create", "orders", *arguments)
-        kbroker(node.bootstrap, "topic", "delete", "orders")
+        kbroker(node.bootstrap, "topic", "delete", "--yes", "orders")
         assert "orders" not in kbroker(node.bootstrap, "topic", "list")
     finally:
         node.close()

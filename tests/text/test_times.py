@@ -109,18 +109,18 @@ def test_replay_keeps_extreme_timestamps(broker: LocalBroker) -> None:
         output = run(broker, "replay", "t", "--to-topic", "again", *flags).output
         assert str(TIMESTAMP_MIN) in output
     assert read(broker, "again") == list(map(str, TIMES))
-    run(broker, "topic", "trim", "again", "--before", "end")
+    run(broker, "topic", "trim", "--yes", "again", "--before", "end")
     lines = run(broker, "topic", "consume", "t", "-o", ":end", "--json").stdout
     run(broker, "replay", "--ndjson", "-", "--to-topic", "again", stdin=lines)
     assert read(broker, "again") == list(map(str, TIMES))
 
 
 def test_replay_shifts_timestamps_within_64_bits(broker: LocalBroker) -> None:
-    run(broker, "topic", "trim", "again", "--before", "end")
+    run(broker, "topic", "trim", "--yes", "again", "--before", "end")
     middle = ("--from", str(TIMES.index(-7)), "--to", str(TIMES.index(NOW) + 1))
     run(broker, "replay", "t", "--to-topic", "again", *middle, "--timestamps", "+1s")
     assert read(broker, "again") == ["993", "994", "998", "-1", "1000", "1001", f"{NOW + 1000}"]
-    run(broker, "topic", "trim", "again", "--before", "end")
+    run(broker, "topic", "trim", "--yes", "again", "--before", "end")
     run(broker, "replay", "t", "--to-topic", "again", *middle, "--timestamps", "-1ms")
     wanted = ["-8", "-7", "-3", "-1", "0", "0", f"{NOW - 1}"]
     assert read(broker, "again") == wanted, "one that had a time keeps one"
@@ -129,7 +129,7 @@ def test_replay_shifts_timestamps_within_64_bits(broker: LocalBroker) -> None:
         output = run(broker, "replay", "t", *flags, status=1)
         assert re.search(r"timestamp -?\d+ shifted by \d+ ms exceeds 64 bits", output.stderr)
     last = ("--from", str(TIMES.index(-1)), "--to", str(TIMES.index(-1) + 2))
-    run(broker, "topic", "trim", "again", "--before", "end")
+    run(broker, "topic", "trim", "--yes", "again", "--before", "end")
     run(broker, "replay", "t", "--to-topic", "again", *last, "--timestamps", "now")
     without, first = read(broker, "again")
     assert (without, int(first) > NOW) == ("-1", True)
@@ -153,9 +153,11 @@ def test_time_before_1970_selects_log_start(broker: LocalBroker) -> None:
 
     for time in ("0001-01-01", "1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z", "-99999d"):
         assert consume_from(time) == list(map(str, TIMES))
-        moved = run(broker, "group", "seek", "g", "--to", f"@{time}", "-t", "t", "-o", "json")
+        moved = run(
+            broker, "group", "seek", "--yes", "g", "--to", f"@{time}", "-t", "t", "-o", "json"
+        )
         assert json.loads(moved.stdout)[0]["new_offset"] == 0
-        trimmed = run(broker, "topic", "trim", "t", "--before", f"@{time}", "-o", "json")
+        trimmed = run(broker, "topic", "trim", "--yes", "t", "--before", f"@{time}", "-o", "json")
         assert json.loads(trimmed.stdout)[0]["records"] == 0
     assert consume_from("1970-01-01T00:00:00Z") == list(map(str, TIMES[TIMES.index(0) :]))
     assert consume_from("9999-12-31T23:59:59.999Z") == list(

@@ -8,6 +8,8 @@ const PAGES = [
   ["", "Overview", () => import("./overview.js")],
   ["topics", "Topics", () => import("./topics.js")],
   ["groups", "Groups", () => import("./groups.js")],
+  ["schemas", "Schemas", () => import("./schemas.js")],
+  ["security", "Security", () => import("./security.js")],
   ["activity", "Activity", () => import("./activity.js")],
   ["storage", "Transactions & storage", () => import("./storage.js")],
   ["cluster", "Cluster", () => import("./cluster.js")],
@@ -17,6 +19,8 @@ const OBJECTS = {
   topics: () => import("./topic.js"),
   groups: () => import("./group.js"),
   brokers: () => import("./broker.js"),
+  schemas: () => import("./subject.js"),
+  security: () => import("./security.js"),
   explain: () => import("./explain.js"),
 };
 let leavePage = null,
@@ -99,7 +103,16 @@ let isGoPending = false;
 function key(event) {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey)
     return;
-  const pages = { o: "", t: "topics", g: "groups", a: "activity", s: "storage", c: "cluster" };
+  const pages = {
+    o: "",
+    t: "topics",
+    g: "groups",
+    a: "activity",
+    s: "storage",
+    c: "cluster",
+    r: "schemas",
+    u: "security",
+  };
   if (isGoPending && event.key in pages) location.hash = `#/${pages[event.key]}`;
   isGoPending = !isGoPending && event.key === "g";
   if (event.key === "/") {

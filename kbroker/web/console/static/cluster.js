@@ -2,10 +2,13 @@
 
 import { get, encodePart } from "./api.js";
 import { card, h, link, number, visible } from "./dom.js";
+import { cancelAction, clusterActions, nodeActions, partitionSection } from "./placement.js";
+import { reload } from "./row_actions.js";
 import { Table } from "./table.js";
 
-export default async function cluster(view) {
-  const it = await get("/cluster");
+export default async function cluster(view, _, query) {
+  const [it, placed] = await Promise.all([get("/cluster"), get("/placement", { limit: 1 })]);
+  const forChanges = (column) => (placed.may_alter ? [column] : []);
   const place = [
     [
       "Partition",
@@ -41,15 +44,24 @@ export default async function cluster(view) {
         ["Controller", (row) => (row.controller ? "yes" : "")],
         ["Leaders", (row) => number(row.leads), "num"],
         ["Replicas", (row) => number(row.replicas), "num"],
+        ["State", (row) => (placed.drained.includes(row.broker) ? "drained" : "")],
+        ...forChanges(["Actions", (row) => nodeActions(placed, row, reload)]),
       ],
       { label: "Nodes" },
     ).set(it.brokers).element,
+    placed.may_alter ? clusterActions(reload) : "",
     h("h2", {}, "Offline and under-replicated partitions"),
     new Table(place, { label: "Offline and under-replicated partitions" }).set(it.under_replicated).element,
     h("h2", {}, "Reassignments"),
     new Table(
-      [...place, ["Adding", (row) => row.adding.join(", ")], ["Removing", (row) => row.removing.join(", ")]],
+      [
+        ...place,
+        ["Adding", (row) => row.adding.join(", ")],
+        ["Removing", (row) => row.removing.join(", ")],
+        ...forChanges(["Actions", (row) => cancelAction(row, reload)]),
+      ],
       { label: "Reassignments" },
     ).set(it.reassignments).element,
+    await partitionSection(query, reload),
   );
 }

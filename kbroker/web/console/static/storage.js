@@ -2,30 +2,18 @@
 
 import { get, encodePart } from "./api.js";
 import { otherNodesNote, searchForm } from "./common.js";
-import { bytes, h, link, number, time, visible } from "./dom.js";
+import { bytes, h, link, number } from "./dom.js";
 import { Table } from "./table.js";
+import { transactionSection } from "./transactions.js";
 
 export default async function storage(view, _, query) {
-  const [open, stored] = await Promise.all([
-    get("/transactions"),
+  const [transactions, stored] = await Promise.all([
+    transactionSection(),
     get("/storage", { search: query.get("search") }),
   ]);
   view.append(
     h("h1", {}, "Transactions & storage"),
-    h("h2", {}, "Transactions"),
-    new Table(
-      [
-        [
-          "Transactional ID",
-          (row) => link(`/explain/transaction/${encodePart(row.transactional_id)}`, row.transactional_id),
-        ],
-        ["State", (row) => row.state],
-        ["Producer ID", (row) => String(row.producer_id), "num"],
-        ["Started", (row) => time(row.start_timestamp)],
-        ["Partitions", (row) => visible((row.partitions ?? []).join(", ") || "–")],
-      ],
-      { label: "Transactions" },
-    ).set(open.transactions).element,
+    transactions,
     h("h2", {}, "Partitions led by this process"),
     ...otherNodesNote(stored, "Partitions").filter(Boolean),
     searchForm(query, "/storage", "orders"),
@@ -39,7 +27,10 @@ export default async function storage(view, _, query) {
         [
           "Partition",
           (row) =>
-            link(`/explain/partition/${encodePart(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
+            link(
+              `/explain/partition/${encodePart(row.topic)}/${row.partition}`,
+              `${row.topic}-${row.partition}`,
+            ),
         ],
         ["Start offset", (row) => number(row.log_start_offset), "num"],
         ["Last stable offset", (row) => number(row.last_stable_offset), "num"],

@@ -248,7 +248,7 @@ def test_records_are_deleted_after_preview(shown: Shown, kafka: Kafka, width: in
     dialog.get_by_label("Offset, time or number").fill("4")
     dialog.locator("input[name=partitions]").fill("1")
     press(dialog, "Preview")
-    expect(dialog.get_by_role("status")).to_contain_text("4 records are deleted.")
+    expect(dialog.get_by_role("status")).to_contain_text("4 records will be deleted.")
     check_layout(page, "delete-records", width)
     dialog.get_by_label("Offset, time or number").fill("5")
     expect(dialog.get_by_role("button", name="Delete records")).to_be_disabled()
@@ -303,12 +303,12 @@ def test_node_setting_is_edited_for_one_node_and_for_all(
 ) -> None:
     page = shown.go("#/cluster")
     page.get_by_role("link", name="Settings of all nodes").click()
-    for tab, value in (("All nodes", "3"), ("Node 1", "2")):
+    for tab, value in (("All nodes", "3000000"), ("Node 1", "2000000")):
         open_tab(page, tab)
         search = page.get_by_label("Name or description contains")
-        search.fill("log.cleaner.threads")
+        search.fill("message.max.bytes")
         row = page.locator(".settings li").filter(
-            has=page.get_by_text("log.cleaner.threads", exact=True)
+            has=page.get_by_text("message.max.bytes", exact=True)
         )
         press(row, "Edit")
         dialog = dialog_of(page)
@@ -316,8 +316,8 @@ def test_node_setting_is_edited_for_one_node_and_for_all(
         press(dialog, "Preview")
         check_layout(page, "node-setting", width)
         press(dialog, "Save")
-        expect(row.locator("code")).to_have_text(value)
-        assert kafka.setting(Resource.BROKER, "1", "log.cleaner.threads") == value
+        expect(row.locator(".setting code")).to_have_text(value)
+        assert kafka.setting(Resource.BROKER, "1", "message.max.bytes") == value
     for tab in ("Node 1", "All nodes"):
         open_tab(page, tab)
         page.get_by_label("Only changed settings").check()
@@ -327,6 +327,10 @@ def test_node_setting_is_edited_for_one_node_and_for_all(
     open_tab(page, "Node 1")
     page.get_by_label("Name or description contains").fill("node.id")
     expect(page.locator(".settings")).to_contain_text("a change needs a restart of the node")
+    page.get_by_label("Name or description contains").fill("log.cleaner.threads")
+    expect(page.locator(".settings li")).to_have_count(0)
+    page.get_by_label("Show settings without effect").check()
+    expect(page.locator(".settings li")).to_have_count(1)
 
 
 def open_tab(page: Page, tab: str) -> None:
@@ -354,7 +358,7 @@ def test_group_offsets_are_reset_after_preview(shown: Shown, kafka: Kafka, width
             dialog.locator("select[name=topic]").select_option(topic)
         dialog.locator("input[name=partitions]").fill(partitions)
         press(dialog, "Preview")
-        expect(dialog.get_by_role("status")).to_contain_text("records are read again")
+        expect(dialog.get_by_role("status")).to_contain_text("records will be read again")
         check_layout(page, "reset-offsets", width)
         press(dialog, "Reset offsets")
         expect(page.locator("dialog[open]")).to_have_count(0)
@@ -424,7 +428,7 @@ def test_group_setting_is_edited(shown: Shown, kafka: Kafka, width: int) -> None
     dialog.get_by_label("Value").select_option("read_committed")
     press(dialog, "Preview")
     press(dialog, "Save")
-    expect(row.locator("code")).to_have_text("read_committed")
+    expect(row.locator(".setting code")).to_have_text("read_committed")
     assert kafka.setting(Resource.GROUP, name, "share.isolation.level") == "read_committed"
 
 

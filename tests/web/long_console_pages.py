@@ -457,6 +457,7 @@ def test_all_rows_of_first_page_are_rendered_without_scrolling(shown: Shown) -> 
 def test_settings_are_filtered_and_described_in_full(shown: Shown) -> None:
     page = shown.go("#/topics/orders/config")
     rows = page.locator(".settings li")
+    page.get_by_label("Show settings without effect").check()
     expect(rows.last).to_contain_text("unclean.leader.election.enable")
     rows.last.scroll_into_view_if_needed()
     expect(rows.last).to_be_in_viewport()

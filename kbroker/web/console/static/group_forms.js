@@ -116,8 +116,7 @@ function seekPreview(it) {
     [
       ["Topic", (row) => visible(row.topic)],
       ["Partition", (row) => number(row.partition), "num"],
-      ["Current offset", (row) => number(row.prior_offset), "num"],
-      ["New offset", (row) => number(row.new_offset), "num"],
+      ["Offset", (row) => `${number(row.prior_offset)} → ${number(row.new_offset)}`, "num"],
       ["Change", (row) => number(change(row)), "num"],
     ],
     { label: "New offsets", tall: false },
@@ -126,7 +125,7 @@ function seekPreview(it) {
     "div",
     {},
     it.problem && h("p", { class: "bad" }, visible(it.problem)),
-    h("p", {}, `${number(again)} records are read again, and ${number(skipped)} are skipped.`),
+    h("p", {}, `${number(again)} records will be read again, and ${number(skipped)} skipped.`),
     table.element,
   );
 }

@@ -11,6 +11,8 @@ const HIDDEN = "(hidden)";
 export async function settings(view, path, isShown = () => true) {
   const search = h("input", { type: "search", name: "setting", placeholder: "retention" }),
     changed = h("input", { type: "checkbox", name: "changed" }),
+    unused = h("input", { type: "checkbox", name: "unused" }),
+    unusedLabel = h("label", { class: "check" }, unused, "Show settings without effect"),
     summary = h("p", { class: "soft", role: "status" }),
     list = h("ul", { class: "settings", "aria-label": "Settings" });
   let it = await get(path);
@@ -20,8 +22,10 @@ export async function settings(view, path, isShown = () => true) {
     const rows = all.filter(
       (row) =>
         (!changed.checked || row.overridden) &&
+        (unused.checked || row.has_effect || row.overridden) &&
         (row.name.includes(text) || (row.doc ?? "").toLowerCase().includes(text)),
     );
+    unusedLabel.hidden = all.every((row) => row.has_effect);
     summary.textContent = `${number(rows.length)} of ${number(all.length)} settings`;
     list.replaceChildren(...rows.map((row) => item(row, path, it.may.includes("ALTER_CONFIGS"), refresh)));
   }
@@ -31,12 +35,14 @@ export async function settings(view, path, isShown = () => true) {
   }
   search.addEventListener("input", draw);
   changed.addEventListener("change", draw);
+  unused.addEventListener("change", draw);
   view.append(
     h(
       "div",
       { class: "row" },
       h("label", {}, "Name or description contains", search),
       h("label", { class: "check" }, changed, "Only changed settings"),
+      unusedLabel,
     ),
     summary,
     list,
@@ -64,10 +70,16 @@ function item(row, path, mayAlter, refresh) {
         isEditable && row.overridden && actionButton("Reset", unsetForm(row, path), { done: refresh }),
       ),
     ),
-    h("p", {}, visible(row.doc ?? "")),
+    h("p", {}, described(row.doc ?? "")),
     h("p", { class: "soft" }, visible(limits(row))),
   );
 }
+
+// A description, with the text between backticks as code.
+const described = (text) =>
+  visible(text)
+    .split("`")
+    .map((part, at) => (at % 2 ? h("code", {}, part) : part));
 
 function shownValue(value, row) {
   if (row.sensitive) return HIDDEN;

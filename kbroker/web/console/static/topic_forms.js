@@ -150,17 +150,16 @@ export const deleteRecordsForm = (name) => ({
     const table = new Table(
       [
         ["Partition", (row) => number(row.partition), "num"],
-        ["Start offset", (row) => number(row.start_offset), "num"],
-        ["New start offset", (row) => number(row.new_start_offset), "num"],
+        ["Records", (row) => number(row.records), "num"],
+        ["Start offset", (row) => `${number(row.start_offset)} → ${number(row.new_start_offset)}`, "num"],
         ["End offset", (row) => number(row.end_offset), "num"],
-        ["Records to delete", (row) => number(row.records), "num"],
       ],
       { label: "Records to delete", tall: false },
     ).set(it.partitions);
     return h(
       "div",
       {},
-      h("p", {}, `${number(it.records)} records are deleted.`),
+      h("p", {}, `${number(it.records)} records will be deleted.`),
       it.problem && h("p", { class: "bad" }, visible(it.problem)),
       table.element,
     );

@@ -37,6 +37,7 @@ from .parameters import (
     topic,
 )
 from .results import RESULT_LENGTH_MAX, Result, json_length
+from .schemas import DecodedRead, decode
 from .tool import DRY_RUN, Effect, Session, Tool
 
 # Maximum and default number of records in a result.
@@ -88,14 +89,14 @@ class _Collector:
     _rows: deque[dict[str, object]] = field(default_factory=deque)
     _length: int = 0
 
-    def take(self, found: Iterable[Read]) -> bool:
+    def take(self, found: Iterable[DecodedRead]) -> bool:
         """Take records; return False if a limit is reached."""
-        for read in found:
+        for read, fields in found:
             if self.scanned >= SCAN_RECORDS_MAX or self.scanned_bytes >= SCAN_BYTES_MAX:
                 self.stopped_by = SCANNED
                 return False
             if self.key in (read.record.key or b"") and self.value in (read.record.value or b""):
-                row = record_row(read, self.value_bytes)
+                row = record_row(read, self.value_bytes) | fields
                 length = json_length(row)
                 if not self.newest and self._rows and self._length + length > RESULT_LENGTH_MAX:
                     self.stopped_by = LENGTH
@@ -231,7 +232,7 @@ async def _collect(
         session.cluster, left, committed=committed, bytes_max=FETCH_BYTES
     ) as channel:
         async for found in channel:
-            if not collector.take(found):
+            if not collector.take(await decode(session.schemas, found)):
                 return
 
 
@@ -335,7 +336,7 @@ TOOLS: Final = (
         "Read messages of a topic",
         "Return messages of a topic without joining a group or committing offsets. By default, the "
         "newest ones. To continue, pass `next_offsets` of the result as `offsets`. Bytes that are "
-        "not UTF-8 are in base64.",
+        "not UTF-8 are in base64, except data that a schema registry decodes.",
         Effect.READ,
         consume_messages,
         {

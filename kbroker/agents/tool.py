@@ -12,6 +12,7 @@ from kbroker.client.cluster import ClusterClient
 from .control import ControlPort
 from .parameters import Arguments, Parameter, flag
 from .results import Result
+from .schemas import SchemaDecoder
 
 
 class Effect(Enum):
@@ -25,10 +26,16 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The cluster of the tools, and the control port of a broker; None without one."""
+    """The cluster of the tools; None for what the user has not configured.
+
+    Attributes:
+        control: Control port of a broker.
+        schemas: Decoder of keys and values by a schema registry.
+    """
 
     cluster: ClusterClient
     control: ControlPort | None = None
+    schemas: SchemaDecoder | None = None
 
 
 Call: TypeAlias = Callable[[Session, Arguments], Awaitable[Result]]

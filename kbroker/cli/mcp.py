@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,14 @@ import click
 
 from .control import Control, control_options
 from .output import say
+from .schema_registries import chosen_registry, registry_option
 from .target import Target, fail, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.agents.control import ControlPort
     from kbroker.client.cluster import ClusterClient
+    from kbroker.client.schema_registry import SchemaRegistry
+    from kbroker.schemas.frame_decoder import FrameDecoder
 
 
 @click.command()
@@ -40,11 +45,13 @@ if TYPE_CHECKING:
     metavar="TOOL",
     help="Do not offer this tool, such as consume_messages; can be given several times.",
 )
+@registry_option
 @functools.partial(control_options, optional=True)
 @target_options
 def mcp(
     target: Target,
     control: Control | None,
+    registry: str | None,
     allow_writes: bool,
     allowed: tuple[str, ...],
     denied: tuple[str, ...],
@@ -68,8 +75,11 @@ def mcp(
     except UnknownTool as error:
         raise click.UsageError(str(error)) from None
 
+    schemas = chosen_registry(target.settings, registry)
+
     async def work(cluster: ClusterClient) -> None:
-        await serve_stdio(AgentServer(tools, Session(cluster, port), _report))
+        async with _open_decoder(schemas) as decoder:
+            await serve_stdio(AgentServer(tools, Session(cluster, port, decoder), _report))
 
     addresses = ",".join(map(str, target.bootstrap))
     writing = "read and write" if allow_writes or allowed else "only read"
@@ -89,6 +99,17 @@ def _control_port(control: Control) -> ControlPort:
         return ControlPort(Endpoint.parse(control.address), Path(control.token_file))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--control") from None
+
+
+@asynccontextmanager
+async def _open_decoder(registry: SchemaRegistry | None) -> AsyncIterator[FrameDecoder | None]:
+    if registry is None:
+        yield None
+        return
+    from .record_decoding import open_frame_decoder
+
+    async with open_frame_decoder(registry, "mcp") as decoder:
+        yield decoder
 
 
 def _report(sentence: str) -> None:

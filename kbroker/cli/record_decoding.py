@@ -263,16 +263,28 @@ async def open_decoder(
     if registry is None:
         yield RecordDecoder(types, None)
         return
+    async with open_frame_decoder(registry, "consume") as schemas:
+        yield RecordDecoder(types, schemas)
+
+
+@asynccontextmanager
+async def open_frame_decoder(registry: SchemaRegistry, client: str) -> AsyncIterator[FrameDecoder]:
+    """Yield a decoder of data with a schema ID.
+
+    Args:
+        registry: The registry.
+        client: Name of the command, for the fair order of worker tasks.
+    """
     from kbroker.schemas.frame_decoder import DecodingOptions, FrameDecoder
     from kbroker.schemas.remote import RemoteSchemas
     from kbroker.schemas.workers import SchemaWorkers
 
     workers = SchemaWorkers()
     options = DecodingOptions(
-        "consume", BYTES_MAX, STEPS_MAX, SCHEMA_MAX, SCHEMAS_MAX, avro_bytes=latin_text
+        client, BYTES_MAX, STEPS_MAX, SCHEMA_MAX, SCHEMAS_MAX, avro_bytes=latin_text
     )
     try:
-        yield RecordDecoder(types, FrameDecoder(RemoteSchemas(registry), workers, options))
+        yield FrameDecoder(RemoteSchemas(registry), workers, options)
     finally:
         with trio.CancelScope(shield=True):
             await workers.close()

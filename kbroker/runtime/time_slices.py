@@ -75,6 +75,10 @@ class DutyCycle:
                     await trio.sleep(worked * self._rest)
             self._began = trio.current_time()
 
+    def restart(self) -> None:
+        """Begin a slice now, because the task waited for something else since the last rest."""
+        self._began = trio.current_time()
+
     async def finish(self, work: Generator[Wanted, None, Result]) -> Result:
         """Do divided work with rests between its pieces, and return its result."""
         while True:

@@ -37,6 +37,15 @@ async def test_rest_is_proportional_to_work(mock_clock: MockClock) -> None:
     assert trio.current_time() == before, "work before the last rest does not count"
 
 
+async def test_waiting_before_restart_does_not_count_as_work(mock_clock: MockClock) -> None:
+    mock_clock.autojump_threshold = 0
+    duty_cycle = DutyCycle()
+    mock_clock.jump(3600)
+    duty_cycle.restart()
+    await duty_cycle.pause()
+    assert trio.current_time() == 3600
+
+
 async def share_of_work(clock: MockClock, resting: trio.Lock | None) -> float:
     """Return the fraction of the time in which 20 tasks work if each has its own slices."""
     began, piece, pieces, tasks = trio.current_time(), 2 * WORK_SECONDS, 50, 20

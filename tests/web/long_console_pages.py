@@ -440,9 +440,6 @@ def test_url_contains_query(shown: Shown) -> None:
 def test_continued_search_reaches_the_end(shown: Shown) -> None:
     page = shown.go("#/topics/orders/messages?from=oldest&contains=nowhere&bytes=1")
     status = page.locator("main [role=status]")
-    expect(status).to_contain_text("0 records found, 100 scanned")
-    expect(status).to_contain_text("500 left (16 % done)")
-    page.get_by_role("button", name="Continue search").click()
     expect(status).to_contain_text("0 records found, 600 scanned")
     expect(status).to_contain_text("complete")
     assert page.get_by_role("button", name="Continue search").count() == 0

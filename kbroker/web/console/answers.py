@@ -40,12 +40,26 @@ PARTITION_MAX = (1 << 31) - 1
 
 
 class ApiError(Exception):
-    """A failed request, with the status and reason of its response."""
+    """A failed request, with the status and reason of its response.
 
-    def __init__(self, status: int, reason: str, headers: dict[str, str] | None = None) -> None:
+    Attributes:
+        status: HTTP status.
+        headers: Further headers of the response.
+        details: Further fields of the response, for example the parameter that is invalid.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        headers: dict[str, str] | None = None,
+        *,
+        details: Mapping[str, object] | None = None,
+    ) -> None:
         super().__init__(reason)
         self.status = status
         self.headers = headers
+        self.details = details or {}
 
 
 def json_response(
@@ -82,7 +96,8 @@ def with_error_responses(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except ApiError as error:
-            return _error_response(error.status, str(error), error.headers)
+            body = {"error": str(error), **error.details}
+            return json_response(body, error.status, error.headers)
         except KafkaError as error:
             status = _STATUS.get(error.code, CONFLICT)
             text = f"{error.code.name}: {error.message}" if error.message else error.code.name
@@ -95,8 +110,8 @@ def with_error_responses(handler: Handler) -> Handler:
     return handle
 
 
-def _error_response(status: int, reason: str, headers: dict[str, str] | None = None) -> Response:
-    return json_response({"error": reason}, status, headers)
+def _error_response(status: int, reason: str) -> Response:
+    return json_response({"error": reason}, status)
 
 
 def path_number(request: Request, name: str, most: int) -> int:

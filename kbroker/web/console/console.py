@@ -18,6 +18,7 @@ from .cluster import ClusterViews
 from .group_changes import GroupChanges
 from .groups import Groups
 from .live import Live
+from .messages import Messages
 from .moves import Moving
 from .other_nodes import OtherNodes
 from .overview import Overview
@@ -88,6 +89,7 @@ class Console:
         self._sessions.append(sessions)
         parts = (
             Topics(api),
+            Messages(api),
             Live(api),
             Writing(api),
             TopicChanges(api),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbroker.client.ndjson import timestamp_type
 from kbroker.coordinator_runtime.log_records import coordinator_record
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.record_stream import OversizedRecord
@@ -22,6 +24,8 @@ SHOWN_BYTES = 4096
 TEXT_MAX = 4 * SHOWN_BYTES
 # Maximum number of headers in a row.
 HEADERS_MAX = 64
+# Maximum number of headers whose total size is determined.
+HEADERS_MEASURED_MAX = 1_000
 # Maximum size of a header's name, and of its value.
 HEADER_BYTES = 1024
 # Size of Confluent's frame: a zero byte and a 4-byte schema ID.
@@ -35,6 +39,9 @@ class ShownRecord(NamedTuple):
     Attributes:
         meaning: Decoded content of a coordinator's record; None outside internal topics.
         oversized_bytes: Size of a record that is too large to read; 0 for others.
+        headers_size: Size of the names and values of all headers; None if there are too many.
+        header_count: Number of headers.
+        fields: Fields that the page shows as columns.
     """
 
     partition: int
@@ -46,6 +53,9 @@ class ShownRecord(NamedTuple):
     key_decoded: Decoded | None
     value_decoded: Decoded | None
     oversized_bytes: int = 0
+    headers_size: int | None = 0
+    header_count: int = 0
+    fields: Mapping[str, object] | None = None
 
 
 def truncate_record(
@@ -81,6 +91,17 @@ def truncate_record(
         meaning,
         _truncate_decoded(decoded.key),
         _truncate_decoded(decoded.value),
+        headers_size=_headers_size(record),
+        header_count=len(record.headers),
+    )
+
+
+def _headers_size(record: Record) -> int | None:
+    if len(record.headers) > HEADERS_MEASURED_MAX:
+        return None
+    return sum(
+        len(name.encode(errors="surrogateescape")) + len(text or b"")
+        for name, text in record.headers
     )
 
 
@@ -127,9 +148,35 @@ def row(topic: str, one: ShownRecord) -> dict[str, object]:
         fields |= {"value_format": "coordinator", "value_text": text[:TEXT_MAX]}
     if one.oversized_bytes:
         fields["oversized_bytes"] = one.oversized_bytes
+    if one.key_size is not None:
+        fields["key_size"] = one.key_size
+    if one.value_size is not None:
+        fields["value_size"] = one.value_size
+    if one.fields is not None:
+        fields["fields"] = dict(one.fields)
     if one.batch.is_transactional:
         fields["producer_id"] = one.batch.producer_id
     return fields
+
+
+def details_row(topic: str, one: ShownRecord) -> dict[str, object]:
+    """Return the JSON row of a record with its sizes and a description of its batch."""
+    batch = one.batch
+    codec = Codec(batch.codec).name.lower() if batch.codec in list(Codec) else str(batch.codec)
+    return row(topic, one) | {
+        "headers_size": one.headers_size,
+        "header_count": one.header_count,
+        "batch": {
+            "base_offset": batch.base_offset,
+            "records": batch.record_count,
+            "bytes": batch.size,
+            "codec": codec,
+            "leader_epoch": batch.leader_epoch,
+            "producer_id": batch.producer_id,
+            "producer_epoch": batch.producer_epoch,
+            "transactional": batch.is_transactional,
+        },
+    }
 
 
 def _header(name: str, value: bytes | None) -> dict[str, object]:

@@ -12,7 +12,7 @@ import json
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 
 class RecordFields(Protocol):
@@ -48,46 +48,87 @@ _PATHS = ("key", "value", "headers", "topic", "partition", "offset", "timestamp"
 
 
 class BadExpression(ValueError):
-    """An expression is malformed; the message states why."""
+    """An expression is malformed; the message states why.
+
+    Attributes:
+        position: Index of the first character that is wrong.
+    """
+
+    def __init__(self, reason: str, position: int) -> None:
+        super().__init__(reason)
+        self.position = position
+
+
+class _Token(NamedTuple):
+    """A token: its kind, its text, and the index of its first character."""
+
+    kind: str
+    text: str
+    at: int
 
 
 def parse(text: str) -> Test:
     """Parse an expression. Raises BadExpression."""
     if len(text) > LENGTH_MAX:
-        raise BadExpression(f"longer than {LENGTH_MAX} characters")
-    parser = _Parser(_tokens(text))
+        raise BadExpression(f"longer than {LENGTH_MAX} characters", LENGTH_MAX)
+    parser = _Parser(_tokens(text), len(text.rstrip()))
     test = parser.parse_or(0)
     if parser.remaining:
-        raise BadExpression(f"unexpected {parser.remaining[0][1]!r}")
+        raise BadExpression(f"unexpected {parser.remaining[0].text!r}", parser.position)
     return test
 
 
-def _tokens(text: str) -> list[tuple[str, str]]:
+def path_of(text: str) -> list[str]:
+    """Return the steps of a path such as ``value.user.country``. Raises BadExpression."""
+    tokens = _tokens(text)
+    if len(tokens) != 1 or tokens[0].kind != "word":
+        raise BadExpression(f"invalid path {text[:40]!r}", 0)
+    return _checked_path(tokens[0])
+
+
+def _checked_path(token: _Token) -> list[str]:
+    path = token.text.split(".")
+    if token.kind != "word" or path[0] not in _PATHS:
+        raise BadExpression(f"invalid path {token.text!r} (valid: {', '.join(_PATHS)})", token.at)
+    return path
+
+
+def _tokens(text: str) -> list[_Token]:
     tokens, at = [], 0
     text = text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise BadExpression(f"invalid syntax at {text[at : at + 20]!r}")
+            at += len(text[at:]) - len(text[at:].lstrip())
+            raise BadExpression(f"invalid syntax at {text[at : at + 20]!r}", at)
         kind = match.lastgroup or ""
-        tokens.append((kind, match[kind]))
+        tokens.append(_Token(kind, match[kind], match.start(kind)))
         at = match.end()
     return tokens
 
 
 class _Parser:
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+    def __init__(self, tokens: list[_Token], end: int) -> None:
         self.remaining = tokens
+        self._end = end
+
+    @property
+    def position(self) -> int:
+        """Index of the first character that has not been parsed."""
+        return self.remaining[0].at if self.remaining else self._end
+
+    def _next(self) -> _Token:
+        return self.remaining.pop(0) if self.remaining else _Token("", "the end", self._end)
 
     def _take(self, *wanted: str) -> str | None:
         """Take the next token if it is one of `wanted`."""
-        if self.remaining and self.remaining[0][0] != "text" and self.remaining[0][1] in wanted:
-            return self.remaining.pop(0)[1]
+        if self.remaining and self.remaining[0].kind != "text" and self.remaining[0].text in wanted:
+            return self.remaining.pop(0).text
         return None
 
     def parse_or(self, depth: int) -> Test:
         if depth > DEPTH_MAX:
-            raise BadExpression("parentheses are nested too deeply")
+            raise BadExpression("parentheses are nested too deeply", self.position)
         tests = [self._parse_and(depth)]
         while self._take("or"):
             tests.append(self._parse_and(depth))
@@ -102,39 +143,36 @@ class _Parser:
     def _parse_not(self, depth: int) -> Test:
         if self._take("not"):
             if depth > DEPTH_MAX:
-                raise BadExpression("too many consecutive `not`")
+                raise BadExpression("too many consecutive `not`", self.position)
             inner = self._parse_not(depth + 1)
             return lambda fields: not inner(fields)
         if self._take("("):
             test = self.parse_or(depth + 1)
             if not self._take(")"):
-                raise BadExpression("missing closing parenthesis")
+                raise BadExpression("missing closing parenthesis", self.position)
             return test
         return self._parse_term()
 
     def _parse_term(self) -> Test:
-        kind, word = self.remaining.pop(0) if self.remaining else ("", "the end")
-        path = word.split(".")
-        if kind != "word" or path[0] not in _PATHS:
-            raise BadExpression(f"invalid path {word!r} (valid: {', '.join(_PATHS)})")
+        path = _checked_path(self._next())
         sign = self._take("==", "!=", "~", *_COMPARE)
         if sign is None:
             return lambda fields: fields(path) not in (None, False)
         return _comparison(path, sign, self._parse_literal())
 
     def _parse_literal(self) -> object:
-        kind, word = self.remaining.pop(0) if self.remaining else ("", "the end")
+        kind, word, at = self._next()
         if kind == "text":
             try:
                 return json.loads(word, strict=False)
             except ValueError:
-                raise BadExpression(f"invalid JSON string {word}") from None
+                raise BadExpression(f"invalid JSON string {word}", at) from None
         if kind == "number":
             return float(word) if "." in word else int(word)
         if word in _NAMED:
             return _NAMED[word]
         raise BadExpression(
-            f"invalid literal {word!r}: expected a string in double quotes or a number"
+            f"invalid literal {word!r}: expected a string in double quotes or a number", at
         )
 
 

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from kbroker.protocol.records import Record
 from kbroker.text.documents import read_json
 
-from .answers import ApiError
-from .expression import BadExpression, Test, parse, text_of
+from .answers import ApiError, number
+from .expression import BadExpression, Test, parse, path_of, text_of
 from .schemas import Decoded, DecodedParts
 
 # Maximum number of characters of a query parameter.
@@ -21,6 +21,12 @@ JSON_BYTES_MAX = 256 * 1024
 HEADERS_MAX = 10_000
 # Maximum number of characters of one record that all terms of an expression search together.
 CHARACTERS_SEARCHED_MAX = 8 * 1024 * 1024
+# Maximum number of columns, and of characters of a column.
+COLUMNS_MAX, COLUMN_TEXT_MAX = 20, 300
+# Largest integer that browsers read exactly.
+EXACT_MAX = (1 << 53) - 1
+# Bounds of a time range, in ms since the epoch.
+TIME_MAX = (1 << 63) - 2
 # Cost of serializing a part of a JSON document, relative to searching a string of that length.
 SERIALIZING_COST = 4
 
@@ -45,6 +51,8 @@ class RecordFilter:
         self._key = given("key").encode(errors="replace")
         name, _, value = given("header").partition("=")
         self._header, self._header_value = name, value.encode(errors="replace")
+        self._since = number(request, "since", -TIME_MAX, -TIME_MAX, TIME_MAX)
+        self._until = number(request, "until", TIME_MAX, -TIME_MAX, TIME_MAX)
         parts = (self._contains, self._key, name.encode(errors="replace"), self._header_value)
         self.needles = [each for each in parts if each]
         self.too_large = 0
@@ -53,12 +61,20 @@ class RecordFilter:
             try:
                 self._test = parse(text)
             except BadExpression as error:
-                raise ApiError(400, f"where: {error}") from None
+                details = {"parameter": "where", "position": error.position}
+                raise ApiError(400, f"where: {error}", details=details) from None
 
     @property
     def matches_all(self) -> bool:
-        """True if every record matches."""
+        """True if every record of the time range matches."""
         return not self.needles and self._test is None
+
+    def is_in_time_range(self, timestamp: int) -> bool:
+        """Return True if a timestamp in ms is in the range of the query.
+
+        The offsets of the range can contain records outside of it, because producers set timestamps.
+        """
+        return self._since <= timestamp <= self._until
 
     def may_match(self, record: Record) -> bool:
         """Return True if the undecoded bytes of a record match."""
@@ -86,6 +102,36 @@ class RecordFilter:
         found = self._test(fields)
         self.too_large += fields.is_too_large
         return found
+
+
+class Columns:
+    """Fields of records that a page shows as columns: paths of expressions."""
+
+    def __init__(self, topic: str, request: Request) -> None:
+        self._topic = topic
+        names = request.query_params.getlist("field")
+        if len(names) > COLUMNS_MAX:
+            raise ApiError(400, f"field: more than {COLUMNS_MAX} fields")
+        try:
+            self._paths = {name: path_of(name) for name in names}
+        except BadExpression as error:
+            raise ApiError(400, f"field: {error}", details={"parameter": "field"}) from None
+
+    def __bool__(self) -> bool:
+        return bool(self._paths)
+
+    def values(self, partition: int, record: Record, decoded: DecodedParts) -> dict[str, object]:
+        """Return the fields of a record by name; None for a field that the record does not have."""
+        fields = _DecodedFields(self._topic, partition, record, decoded)
+        return {name: _column_value(fields(path)) for name, path in self._paths.items()}
+
+
+def _column_value(found: object) -> object:
+    """Return a value for a column: browsers read large integers inexactly."""
+    is_exact = found is None or isinstance(found, bool | float)
+    if is_exact or (isinstance(found, int) and abs(found) <= EXACT_MAX):
+        return found
+    return text_of(found)[:COLUMN_TEXT_MAX]
 
 
 class _DecodedFields:

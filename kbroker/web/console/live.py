@@ -27,11 +27,13 @@ from kbroker.text.documents import read_json
 
 from .answers import ApiError, serialize_rows
 from .api import Api, LiveSlot
+from .connected import cancel_on_disconnect
 from .decoding import ShownRecord, row
-from .filters import RecordFilter
+from .filters import Columns, RecordFilter
+from .messages import numbers_of
 from .scan import FETCH_BYTES, Budget, Reader
 from .sessions import NOT_READY, Viewer
-from .topics import READ_TOPIC, numbers_of
+from .topics import READ_TOPIC
 
 # Maximum number of records that wait to be sent; beyond it the oldest are dropped.
 QUEUED_MAX = 200
@@ -81,6 +83,7 @@ class Live:
             viewer.cluster,
             name,
             record_filter,
+            columns=Columns(name, request),
             committed=False,
             schemas=schemas,
             duty_cycle=DutyCycle(rest=REST, resting=self._api.live_resting),
@@ -90,7 +93,8 @@ class Live:
             self._api, slot, viewer, name, reader, record_filter, [one[1] for one in chosen]
         )
         await stream.find_ends()
-        stream.resume_at(request.headers.get("last-event-id", ""))
+        given = request.query_params.get("position", "")
+        stream.resume_at(request.headers.get("last-event-id", given))
         viewer.uses += 1
         return stream
 
@@ -133,7 +137,7 @@ class _Stream(Response):
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read)
-                nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
+                nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)
                 await self._send_events(send)
                 nursery.cancel_scope.cancel()
         finally:
@@ -153,7 +157,8 @@ class _Stream(Response):
 
     async def _event(self) -> bytes:
         """Return an event with all queued records and the positions after them."""
-        rows, self._queue = self._queue, deque(maxlen=QUEUED_MAX)
+        rows = sorted(self._queue, key=lambda it: (it.record.timestamp, it.partition))
+        self._queue.clear()
         fields = {
             "dropped": self._dropped,
             "received": self._received,
@@ -263,6 +268,7 @@ class _Stream(Response):
         offsets = {index: self._positions[index] for index in indexes}
         request = self._reader.request(offsets, wait_ms=WAIT_MS)
         answer = await connection.ask(request, oldest=4, newest=TOPIC_BY_NAME)
+        self._reader.duty_cycle.restart()
         indexes.append(indexes.pop(0))  # rotate: the first partitions may fill a response
         size = 0
         for found in answer.responses[0].partitions:
@@ -309,12 +315,6 @@ class _Stream(Response):
 
 async def _send(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
 
 
 def _parse_positions(text: str, known: dict[int, int]) -> dict[int, int]:

@@ -22,7 +22,7 @@ from kbroker.runtime.time_slices import DutyCycle
 
 from .answers import REST
 from .decoding import ShownRecord, oversized, truncate_record
-from .filters import RecordFilter
+from .filters import Columns, RecordFilter
 from .schemas import NOT_DECODED, Schemas, decoded_parts
 
 FETCH_BYTES = 512 * 1024
@@ -76,6 +76,7 @@ class Reader:
         topic: str,
         record_filter: RecordFilter,
         *,
+        columns: Columns | None = None,
         committed: bool,
         schemas: Schemas | None = None,
         duty_cycle: DutyCycle | None = None,
@@ -84,6 +85,7 @@ class Reader:
         self.topic = topic
         self._cluster = cluster
         self.record_filter = record_filter
+        self._columns = columns
         self._committed = committed
         self._schemas = schemas
         self._leaders: dict[int, int] = {}
@@ -208,6 +210,8 @@ class Reader:
         self, index: int, record: Record | OversizedRecord, header: BatchHeader
     ) -> ShownRecord | None:
         """Return a record for display if it matches, else None."""
+        if not self.record_filter.is_in_time_range(record.timestamp):
+            return None
         if isinstance(record, OversizedRecord):
             self.record_filter.too_large += not self.record_filter.matches_all
             return oversized(index, record, header) if self.record_filter.matches_all else None
@@ -219,7 +223,11 @@ class Reader:
             await self.duty_cycle.pause()
         if not self.record_filter.matches(index, record, decoded):
             return None
-        return truncate_record(self.topic, index, record, header, decoded)
+        shown = truncate_record(self.topic, index, record, header, decoded)
+        if self._columns:
+            shown = shown._replace(fields=self._columns.values(index, record, decoded))
+            await self.duty_cycle.pause()
+        return shown
 
 
 def _count(header: BatchHeader, first: int, end: int) -> int:

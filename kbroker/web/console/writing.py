@@ -13,8 +13,9 @@ from kbroker.protocol.records import Record
 
 from .answers import PARTITION_MAX, ApiError, json_response, path_number
 from .api import Api
+from .messages import one_record
 from .sessions import Viewer
-from .topics import READ_TOPIC, WRITE_TOPIC, one_record
+from .topics import READ_TOPIC, WRITE_TOPIC
 
 # Maximum number of lines per request; `http.max.request.bytes` limits its size.
 LINES_MAX = 1_000

@@ -85,6 +85,7 @@ ROUTES = [
     Route("/brokers/{broker}/config", ((ALTER_CONFIGS, CLUSTER),), True, SET_BROKER),
     Route("/topics/{topic}/messages", ((READ, TOPIC),)),
     Route("/topics/{topic}/live", ((READ, TOPIC),)),
+    Route("/topics/{topic}/records/{partition}/{offset}", ((READ, TOPIC),)),
     Route("/topics/{topic}/records/{partition}/{offset}/{part}", ((READ, TOPIC),)),
     Route("/topics/{topic}/records", ((WRITE, TOPIC),), True, b'{"value": "x"}\n'),
     Route(

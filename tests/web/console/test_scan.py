@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.client.producer import Producer
 from kbroker.protocol.compression import Codec
-from kbroker.web.console import topics
+from kbroker.web.console import messages
 
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from .consoles import console, record, values
@@ -24,7 +24,7 @@ async def test_records_are_scanned_from_either_end_an_offset_or_a_timestamp() ->
         assert values(await client.get(path, limit=2, cursor=newest["cursor"])) == ["v46", "v45"]
         assert values(await client.get(path, from_="oldest", limit=2)) == ["v0", "v1"]
         assert values(await client.get(path, from_="offset", offset=48)) == ["v48", "v49"]
-        assert values(await client.get(path, from_="timestamp", timestamp=1047)) == [
+        assert values(await client.get(path, from_="oldest", since=1047)) == [
             "v47",
             "v48",
             "v49",
@@ -38,7 +38,7 @@ async def test_records_are_scanned_from_either_end_an_offset_or_a_timestamp() ->
 async def test_oversized_record_is_listed_with_size_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "RECORD_BYTES_MAX", 1000)
+    monkeypatch.setattr(messages, "RECORD_BYTES_MAX", 1000)
     async with console() as client:
         await client.create_topic("t", record(b"small"), record(bytes(5000), b"k"))
         large, small = (await client.get("/topics/t/messages"))["records"]

@@ -4,12 +4,17 @@ export const session = {};
 
 const connection = { lostAt: null };
 
-export async function get(path, query = {}) {
-  const given = Object.entries(query).filter(
-    ([, value]) => value !== "" && value !== null && value !== undefined,
+// A parameter whose value is a list is sent several times. `signal` aborts the request.
+export async function get(path, query = {}, { signal } = {}) {
+  const text = parameters(query).toString();
+  return parsed(await request(`/api/v1${path}${text ? `?${text}` : ""}`, { signal }));
+}
+
+export function parameters(query) {
+  const given = Object.entries(query).flatMap(([name, value]) => [value].flat().map((each) => [name, each]));
+  return new URLSearchParams(
+    given.filter(([, value]) => value !== "" && value !== null && value !== undefined),
   );
-  const text = new URLSearchParams(given).toString();
-  return parsed(await request(`/api/v1${path}${text ? `?${text}` : ""}`));
 }
 
 export async function post(path, body) {
@@ -32,7 +37,8 @@ async function request(url, options) {
     connection.lostAt = null;
     banner();
     return response;
-  } catch {
+  } catch (error) {
+    if (options?.signal?.aborted) throw error;
     connection.lostAt ??= new Date();
     banner();
     throw new Unreachable(`The broker at ${location.host} cannot be reached.`);
@@ -50,7 +56,7 @@ function banner() {
 
 async function parsed(response) {
   const found = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
-  if (!response.ok) throw new Error(found.error ?? String(response.status));
+  if (!response.ok) throw Object.assign(new Error(found.error ?? String(response.status)), { details: found });
   return found;
 }
 

@@ -21,6 +21,43 @@ CLIENTS_MAX = 1_000
 EVENTS_MAX = 1_000
 # Maximum number of characters of a client ID, and of a reason.
 NAME_MAX = 256
+# Errors that are part of the protocol: clients wait, look up the right broker, or send the request in
+# another way. They count as errors, but not as problems.
+EXPECTED_ERRORS = frozenset(
+    (
+        # Metadata and leaders: creation, moves and elections.
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.ELECTION_NOT_NEEDED,
+        # Coordinators: start and moves.
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        # Groups: joining, rebalances, and groups that do not exist yet.
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        # Transactions: the end of the previous one.
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        # Sessions that the broker evicted, and telemetry subscriptions that changed.
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.SHARE_SESSION_NOT_FOUND,
+        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+        ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
+    )
+)
 
 
 @dataclass(slots=True)
@@ -109,7 +146,7 @@ class Activity:
         for code, count in codes.items():
             client.errors[key, code] += count
             text = f"{ApiKey(key).api_name} was answered {error_name(code)}"
-            self._record_event(name, peer.host, text, is_problem=True)
+            self._record_event(name, peer.host, text, is_problem=is_problem(key, code))
 
     def count_disconnect(self, peer: Any, kind: str, reason: str = "") -> None:
         """Count a closed connection.
@@ -146,6 +183,13 @@ class Activity:
     def since(self, number: int) -> Iterable[ClientEvent]:
         """Return the events after a sequence number, oldest first."""
         return [each for each in self.events if each.number > number]
+
+
+def is_problem(key: int, code: int) -> bool:
+    """Return False if an error is part of the protocol, so that a working client may cause it."""
+    if key == ApiKey.API_VERSIONS and code == ErrorCode.UNSUPPORTED_VERSION:
+        return False  # a newer client asks again with an older version
+    return code not in EXPECTED_ERRORS
 
 
 def error_name(code: int) -> str:

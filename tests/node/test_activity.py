@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kbroker.client.endpoint import Endpoint
 from kbroker.handlers.context import Peer
-from kbroker.node.activity import CLIENTS_MAX, EVENTS_MAX, NAME_MAX, Activity
+from kbroker.node.activity import CLIENTS_MAX, EVENTS_MAX, NAME_MAX, Activity, is_problem
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataResponse
@@ -36,6 +38,29 @@ def test_errors_are_counted_per_row_and_repeated_events_are_merged() -> None:
     last = activity.events[-1]
     assert (last.text, last.times) == ("Metadata was answered UNKNOWN_TOPIC_OR_PARTITION", 3)
     assert [each.times for each in activity.since(last.number - 1)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "expected"),
+    [
+        (ApiKey.METADATA, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False),
+        (ApiKey.JOIN_GROUP, ErrorCode.MEMBER_ID_REQUIRED, False),
+        (ApiKey.API_VERSIONS, ErrorCode.UNSUPPORTED_VERSION, False),
+        (ApiKey.FETCH, ErrorCode.UNSUPPORTED_VERSION, True),
+        (ApiKey.PRODUCE, ErrorCode.NOT_ENOUGH_REPLICAS, True),
+        (ApiKey.METADATA, 9999, True),
+    ],
+)
+def test_errors_of_the_protocol_are_no_problems(key: int, code: int, expected: bool) -> None:
+    assert is_problem(key, code) is expected
+
+
+def test_event_of_expected_error_is_no_problem() -> None:
+    activity, client = Activity(lambda: 5), peer()
+    for code, expected in ((3, False), (29, True)):
+        response = MetadataResponse(topics=[MetadataResponse.Topic(name="a", error_code=code)])
+        activity.count_response(client, "shop", ApiKey.METADATA, response)
+        assert activity.events[-1].is_problem is expected
 
 
 def test_long_client_names_are_truncated() -> None:

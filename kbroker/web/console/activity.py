@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.cluster import TRANSACTIONS_TOPIC
-from kbroker.node.activity import ClientActivity, error_name
+from kbroker.node.activity import ClientActivity, error_name, is_problem
 from kbroker.node.explain import (
     ClientPushes,
     Explanation,
@@ -118,12 +118,15 @@ class Activity:
 
 def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, object]:
     apis: dict[int, dict[str, Any]] = {
-        key: {"api": ApiKey(key).api_name, "requests": count, "errors": {}}
-        for key, count in client.requests.items()
+        key: _api_row(key, count) for key, count in client.requests.items()
     }
+    problems = 0
     for (key, code), count in client.errors.items():
-        api = {"api": ApiKey(key).api_name, "requests": 0, "errors": {}}
-        apis.setdefault(key, api)["errors"][error_name(code)] = count
+        api = apis.setdefault(key, _api_row(key, 0))
+        api["errors"][error_name(code)] = count
+        if is_problem(key, code):
+            api["problems"].append(error_name(code))
+            problems += count
     return {
         "node": node.id,
         "client_id": name,
@@ -132,10 +135,16 @@ def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, obje
         "host": client.host,
         "requests": client.requests.total(),
         "errors": client.errors.total(),
+        "problems": problems,
         "disconnects": dict(client.disconnects),
         "last_at_ms": client.last_at_ms,
         "apis": sorted(apis.values(), key=lambda each: -each["requests"]),
     }
+
+
+def _api_row(key: int, count: int) -> dict[str, Any]:
+    """Return the requests of an API; `problems` names the errors that are not part of the protocol."""
+    return {"api": ApiKey(key).api_name, "requests": count, "errors": {}, "problems": []}
 
 
 def _client_sentences(nodes: list[Node], name: str) -> list[str]:

@@ -126,6 +126,8 @@ async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> No
             client = next(each for each in clients if each["client_id"] == "shop-1")
         apis = {each["api"]: each for each in client["apis"]}
         assert apis["CreateTopics"]["errors"] == {"INVALID_TOPIC_EXCEPTION": 1}
+        assert apis["CreateTopics"]["problems"] == ["INVALID_TOPIC_EXCEPTION"]
+        assert client["problems"] == 1
         assert client["software"].startswith("kbroker/")
         assert set(client["disconnects"]) == {"left"}
         texts = [each["text"] for each in (await viewer.get("/activity"))["events"]]

@@ -2,12 +2,18 @@
 
 export const session = {};
 
-const connection = { lostAt: null };
+// Event on `window` after the broker answers again, with a new session.
+export const RECOVERED = "broker-recovered";
+const RETRY_MS = 2000,
+  READ_MS = 20_000,
+  WRITE_MS = 60_000,
+  NOT_READY = 503;
+const connection = { answeredAt: null, isLost: false, timer: null };
 
 // A parameter whose value is a list is sent several times. `signal` aborts the request.
 export async function get(path, query = {}, { signal } = {}) {
   const text = parameters(query).toString();
-  return parsed(await request(`/api/v1${path}${text ? `?${text}` : ""}`, { signal }));
+  return parsed(await request(`/api/v1${path}${text ? `?${text}` : ""}`, { signal }, READ_MS));
 }
 
 export function parameters(query) {
@@ -19,39 +25,67 @@ export function parameters(query) {
 
 export async function post(path, body) {
   const data = typeof body === "string" ? body : JSON.stringify(body ?? {});
-  return parsed(
-    await request(`/api/v1${path}`, {
-      method: "POST",
-      body: data,
-      headers: { "x-kbroker-token": session.token },
-    }),
-  );
+  const options = { method: "POST", body: data, headers: { "x-kbroker-token": session.token } };
+  return parsed(await request(`/api/v1${path}`, options, WRITE_MS));
 }
 
-// Thrown while the broker is unreachable. The banner reports it, so pages can ignore it.
-export class Unreachable extends Error {}
+// Loads the session: version, user and token.
+export async function loadSession() {
+  Object.assign(session, await get("/session"));
+}
 
-async function request(url, options) {
-  try {
-    const response = await fetch(url, options);
-    connection.lostAt = null;
-    banner();
-    return response;
-  } catch (error) {
-    if (options?.signal?.aborted) throw error;
-    connection.lostAt ??= new Date();
-    banner();
-    throw new Unreachable(`The broker at ${location.host} cannot be reached.`);
+// Thrown while the broker does not answer. The banner reports it, so pages can ignore it.
+export class Unreachable extends Error {
+  constructor() {
+    super("The broker does not answer. Try again when it answers.");
   }
+}
+
+async function request(url, options, milliseconds) {
+  const timeout = AbortSignal.timeout(milliseconds),
+    signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
+  let response;
+  try {
+    response = await fetch(url, { ...options, signal });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+  }
+  if (!response || response.status === NOT_READY) {
+    lost();
+    throw new Unreachable();
+  }
+  connection.answeredAt = new Date();
+  if (connection.isLost) retry();
+  return response;
+}
+
+function lost() {
+  connection.isLost = true;
+  connection.timer ??= setInterval(retry, RETRY_MS);
+  banner();
+}
+
+// Loads the session again, because a broker that was started again has a new token.
+async function retry() {
+  const signal = AbortSignal.timeout(RETRY_MS);
+  const response = await fetch("/api/v1/session", { signal }).catch(() => null);
+  if (!response || response.status === NOT_READY || !connection.isLost) return;
+  const found = await response.json().catch(() => null);
+  if (response.ok && found) Object.assign(session, found);
+  clearInterval(connection.timer);
+  Object.assign(connection, { isLost: false, timer: null, answeredAt: new Date() });
+  banner();
+  dispatchEvent(new Event(RECOVERED));
 }
 
 function banner() {
   const element = document.getElementById("unreachable"),
-    since = connection.lostAt?.toISOString().slice(11, 19);
-  element.hidden = !since;
-  document.getElementById("main").classList.toggle("stale", Boolean(since));
-  if (since)
-    element.textContent = `The broker at ${location.host} cannot be reached since ${since} UTC. This page shows older data and updates when the broker is reachable again.`;
+    { isLost, answeredAt } = connection,
+    last = answeredAt && ` Last update ${answeredAt.toISOString().slice(11, 19)} UTC.`;
+  element.hidden = !isLost;
+  document.getElementById("main").classList.toggle("stale", isLost);
+  const text = `The broker at ${location.host} does not answer.${last ?? ""} Retrying …`;
+  if (isLost && element.textContent !== text) element.textContent = text;
 }
 
 async function parsed(response) {

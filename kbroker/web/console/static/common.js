@@ -1,19 +1,29 @@
 // Parts that several pages share.
 
-import { Unreachable, encodePart } from "./api.js";
+import { RECOVERED, Unreachable, encodePart } from "./api.js";
 import { field, h, notify } from "./dom.js";
 
 export const CONSOLE_CLIENT_ID = "kbroker-console";
 
-// Refreshes the page every few seconds while its tab is visible.
+// Refreshes the page every few seconds while its tab is visible, and when the broker answers again.
 export function refreshEvery(seconds, work) {
-  const timer = setInterval(() => {
-    if (document.hidden) return;
-    work().catch((error) => {
+  let isBusy = false;
+  async function refresh() {
+    if (document.hidden || isBusy) return;
+    isBusy = true;
+    await work().catch((error) => {
       if (!(error instanceof Unreachable)) notify(error.message, true);
     });
-  }, seconds * 1000);
-  return () => clearInterval(timer);
+    isBusy = false;
+  }
+  const timer = setInterval(refresh, seconds * 1000);
+  addEventListener(RECOVERED, refresh);
+  document.addEventListener("visibilitychange", refresh);
+  return () => {
+    clearInterval(timer);
+    removeEventListener(RECOVERED, refresh);
+    document.removeEventListener("visibilitychange", refresh);
+  };
 }
 
 export function searchForm(query, path, placeholder) {

@@ -94,8 +94,18 @@ export const card = (name, ...big) =>
   h("div", { class: "card" }, h("div", { class: "name" }, name), h("div", { class: "big" }, ...big));
 export const field = (name, input) => h("label", {}, name, input);
 
+// Shortens a long name in the middle; the title has the whole name.
+export function shortened(text, most = 48) {
+  const whole = visible(text);
+  if (whole.length <= most) return whole;
+  const half = Math.floor((most - 1) / 2);
+  return h("span", { title: whole }, `${whole.slice(0, half)}…${whole.slice(-half)}`);
+}
+
 export function notify(text, isBad = false) {
+  const notes = document.getElementById("notes");
+  if ([...notes.children].some((each) => each.textContent === visible(text))) return;
   const line = h("div", { class: isBad ? "note bad" : "note" }, visible(text));
-  document.getElementById("notes").append(line);
+  notes.append(line);
   setTimeout(() => line.remove(), isBad ? 9000 : 4000);
 }

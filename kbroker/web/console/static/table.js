@@ -2,23 +2,31 @@
 
 import { h, number } from "./dom.js";
 
-const ROW = 33,
-  ROWS_AROUND = 12,
-  UNVIRTUALIZED_MAX = 500;
+// Height of a row; rows of small screens are high enough to touch.
+const rowHeight = () => (matchMedia("(max-width: 600px)").matches ? 45 : 33);
+const ROWS_AROUND = 12,
+  UNVIRTUALIZED_MAX = 500,
+  // Cells with more characters wrap their text.
+  NOWRAP_MAX = 44,
+  // Kinds of columns that take the whole width.
+  WIDE = ["wide", "doc", "mono"];
 
 // A table with columns [heading, cell(row), class, value(row)]. A column with `value` can be sorted by it.
 // Up to UNVIRTUALIZED_MAX rows are all rendered, with natural height. A longer table renders only the visible
-// rows, each ROW pixels high, and ROWS_AROUND more on both sides.
+// rows, all of the same height, and ROWS_AROUND more on both sides. Columns are as wide as their contents. Long
+// texts wrap, or are cut off in tables that render only the visible rows; their title is the whole text.
 //
+// empty: text or element that is shown without rows: what the table would show, and how to get it.
 // pick: called with the row that is clicked.
 // keyOf: returns the key of a row; if given, rows have checkboxes and `selected` has the keys of the checked rows.
 // onSelect: called after the selection changes.
 export class Table {
-  constructor(columns, { pick = null, tall = true, label = "Table", keyOf = null, onSelect = () => {} } = {}) {
+  constructor(columns, { pick = null, tall = true, label = "Table", keyOf = null, onSelect = () => {}, empty = "No entries" } = {}) {
     this.columns = columns;
     this.pick = pick;
     this.keyOf = keyOf;
     this.onSelect = onSelect;
+    this.empty = empty;
     this.selected = new Set();
     this.given = [];
     this.rows = [];
@@ -29,9 +37,11 @@ export class Table {
     this.body = h("tbody");
     this.heads = columns.map((column) => this.head(column));
     const selectAll = keyOf && h("th", { class: "check", scope: "col" }, this.selectAllBox());
+    const isFull = columns.some(([, , kind]) => WIDE.some((each) => kind?.split(" ").includes(each)));
+    const kinds = ["scroll", tall && "tall", isFull && "full"];
     this.element = h(
       "div",
-      { class: tall ? "scroll tall" : "scroll", tabindex: 0, role: "region", "aria-label": label },
+      { class: kinds.filter(Boolean).join(" "), tabindex: 0, role: "region", "aria-label": label },
       h("table", {}, h("thead", {}, h("tr", {}, selectAll, this.heads)), this.body),
     );
     this.element.addEventListener("scroll", () => this.draw(), { passive: true });
@@ -89,10 +99,12 @@ export class Table {
     if (first === this.first && end === this.end) return;
     this.first = first;
     this.end = end;
+    const row = rowHeight();
+    this.element.classList.toggle("long", this.rows.length > UNVIRTUALIZED_MAX);
     const width = this.columns.length + (this.keyOf ? 1 : 0);
     const space = (count) => {
       const cell = h("td", { colspan: width });
-      cell.style.height = `${count * ROW}px`;
+      cell.style.height = `${count * row}px`;
       return h("tr", { class: "space", "aria-hidden": "true" }, cell);
     };
     this.body.replaceChildren(
@@ -100,18 +112,20 @@ export class Table {
       ...this.rows.slice(first, end).map((row) => this.line(row)),
       ...(end < this.rows.length ? [space(this.rows.length - end)] : []),
     );
-    if (!this.rows.length) this.body.append(h("tr", {}, h("td", { colspan: width, class: "soft" }, "No entries")));
+    if (!this.rows.length)
+      this.body.append(h("tr", {}, h("td", { colspan: width, class: "soft empty" }, this.empty)));
     if (this.all) this.all.checked = this.given.length > 0 && this.selected.size === this.given.length;
   }
   visibleRange() {
     const count = this.rows.length;
     if (count <= UNVIRTUALIZED_MAX) return [0, count];
     const height = this.element.clientHeight || 600,
-      at = Math.floor(this.element.scrollTop / ROW);
-    return [Math.max(at - ROWS_AROUND, 0), Math.min(at + Math.ceil(height / ROW) + ROWS_AROUND, count)];
+      row = rowHeight(),
+      at = Math.floor(this.element.scrollTop / row);
+    return [Math.max(at - ROWS_AROUND, 0), Math.min(at + Math.ceil(height / row) + ROWS_AROUND, count)];
   }
   line(row) {
-    const cells = this.columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)));
+    const cells = this.columns.map(([, cell, kind]) => cellOf(cell(row), kind));
     if (this.keyOf) cells.unshift(h("td", { class: "check" }, this.selectBox(row)));
     if (!this.pick) return h("tr", {}, cells);
     return h(
@@ -144,6 +158,16 @@ export class Table {
       },
     });
   }
+}
+
+function cellOf(contents, kind) {
+  const cell = h("td", { class: kind }, contents),
+    text = cell.textContent;
+  if (text.length > NOWRAP_MAX) {
+    cell.classList.add("text");
+    if (typeof contents === "string") cell.title = text;
+  }
+  return cell;
 }
 
 // Compares two values for sorting. Missing values come last in both directions.

@@ -6,6 +6,7 @@ Needs Debian's chromium and playwright. Screenshots are written to .work/console
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_overview_is_fine_without_problems(shown: Shown) -> None:
 
 def test_problems_come_first_and_link_to_their_pages(shown: Shown) -> None:
     rows = [
-        ("broker", "2", "error", "#/cluster"),
+        ("broker", "2", "error", "#/brokers/2"),
         ("partition", "a-b-3", "error", "#/topics/a-b/partitions"),
         ("directory", "1:/data", "warning", "#/storage"),
         ("transaction", "orders-0", "warning", "#/storage?search=orders"),
@@ -204,3 +205,267 @@ def test_refreshed_overview_keeps_the_focus(shown: Shown) -> None:
     with page.expect_response("**/overview"):
         page.wait_for_timeout(1)
     expect(button).to_be_focused()
+
+
+# -- states
+
+
+def test_broker_that_does_not_answer_is_reported_and_pages_recover(
+    browser: Browser, server: dict[str, Any]
+) -> None:
+    with browser.new_context() as context:
+        shown = Shown(context.new_page(), server["http"])
+        page, banner = shown.go("#/cluster"), shown.page.locator("#unreachable")
+        context.set_offline(True)
+        page.evaluate("location.hash = '#/groups'")
+        heading = page.locator("main h1")
+        expect(heading).to_have_text("Groups")
+        expect(page.locator("main")).to_contain_text("This page opens as soon as it answers.")
+        expect(banner).to_have_text(
+            re.compile(r"does not answer\. Last update \d\d:\d\d:\d\d UTC\. Retrying")
+        )
+        page.screenshot(path=PICTURES / "unreachable.png")
+        context.set_offline(False)
+        expect(page.get_by_role("link", name="billing")).to_be_visible(timeout=15_000)
+        expect(banner).to_be_hidden()
+
+
+def test_write_after_restart_of_broker_uses_the_new_token(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/produce")
+    answers: list[int] = []
+
+    def respond(route: Route) -> None:
+        answers.append(route.fetch().status)
+        route.fulfill(status=503 if len(answers) == 1 else 200, json={"groups": [], "may": []})
+
+    page.route("**/api/v1/groups", respond)
+    session = {"token": "renewed", "user": "x", "node_id": 1, "may_write": True}
+    page.route("**/api/v1/session", lambda route: route.fulfill(json=session))
+    page.evaluate("location.hash = '#/groups'")
+    expect(page.locator("#unreachable")).to_be_visible()
+    expect(page.locator("main tbody")).to_be_visible(timeout=15_000)
+    token = page.evaluate("import('./api.js').then((each) => each.session.token)")
+    assert token == "renewed"
+    shown.errors.clear()  # the browser logs the response with status 503
+
+
+def test_slow_page_shows_that_it_is_loading(shown: Shown) -> None:
+    page = shown.go("#/")
+    held: list[Route] = []
+    page.route("**/api/v1/cluster", lambda route: held.append(route))
+    page.evaluate("location.hash = '#/cluster'")
+    expect(page.locator("main")).to_have_text("Loading …")
+    held[0].continue_()
+    expect(page.locator("main h1")).to_have_text("Cluster")
+
+
+def test_loading_page_is_not_announced_after_it_is_complete(shown: Shown) -> None:
+    page = shown.go("#/")
+    page.evaluate("""() => {
+      const [begin, end] = [setTimeout, clearTimeout];
+      window.pending = 0;
+      window.setTimeout = (act, ms) => (ms === 200 ? ++window.pending : begin(act, ms));
+      window.clearTimeout = (id) => (id === window.pending ? window.pending-- : end(id));
+    }""")
+    page.evaluate("location.hash = '#/cluster'")
+    expect(page.locator("main h1")).to_have_text("Cluster")
+    assert page.evaluate("window.pending") == 0
+
+
+def test_failed_page_can_be_tried_again(shown: Shown) -> None:
+    page = shown.go("#/")
+    page.evaluate("location.hash = '#/topics/absent/partitions'")
+    expect(page.locator("main h1")).to_have_text("Error")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("main .bad")).to_contain_text("absent")
+    shown.errors.clear()  # the browser logs the responses with status 404
+
+
+def test_errors_of_the_protocol_are_not_painted_as_problems(shown: Shown) -> None:
+    client = {
+        "node": 1,
+        "client_id": "shop",
+        "software": "x/1",
+        "principal": "User:a",
+        "host": "h",
+        "requests": 9,
+        "errors": 3,
+        "problems": 0,
+        "disconnects": {"left": 2},
+        "last_at_ms": SAMPLED_AT_MS,
+        "apis": [
+            {
+                "api": "Metadata",
+                "requests": 5,
+                "errors": {"UNKNOWN_TOPIC_OR_PARTITION": 3},
+                "problems": [],
+            },
+            {
+                "api": "Produce",
+                "requests": 4,
+                "errors": {"NOT_ENOUGH_REPLICAS": 1},
+                "problems": ["NOT_ENOUGH_REPLICAS"],
+            },
+        ],
+    }
+    bad = client | {"client_id": "bad", "problems": 1}
+    respond_with(shown.page, "**/api/v1/activity*", {"clients": [client, bad]})
+    page = shown.go("#/activity")
+    rows = page.locator("tr.pick")
+    expect(rows.filter(has_text="shop").locator(".bad")).to_have_count(0)
+    expect(rows.filter(has_text="bad").locator(".bad")).to_have_text("3")
+    rows.first.locator("td").nth(1).click()
+    apis = page.get_by_role("region", name="APIs")
+    expect(apis.locator(".bad")).to_have_text("NOT_ENOUGH_REPLICAS 1")
+    expect(apis).to_contain_text("UNKNOWN_TOPIC_OR_PARTITION 3")
+
+
+def test_empty_table_explains_how_to_get_rows(shown: Shown) -> None:
+    respond_with(shown.page, "**/api/v1/activity*", {"clients": [], "events": []})
+    page = shown.go("#/activity")
+    expect(page.locator("td.empty")).to_contain_text("Clients appear here after their first")
+    expect(page.get_by_role("region", name="Event log")).to_contain_text("No events yet")
+
+
+# -- tables
+
+
+def test_columns_are_as_wide_as_their_contents_and_long_names_are_whole(shown: Shown) -> None:
+    page = shown.go("#/topics")
+    link = page.get_by_role("link", name=LONG_NAME, exact=True)
+    expect(link).to_be_visible()
+    cut = "each => each.closest('td').scrollWidth > each.closest('td').clientWidth"
+    assert not link.evaluate(cut)
+    head = page.locator("th.num").first
+    right = "each => getComputedStyle(each).textAlign"
+    assert head.evaluate(right) == "right"
+    assert head.evaluate("each => getComputedStyle(each).position") == "sticky"
+    page.screenshot(path=PICTURES / f"topics-{page.viewport_size['width']}.png")  # type: ignore[index]
+    page = shown.go("#/cluster")
+    table = page.get_by_role("region", name="Nodes", exact=True)
+    sizes = table.evaluate("each => [each.clientWidth, each.firstChild.clientWidth]")
+    assert sizes[0] - sizes[1] <= 2 or sizes[0] < 390
+
+
+def test_first_column_stays_visible_on_a_phone(browser: Browser, server: dict[str, Any]) -> None:
+    with browser.new_context(viewport={"width": 390, "height": 844}) as context:
+        page = Shown(context.new_page(), server["http"]).go("#/groups/billing")
+        table = page.get_by_role("region", name="Partitions")
+        first = table.locator("tbody td").first
+        before = first.bounding_box()
+        assert before
+        assert before["width"] > 60
+        table.evaluate("each => { each.scrollLeft = 300; }")
+        page.wait_for_timeout(100)
+        assert first.bounding_box() == before
+
+
+def test_navigation_is_a_menu_on_a_phone_and_targets_can_be_touched(
+    browser: Browser, server: dict[str, Any]
+) -> None:
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True) as context:
+        page = Shown(context.new_page(), server["http"]).go("#/")
+        pages, menu = page.get_by_role("navigation", name="Pages"), page.locator("#menu")
+        expect(pages).to_be_hidden()
+        menu.tap()
+        expect(menu).to_have_attribute("aria-expanded", "true")
+        expect(page.locator("#who")).to_contain_text("node 1")
+        page.screenshot(path=PICTURES / "menu-390.png")
+        small = """() => [...document.querySelectorAll("header a, header button, main button")]
+          .filter((each) => each.offsetParent && each.getBoundingClientRect().height < 40
+            && !each.matches(".brand, .inline"))
+          .map((each) => each.textContent)"""
+        assert page.evaluate(small) == []
+        pages.get_by_role("link", name="Topics").tap()
+        expect(page.locator("main h1")).to_have_text("Topics")
+        expect(pages).to_be_hidden()
+
+
+# -- navigation
+
+
+def test_breadcrumbs_lead_to_the_pages_above(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/partitions")
+    crumbs = page.get_by_role("navigation", name="Breadcrumbs")
+    expect(crumbs).to_have_text("Topicsorderspartitions")
+    expect(crumbs.get_by_role("link", name="orders")).to_have_attribute("href", "#/topics/orders")
+    page = shown.go("#/brokers/1")
+    expect(crumbs).to_have_text("ClusterNode 1")
+    expect(page.locator("#nav [aria-current]")).to_have_attribute("href", "#/cluster")
+    page = shown.go("#/explain/partition/orders/0")
+    expect(crumbs).to_have_text("Topicsorders0Explanation")
+    page = shown.go("#/explain/group/billing")
+    crumbs.get_by_role("link", name="billing").click()
+    expect(page.locator("main h1")).to_have_text("billing")
+    crumbs.get_by_role("link", name="Groups").click()
+    expect(page.locator("main h1")).to_have_text("Groups")
+
+
+def test_palette_finds_pages_topics_and_groups_with_the_keyboard(shown: Shown) -> None:
+    page = shown.go("#/")
+    page.keyboard.press("/")
+    palette = page.get_by_role("dialog", name="Find")
+    rows = palette.get_by_role("option")
+    expect(rows.first).to_have_text("PageOverview")
+    page.keyboard.type("bill")
+    expect(rows).to_have_text(["Groupbilling"])
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_have_text("billing")
+    expect(palette).to_have_count(0)
+    page.keyboard.press("Control+k")
+    expect(rows.first).to_be_visible()
+    page.keyboard.type("PAYMENTS")
+    expect(rows).to_have_count(2)
+    page.screenshot(path=PICTURES / f"palette-{page.viewport_size['width']}.png")  # type: ignore[index]
+    expect(rows.first).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowDown")
+    expect(rows.nth(1)).to_have_attribute("aria-selected", "true")
+    active = page.locator("input[name=palette]").get_attribute("aria-activedescendant")
+    assert active == rows.nth(1).get_attribute("id")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    expect(page.locator("main h1")).to_have_text(LONG_NAME)
+    page.locator("#find").click()
+    expect(rows.first).to_be_visible()
+    page.keyboard.type("nothing has this name")
+    expect(palette).to_contain_text("Nothing found.")
+    page.keyboard.press("Escape")
+    expect(palette).to_have_count(0)
+
+
+def test_palette_creates_a_topic(shown: Shown) -> None:
+    page = shown.go("#/cluster")
+    page.keyboard.press("/")
+    rows = page.get_by_role("dialog", name="Find").get_by_role("option")
+    expect(rows.first).to_be_visible()
+    page.keyboard.type("new")
+    expect(rows).to_have_text(["ActionCreate topic", "ActionCreate group"])
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Create topic")
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+def test_keys_open_pages_and_are_listed(shown: Shown) -> None:
+    page = shown.go("#/")
+    page.keyboard.press("?")
+    listed = page.get_by_role("dialog", name="Keyboard shortcuts")
+    expect(listed).to_contain_text("g s")
+    page.keyboard.press("Escape")
+    for letter, heading in (("t", "Topics"), ("g", "Groups"), ("c", "Cluster"), ("o", "Overview")):
+        page.keyboard.press("g")
+        page.keyboard.press(letter)
+        expect(page.locator("main h1")).to_have_text(heading)
+    shown.go("#/topics")
+    page.keyboard.press("f")
+    page.keyboard.type("g t?")
+    assert page.locator("input[name=search]").input_value() == "g t?"
+
+
+def test_skip_link_moves_the_focus_to_the_content(shown: Shown) -> None:
+    page = shown.go("#/topics")
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    expect(page.locator("main h1")).to_have_text("Topics")

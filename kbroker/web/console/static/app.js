@@ -1,20 +1,21 @@
 // Router: the URL fragment contains the whole state of a page.
 
-import { get, session } from "./api.js";
-import { h, notify, visible } from "./dom.js";
+import { RECOVERED, Unreachable, encodePart, get, loadSession, session } from "./api.js";
+import { h, link, notify, visible } from "./dom.js";
 
-// Pages of the navigation, and pages of single objects. A page's module is loaded when it is opened.
+// Pages of the navigation: path, name, key after g, module. A page's module is loaded when it is opened.
 const PAGES = [
-  ["", "Overview", () => import("./overview.js")],
-  ["topics", "Topics", () => import("./topics.js")],
-  ["groups", "Groups", () => import("./groups.js")],
-  ["schemas", "Schemas", () => import("./schemas.js")],
-  ["security", "Security", () => import("./security.js")],
-  ["activity", "Activity", () => import("./activity.js")],
-  ["storage", "Transactions & storage", () => import("./storage.js")],
-  ["cluster", "Cluster", () => import("./cluster.js")],
-  ["tests", "Test", () => import("./tests.js")],
+  ["", "Overview", "o", () => import("./overview.js")],
+  ["topics", "Topics", "t", () => import("./topics.js")],
+  ["groups", "Groups", "g", () => import("./groups.js")],
+  ["schemas", "Schemas", "r", () => import("./schemas.js")],
+  ["security", "Security", "u", () => import("./security.js")],
+  ["activity", "Activity", "a", () => import("./activity.js")],
+  ["storage", "Transactions & storage", "s", () => import("./storage.js")],
+  ["cluster", "Cluster", "c", () => import("./cluster.js")],
+  ["tests", "Test", "e", () => import("./tests.js")],
 ];
+// Pages of single objects.
 const OBJECTS = {
   topics: () => import("./topic.js"),
   groups: () => import("./group.js"),
@@ -23,8 +24,12 @@ const OBJECTS = {
   security: () => import("./security.js"),
   explain: () => import("./explain.js"),
 };
+// Time after which a page that is not complete shows that it is loading.
+const LOADING_MS = 200;
 let leavePage = null,
-  shown = 0;
+  shown = 0,
+  isIncomplete = false,
+  needsReload = false;
 
 export function parseHash() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
@@ -34,42 +39,121 @@ export function parseHash() {
   };
 }
 
+// Page of the navigation to which a page belongs.
+function pageOf([first = "", kind]) {
+  const explained = { group: "groups", partition: "topics", client: "activity", transaction: "storage" };
+  return first === "explain" ? (explained[kind] ?? "") : first === "brokers" ? "cluster" : first;
+}
+
+const shownPages = () => PAGES.filter(([name]) => name !== "tests" || session.under_test);
+
 function loaderOf(parts) {
   if (parts.length > 1) return OBJECTS[parts[0]];
-  return PAGES.find(([name]) => name === (parts[0] ?? ""))?.[2];
+  return PAGES.find(([name]) => name === (parts[0] ?? ""))?.[3];
+}
+
+// Loads the module of a page. A browser may not load a module again that could not be loaded once, so
+// the whole document is loaded again when the broker answers.
+async function moduleOf(load) {
+  try {
+    return await load();
+  } catch (error) {
+    needsReload = true;
+    await get("/session");
+    needsReload = false;
+    throw error;
+  }
 }
 
 async function show() {
   const mine = ++shown,
     { parts, query } = parseHash(),
-    main = document.getElementById("main");
+    main = document.getElementById("main"),
+    isShown = () => mine === shown;
   document.getElementById("detail").close();
-  if (leavePage) leavePage();
+  leavePage?.();
   leavePage = null;
-  document
-    .getElementById("nav")
-    .replaceChildren(
-      ...PAGES.filter(([name]) => name !== "tests" || session.under_test).map(([name, text]) =>
-        h("a", { href: `#/${name}`, "aria-current": name === (parts[0] ?? "") ? "page" : null }, text),
-      ),
-    );
-  const view = h("div");
+  drawNavigation(parts);
   document.title = [...parts].reverse().concat("kbroker").join(" · ");
+  const timer = setTimeout(() => {
+    if (isShown()) main.replaceChildren(h("p", { class: "soft", role: "status" }, "Loading …"));
+  }, LOADING_MS);
+  const view = h("div");
   try {
     const load = loaderOf(parts);
     if (!load) throw new Error("Page not found");
-    const page = await load();
-    const end = await page.default(view, parts, query, () => mine === shown);
-    if (mine !== shown) {
-      end?.();
-      return;
-    }
-    leavePage = end;
+    const page = await moduleOf(load);
+    if (parts.length > 1) view.append(crumbs(parts));
+    const end = await page.default(view, parts, query, isShown);
+    if (!isShown()) end?.();
+    else leavePage = end;
+    if (isShown()) isIncomplete = false;
   } catch (error) {
-    if (mine !== shown) return;
-    view.replaceChildren(h("h1", {}, "Error"), h("p", { class: "bad" }, visible(error.message)));
+    if (isShown()) showError(view, parts, error);
   }
-  main.replaceChildren(view);
+  clearTimeout(timer);
+  if (isShown()) main.replaceChildren(view);
+}
+
+function showError(view, parts, error) {
+  isIncomplete = error instanceof Unreachable;
+  const name = PAGES.find(([path]) => path === pageOf(parts))?.[1] ?? "Page";
+  if (isIncomplete)
+    view.replaceChildren(
+      h("h1", {}, visible(parts[1] ?? name)),
+      h("p", {}, "The broker does not answer. This page opens as soon as it answers."),
+    );
+  else
+    view.replaceChildren(
+      h("h1", {}, "Error"),
+      h("p", { class: "bad" }, visible(error.message)),
+      h("div", { class: "row" }, h("button", { type: "button", onclick: show }, "Try again"), link("/", "Overview")),
+    );
+}
+
+function recovered() {
+  if (needsReload) location.reload();
+  else if (isIncomplete) show();
+}
+
+// -- navigation
+
+function drawNavigation(parts) {
+  const links = shownPages().map(([name, text, letter]) => {
+    const current = name === pageOf(parts) ? "page" : null;
+    return h("a", { href: `#/${name}`, "aria-current": current, title: `Keys: g ${letter}` }, text);
+  });
+  document.getElementById("nav").replaceChildren(...links);
+  openMenu(false);
+}
+
+// Links to the pages above the page of an object.
+function crumbs(parts) {
+  const page = PAGES.find(([name]) => name === pageOf(parts));
+  const above = parts[0] === "explain" ? aboveExplanation(parts) : [link(`/${page[0]}`, page[1])];
+  const names = parts[0] === "explain" ? [] : parts.slice(1);
+  names.forEach((name, at) => {
+    const path = [parts[0], ...names.slice(0, at + 1)].map(encodePart).join("/");
+    const text = parts[0] === "brokers" ? `Node ${name}` : name;
+    if (at < names.length - 1) above.push(link(`/${path}`, text));
+    else above.push(h("span", { "aria-current": "page" }, visible(text)));
+  });
+  return h("nav", { class: "crumbs", "aria-label": "Breadcrumbs" }, h("ol", {}, above.map((each) => h("li", {}, each))));
+}
+
+function aboveExplanation(parts) {
+  const [, kind, name, partition] = parts,
+    [path, text] = PAGES.find(([each]) => each === pageOf(parts)),
+    items = [link(`/${path}`, text)];
+  if (kind === "group") items.push(link(`/groups/${encodePart(name)}`, name));
+  if (kind === "partition") items.push(link(`/topics/${encodePart(name)}/partitions`, name), partition);
+  if (kind === "client" || kind === "transaction") items.push(visible(name ?? ""));
+  return [...items, h("span", { "aria-current": "page" }, "Explanation")];
+}
+
+function openMenu(isOpen) {
+  document.getElementById("menu").setAttribute("aria-expanded", String(isOpen));
+  document.getElementById("nav").classList.toggle("open", isOpen);
 }
 
 function applyTheme(name) {
@@ -98,38 +182,52 @@ function initTheme() {
   });
 }
 
-// Keyboard shortcuts: g and a letter open a page, / focuses the first field.
+// -- keys
+
+const loadPalette = () => import("./palette.js");
+const openPalette = async () => (await loadPalette()).default(shownPages());
+const showKeys = async () => (await loadPalette()).showKeys(shownPages());
+
 let isGoPending = false;
 function key(event) {
-  if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey)
-    return;
-  const pages = {
-    o: "",
-    t: "topics",
-    g: "groups",
-    a: "activity",
-    s: "storage",
-    c: "cluster",
-    r: "schemas",
-    u: "security",
-  };
-  if (isGoPending && event.key in pages) location.hash = `#/${pages[event.key]}`;
-  isGoPending = !isGoPending && event.key === "g";
-  if (event.key === "/") {
-    document.querySelector("main input")?.focus();
+  const isTyping = event.target.matches("input, textarea, select, [contenteditable]");
+  if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey) && !event.altKey) {
     event.preventDefault();
+    if (!document.querySelector("dialog[open]")) openPalette();
+    return;
   }
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const page = isGoPending && shownPages().find(([, , letter]) => letter === event.key);
+  const actions = { "/": openPalette, "?": showKeys, f: () => document.querySelector("main input")?.focus() };
+  if (page) location.hash = `#/${page[0]}`;
+  else if (event.key in actions) {
+    event.preventDefault();
+    actions[event.key]();
+  }
+  isGoPending = !isGoPending && event.key === "g";
 }
 
 initTheme();
+document.getElementById("menu").addEventListener("click", (event) => {
+  openMenu(event.currentTarget.getAttribute("aria-expanded") !== "true");
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
+document.getElementById("find").addEventListener("click", openPalette);
 addEventListener("hashchange", show);
 addEventListener("keydown", key);
-addEventListener("unhandledrejection", (event) => notify(event.reason?.message ?? "Unexpected error", true));
+addEventListener(RECOVERED, recovered);
+addEventListener("unhandledrejection", (event) => {
+  if (!(event.reason instanceof Unreachable)) notify(event.reason?.message ?? "Unexpected error", true);
+});
 try {
-  Object.assign(session, await get("/session"));
+  await loadSession();
   document.getElementById("who").textContent =
     `${session.user} · node ${session.node_id}${session.may_write ? "" : " · read-only"}`;
 } catch (error) {
-  notify(error.message, true);
+  if (!(error instanceof Unreachable)) notify(error.message, true);
 }
-show();
+await show();
+loadPalette().catch(() => {}); // loaded early, so that it opens before the next key

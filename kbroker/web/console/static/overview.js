@@ -64,6 +64,7 @@ function pageOf({ what, where }) {
     transaction: `/storage?search=${topic}`,
     group: `/groups/${encodePart(where)}`,
     directory: "/storage",
+    broker: `/brokers/${encodePart(where)}`,
   };
   return pages[what] ?? "/cluster";
 }

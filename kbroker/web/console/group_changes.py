@@ -5,7 +5,7 @@ Each change is only previewed unless the request says `"dry_run": false`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,7 +22,7 @@ from kbroker.client.seek import NoOffsets, Seek
 from kbroker.client.topics import Partition
 from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.primitives import INT64_MAX
-from kbroker.security.acls import AclOperation
+from kbroker.security.acls import AclOperation, AclResourceType, Resource
 from kbroker.text.documents import Json
 
 from .answers import CONFLICT, PARTITION_MAX, ApiError, json_response, json_rows_response
@@ -67,6 +67,7 @@ class GroupChanges:
         topics = topic_selection(body)
         if not topics:
             raise ApiError(400, "topics is missing: select the topics that the group reads")
+        _require_read(viewer, topics)
         if await _find_group(viewer, name) is not None:
             raise ApiError(CONFLICT, f"group {name!r} exists already; reset its offsets instead")
         job = Seek(name, offset_spec(body), None, None, topics, creates=kind == SHARE)
@@ -90,10 +91,13 @@ class GroupChanges:
     ) -> Response:
         dry_run = is_dry_run(body)
         try:
-            rows = await (job.plan if dry_run else job.run)(viewer.cluster)
+            rows = await job.plan(viewer.cluster)
         except NoOffsets:
             text = f"group {job.group!r} has no committed offsets; pass topics to reset"
             raise ApiError(400, text) from None
+        _require_read(viewer, {row["topic"] for row in rows})
+        if not dry_run:
+            rows = await job.run(viewer.cluster)
         fields = {"dry_run": dry_run, "group": job.group, "problem": problem}
         return await json_rows_response(fields, "partitions", rows)
 
@@ -119,6 +123,7 @@ class GroupChanges:
         )
         if not topics:
             raise ApiError(400, "topics is missing: select topics whose offsets to delete")
+        _require_read(viewer, topics)
         found = await describe_group(viewer.cluster, name)
         try:
             offsets = await offsets_to_delete(viewer.cluster, name, topics)
@@ -152,6 +157,15 @@ class GroupChanges:
             row |= {"partitions": len(members[each].partitions)}
             rows.append(row | {"error": code.name if code else None})
         return await json_rows_response({"dry_run": dry_run, "group": name}, "members", rows)
+
+
+def _require_read(viewer: Viewer, topics: Iterable[str]) -> None:
+    """Raise ApiError unless the viewer may read topics.
+
+    The coordinator checks this as well, but a node of another process does not know the viewer's host.
+    """
+    for topic in topics:
+        viewer.require(AclOperation.READ, Resource(AclResourceType.TOPIC, topic))
 
 
 async def _find_group(viewer: Viewer, name: str) -> Group | None:

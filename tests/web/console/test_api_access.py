@@ -106,7 +106,7 @@ ROUTES = [
     # The group exists already.
     Route(
         "/groups/{group:path}/create",
-        ((READ, GROUP), (DESCRIBE, GROUP)),
+        ((READ, GROUP), (DESCRIBE, GROUP), (READ, TOPIC)),
         True,
         b'{"type": "share", "to": "start", "topics": {"t": null}}',
         409,
@@ -374,3 +374,16 @@ async def test_responses_list_only_changes_that_the_acls_of_the_viewer_permit() 
         assert (await setup.ask(f"{API}/topics", body=body)).status == 403
         body = b'{"topics": ["t"], "dry_run": false}'
         assert (await setup.ask(f"{API}/topics/delete", body=body)).status == 403
+
+
+async def test_changes_of_offsets_need_read_on_the_topics_already_for_the_preview() -> None:
+    async with shop() as setup:
+        await commit(setup.cluster)
+        await setup.allow([(READ, GROUP), (DELETE, GROUP), (DESCRIBE, TOPIC)], HERE)
+        for path, body in (
+            ("seek", b'{"to": "start"}'),
+            ("create", b'{"type": "share", "to": "start", "topics": {"t": null}}'),
+            ("delete-offsets", b'{"topics": {"t": null}}'),
+        ):
+            response = await setup.ask(f"{API}/groups/g/{path}", body=body)
+            assert (response.status, "may not READ" in response.text) == (403, True), response.text

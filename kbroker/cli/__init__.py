@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from kbroker.runtime.deferred_imports import defer_imports
 from kbroker.text.printable import accept_all_characters, printable
 
 from .command_context import add_color_option
+from .completion import VARIABLE
 from .lazy import LazyGroup
 from .terminal import Style, paint, uses_color
 
@@ -129,6 +131,10 @@ class Kbroker(LazyGroup):
         """Run the command line; output never fails because of the locale."""
         defer_imports()
         accept_all_characters()
+        if VARIABLE in os.environ:
+            from .shells import register_scripts
+
+            register_scripts()
         return super().main(*args, **kwargs)
 
     def invoke(self, context: click.Context) -> object:

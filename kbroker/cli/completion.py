@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Awaitable, Callable
@@ -20,18 +21,21 @@ ANSWER_SECONDS = 1
 
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> None:
-    """Print the script that completes commands, topics, groups and users in SHELL.
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands, names and settings in SHELL.
 
     For bash, add `eval "$(kbroker completion bash)"` to ~/.bashrc.
     """
     from click.shell_completion import get_completion_class
 
-    from . import main
+    from .shells import register_scripts
+
+    register_scripts()
 
     cls = get_completion_class(shell)
     assert cls is not None
-    click.echo(cls(main, {}, PROGRAM, VARIABLE).source())
+    click.echo(cls(context.find_root().command, {}, PROGRAM, VARIABLE).source())
 
 
 def complete_topics(
@@ -67,6 +71,25 @@ def complete_users(
         from kbroker.client.scram_users import describe_scram_users
 
         return [user.name for user in await describe_scram_users(cluster)]
+
+    return _matching_names(context, names, incomplete)
+
+
+def complete_principals(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the principals of users and of ACLs that start with the typed text."""
+
+    async def names(cluster: ClusterClient) -> list[str]:
+        from kbroker.client.acls import EVERY_ACL, describe_acls
+        from kbroker.client.scram_users import describe_scram_users
+        from kbroker.protocol.errors import KafkaError
+
+        found = {f"User:{user.name}" for user in await describe_scram_users(cluster)}
+        with contextlib.suppress(KafkaError):  # the cluster may have no authorizer
+            found |= {each.principal for each in await describe_acls(cluster, [EVERY_ACL])}
+        has_type = "User:".startswith(incomplete[: len("User:")])
+        return list(found if has_type else {each.removeprefix("User:") for each in found})
 
     return _matching_names(context, names, incomplete)
 

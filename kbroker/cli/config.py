@@ -12,6 +12,7 @@ import click
 from .config_broker import HIDDEN, broker_options, resource_name, show_running
 from .lazy import LazyGroup
 from .output import Column, format_options, paragraphs, say, show, table
+from .setting_completion import complete_setting_names
 from .settings import setting_options, split_overrides
 from .target import Target, target_options
 
@@ -43,7 +44,7 @@ def config() -> None:
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_setting_names)
 @format_options
 def explain(names: tuple[str, ...], output: str) -> None:
     """Describe the settings NAMES: type, default, limits, effect, and how to set them."""

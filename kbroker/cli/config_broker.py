@@ -9,6 +9,7 @@ import click
 
 from .confirmation import Change, Preview, destructive
 from .output import Column, say, show, table
+from .setting_completion import complete_broker_setting_names, complete_broker_settings
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -51,7 +52,13 @@ def resource_name(node: int | None, default: bool) -> str:
 
 
 @click.command("set")
-@click.argument("pairs", nargs=-1, required=True, metavar="NAME=VALUE...")
+@click.argument(
+    "pairs",
+    nargs=-1,
+    required=True,
+    metavar="NAME=VALUE...",
+    shell_complete=complete_broker_settings,
+)
 @broker_options
 @click.option("--dry-run", is_flag=True, help="Only validate the settings; change nothing.")
 @target_options
@@ -73,7 +80,7 @@ def set_(
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_broker_setting_names)
 @broker_options
 @destructive
 @target_options

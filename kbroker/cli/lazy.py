@@ -62,7 +62,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self._lazy and not args[0].startswith("-"):
+        is_unknown = args and args[0] not in self._lazy and not args[0].startswith("-")
+        if is_unknown and not context.resilient_parsing:
             from difflib import get_close_matches
 
             close = get_close_matches(args[0], self._lazy, n=1)

@@ -11,6 +11,7 @@ import click
 
 from .declared_options import declared_options
 from .output import say
+from .setting_completion import complete_broker_settings
 from .settings import split_overrides
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _NOT_STARTED, _NOT_FOUND = 3, 127
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_broker_settings,
     help="Set a Kafka or kbroker setting; can be given several times.",
 )
 @click.option(

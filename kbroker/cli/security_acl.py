@@ -42,7 +42,7 @@ from kbroker.security.rights import (
 )
 
 from .acl_patterns import selected_acls
-from .completion import complete_groups, complete_topics, complete_users
+from .completion import complete_groups, complete_principals, complete_topics
 from .confirmation import Change, Preview, count_of, destructive
 from .options import add_options
 from .output import Column, format_options, say, show, table
@@ -174,7 +174,7 @@ principals_option = click.option(
     "principals",
     multiple=True,
     metavar="NAME",
-    shell_complete=complete_users,
+    shell_complete=complete_principals,
     help="Principal, as User:NAME or NAME; '*' means every user. Can be given several times.",
 )
 prefixed_option = click.option(

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from .options import add_options
+from .setting_completion import complete_broker_settings
 from .units import ParamType
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -93,6 +94,7 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         "overrides",
         multiple=True,
         metavar="KEY=VALUE",
+        shell_complete=complete_broker_settings,
         help="Set a Kafka or kbroker setting; can be given several times.",
     ),
     option(

@@ -15,6 +15,7 @@ from .confirmation import Change, Preview, count_of, destructive, question_about
 from .lazy import LazyGroup
 from .output import Column, Format, format_options, paragraphs, say, show, table
 from .patterns import Names, regex_option, topic_names
+from .setting_completion import complete_topic_setting_names, complete_topic_settings
 from .target import Target, fail, rejection_text, run, target_options
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def topic() -> None:
     "configs",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_topic_settings,
     help="Set a topic setting; can be given several times.",
 )
 @click.option(
@@ -325,6 +327,7 @@ def _deletion_line(row: Row) -> str:
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_topic_settings,
     help="Set a setting; can be given several times.",
 )
 @click.option(
@@ -332,6 +335,7 @@ def _deletion_line(row: Row) -> str:
     "deletes",
     multiple=True,
     metavar="KEY",
+    shell_complete=complete_topic_setting_names,
     help="Reset a setting to its default; can be given several times.",
 )
 @click.option(
@@ -339,6 +343,7 @@ def _deletion_line(row: Row) -> str:
     "appends",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_topic_settings,
     help="Append items to a list setting; can be given several times.",
 )
 @click.option(
@@ -346,6 +351,7 @@ def _deletion_line(row: Row) -> str:
     "subtracts",
     multiple=True,
     metavar="KEY=VALUE",
+    shell_complete=complete_topic_settings,
     help="Remove items from a list setting; can be given several times.",
 )
 @destructive

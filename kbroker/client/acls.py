@@ -36,6 +36,17 @@ PATTERNS_SINCE = 1
 SUPER_USERS, ALLOWS_WITHOUT_ACLS = "super.users", "allow.everyone.if.no.acl.found"
 
 
+EVERY_ACL = AclFilter(
+    AclResourceType.ANY,
+    None,
+    PatternType.ANY,
+    None,
+    None,
+    AclOperation.ANY,
+    AclPermission.ANY,
+)
+
+
 async def describe_acls(cluster: ClusterClient, filters: Iterable[AclFilter]) -> list[Acl]:
     """Return the ACLs that match any of the filters.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 
@@ -9,10 +10,15 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from kbroker.broker import open_broker
 from kbroker.cli import main
 from kbroker.cli.completion import SHELLS, VARIABLE
+from kbroker.cli.profiles import write_profiles
+from kbroker.config import BrokerConfig
+from kbroker.net.server import Listener
 
 from ..commands import Cli, invoke
+from ..security.test_access import AUTHORIZER
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -24,8 +30,9 @@ def test_completion_prints_valid_script_for_each_shell(shell: str) -> None:
 
 
 def proposed(*arguments: str, incomplete: str) -> list[str]:
-    typed = {VARIABLE: "bash_complete", "COMP_WORDS": " ".join(["kbroker", *arguments, incomplete])}
-    typed["COMP_CWORD"] = str(len(arguments) + 1)
+    """Return the words that bash gets for a command line; it replaces only the part after `=`."""
+    line = " ".join(["kbroker", *arguments, incomplete])
+    typed = {VARIABLE: "bash_complete", "COMP_LINE": line}
     done = CliRunner(env=typed).invoke(main, [], prog_name="kbroker")
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
@@ -46,6 +53,32 @@ async def test_completion_proposes_names_from_cluster(cli: Cli) -> None:
     assert await ask("topic", "describe", incomplete="ord") == ["order-events", "orders"]
     assert await ask("topic", "consume", "-n", "1", incomplete="u") == ["users"]
     assert await ask("group", "describe", incomplete="") == ["readers"]
+
+
+async def test_completion_proposes_principals_of_users_and_acls() -> None:
+    options = [f"authorizer.class.name={AUTHORIZER}", "super.users=User:ANONYMOUS"]
+    config, listeners = BrokerConfig.load(options=options), [Listener("PLAINTEXT", "127.0.0.1", 0)]
+    async with open_broker(config, data_dir=None, listeners=listeners) as broker:
+        reach = ("-b", broker.bootstrap_servers)
+        read = ("--operation", "read", "--topic", "t")
+
+        def work() -> None:
+            invoke("security", "user", "add", "alice", *reach, stdin="a password")
+            invoke("security", "acl", "add", "--principal", "User:bob", *read, *reach)
+            ask = functools.partial(proposed, "security", "acl", "list", *reach, "--principal")
+            assert ask(incomplete="User:") == ["alice", "bob"], "bash replaces the part after :"
+            assert ask(incomplete="") == ["User:alice", "User:bob"]
+            assert ask(incomplete="bo") == ["bob"]
+
+        await trio.to_thread.run_sync(work)
+
+
+def test_completion_proposes_names_of_profiles_and_client_settings() -> None:
+    write_profiles("", {"prod": {}, "two words": {}, "test": {}})
+    assert proposed("profile", "use", incomplete="") == ["prod", "test"]
+    assert proposed("topic", "list", "--profile", incomplete="p") == ["prod"]
+    assert proposed("--profile", incomplete="t") == ["test"]
+    assert proposed("topic", "list", "-X", incomplete="client") == ["client.id="]
 
 
 def test_completion_without_cluster_proposes_nothing() -> None:

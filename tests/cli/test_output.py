@@ -328,7 +328,12 @@ def test_commands_print_through_output_module_only() -> None:
         if re.search(r"\bprint\(|click\.s?echo\(|\bstyle\(|ensure_ascii", line)
         and path.name != "output.py"
     ]
-    assert around == [("completion.py", "click.echo(cls(main, {}, PROGRAM, VARIABLE).source())")]
+    assert around == [
+        (
+            "completion.py",
+            "click.echo(cls(context.find_root().command, {}, PROGRAM, VARIABLE).source())",
+        )
+    ]
 
 
 def test_each_output_format_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

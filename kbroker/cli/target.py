@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.credentials import Security
     from kbroker.client.endpoint import Endpoint
-    from kbroker.protocol.errors import ErrorCode
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Result = TypeVar("Result")
@@ -354,20 +353,14 @@ def _exit_with_error(error: BaseException, failed: int) -> NoReturn:
 
     if not isinstance(error, (ClientError, KafkaError, DecodeError, OSError)):
         raise error
-    message = str(error)
+    from .hints import error_text, rejection_text
+
+    message = error_text(error) if isinstance(error, ClientError) else str(error)
     if isinstance(error, OSError) and error.errno is None:
         message += "; check that the broker is running with `kbroker health`"
     elif isinstance(error, KafkaError):
         message = rejection_text(error.code, message)
     fail(message, TIMED_OUT if isinstance(error, TimedOut) else failed)
-
-
-def rejection_text(code: ErrorCode, message: str | None) -> str:
-    """Return a broker's error message, or the name of the error code, and the next action."""
-    from kbroker.client.errors import next_action
-
-    text, action = message or code.name, next_action(code)
-    return f"{text.rstrip('.')}; {action}" if action else text
 
 
 def fail(message: str, status: int = FAILED) -> NoReturn:

@@ -16,7 +16,7 @@ from .lazy import LazyGroup
 from .output import Column, Format, format_options, paragraphs, say, show, table
 from .patterns import Names, regex_option, topic_names
 from .setting_completion import complete_topic_setting_names, complete_topic_settings
-from .target import Target, fail, rejection_text, run, target_options
+from .target import Target, fail, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -152,6 +152,8 @@ def _requested_topics(
 
 def _exit_on_rejections(rejected: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
     """Print the rejected topics, and exit if there are any."""
+    from .hints import rejection_text
+
     for name, (code, message) in rejected.items():
         say(f"kbroker: {name}: {rejection_text(code, message)}", err=True)
     if rejected:

@@ -261,16 +261,16 @@ class ClusterClient:
         for name in names:
             code = error_code(found[name].error_code)
             if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
-                raise NoSuchTopic(await self._no_such_topic(name))
+                raise await self._no_such_topic(name)
             if code != ErrorCode.LEADER_NOT_AVAILABLE:
                 check(code, name)
         return [found[name] for name in names]
 
-    async def _no_such_topic(self, name: str) -> str:
+    async def _no_such_topic(self, name: str) -> NoSuchTopic:
         known = sorted(row.name or "" for row in (await self.metadata()).topics)
-        return (
-            f"topic {name!r} does not exist at {self.address}{did_you_mean(name, known)} "
-            f"list topics with `kbroker topic list`, create it with `kbroker topic create {name}`"
+        return NoSuchTopic(
+            f"topic {name!r} does not exist at {self.address}{did_you_mean(name, known)}",
+            hint=f"list topics with `kbroker topic list`, create it with `kbroker topic create {name}`",
         )
 
     async def ask_coordinators(

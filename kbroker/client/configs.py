@@ -180,13 +180,13 @@ def check_changeable(name: str, known: Mapping[str, Setting], operation: Operati
     if name in known and known[name].read_only and not is_listener_setting:
         raise ClientError(
             f"{name} is read-only: a broker reads it at its start; set it in the broker's "
-            "configuration file or flags and restart the broker (see "
-            f"`kbroker config explain {name}`)"
+            "configuration file or flags and restart the broker",
+            hint=f"see `kbroker config explain {name}`",
         )
     if operation == Operation.SET and name not in known and not is_listener_setting:
         raise ClientError(
-            f"unknown broker setting {name!r}{did_you_mean(name, known)} `kbroker config show "
-            "--node ID` lists all settings"
+            f"unknown broker setting {name!r}{did_you_mean(name, known)}",
+            hint="`kbroker config show --node ID` lists all settings",
         )
 
 

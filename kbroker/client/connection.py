@@ -213,8 +213,8 @@ class Connection:
         with trio.move_on_after(seconds):
             return await self.request(key, version, message)
         raise TimedOut(
-            f"no response to {key.api_name} within {seconds:g} s; "
-            "`kbroker cluster health` shows which broker does not respond"
+            f"no response to {key.api_name} within {seconds:g} s",
+            hint="`kbroker cluster health` shows which broker does not respond",
         )
 
     async def send_without_response(self, message: object, *, newest: int | None = None) -> None:

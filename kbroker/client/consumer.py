@@ -90,8 +90,8 @@ class Position:
             name, index = self.partition
             raise CannotRead(
                 code,
-                f"partition {index} of {name}: cannot be read ({code.name}); "
-                "run `kbroker cluster health` for details",
+                f"partition {index} of {name}: cannot be read ({code.name})",
+                hint="run `kbroker cluster health` for details",
             )
 
 
@@ -287,8 +287,8 @@ class _Reader(Generic[T]):
             name, index = position.partition
             raise CannotRead(
                 code,
-                f"partition {index} of {name} does not have offset {position.offset}; use `-o start` "
-                f"for the oldest record, or see `kbroker topic describe {name}`",
+                f"partition {index} of {name} does not have offset {position.offset}",
+                hint=f"use `-o start` for the oldest record, or see `kbroker topic describe {name}`",
             )
         if code:
             position.check_error(code)

@@ -1,4 +1,4 @@
-"""Client errors whose messages state the cause and the next action."""
+"""Client errors: facts for every face, and hints for the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from .endpoint import Endpoint
 
 
 class ClientError(Exception):
-    """A request failed; the message states the cause and the next action."""
+    """A request failed; the message states the cause, and is fit for every face.
+
+    Attributes:
+        hint: Next action with commands and options of `kbroker`, or None. Only the command line
+            shows it.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class CannotConnect(ClientError):
@@ -19,8 +28,9 @@ class CannotConnect(ClientError):
 
     def __init__(self, reasons: str) -> None:
         super().__init__(
-            f"{reasons}; is a broker running there? Start one with `kbroker serve`, or "
-            "set another address with --bootstrap HOST:PORT or KBROKER_BOOTSTRAP"
+            f"{reasons}; is a broker running there?",
+            hint="Start one with `kbroker serve`, or set another address with --bootstrap "
+            "HOST:PORT or KBROKER_BOOTSTRAP",
         )
         self.reasons = reasons
 
@@ -31,8 +41,8 @@ class NotReachable(ClientError):
     def __init__(self, node_id: int, endpoint: Endpoint, reason: str) -> None:
         super().__init__(
             f"broker {node_id} advertises {endpoint}, which cannot be reached from here "
-            f"({reason}); start it with a reachable address: `kbroker serve --advertise "
-            "HOST:PORT`, or advertised.listeners in Apache Kafka"
+            f"({reason}); set advertised.listeners of the broker to a reachable address",
+            hint="`kbroker serve --advertise HOST:PORT` does that for kbroker",
         )
 
 
@@ -41,21 +51,21 @@ class NoSuchTopic(ClientError):
 
 
 class NoSuchPartition(ClientError):
-    """A record targets a partition that its topic lacks; `what` is the message without advice."""
+    """A record targets a partition that its topic lacks."""
 
     def __init__(self, topic: str, partition: int, count: int) -> None:
-        self.what = f"{topic} has no partition {partition}, it has {count}"
         super().__init__(
-            f"{self.what}; use `-p -1` to select partitions by key, or `kbroker topic add-partitions "
-            f"{topic} COUNT` to add partitions"
+            f"{topic} has no partition {partition}, it has {count}",
+            hint=f"use `-p -1` to select partitions by key, or `kbroker topic add-partitions {topic} "
+            "COUNT` to add partitions",
         )
 
 
 class CannotRead(ClientError):
     """A partition cannot be read; `code` is the error code of its leader."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: ErrorCode, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.code = code
 
 
@@ -72,8 +82,8 @@ class NoSuchUser(ClientError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"user {name!r} does not exist or lacks this mechanism; list users with "
-            "`kbroker security user list`"
+            f"user {name!r} does not exist or lacks this mechanism",
+            hint="list users with `kbroker security user list`",
         )
 
 
@@ -82,8 +92,8 @@ class NoSuchToken(ClientError):
 
     def __init__(self, token_id: str) -> None:
         super().__init__(
-            f"token {token_id!r} does not exist or is not visible to this user; list tokens with "
-            "`kbroker security token list`"
+            f"token {token_id!r} does not exist or is not visible to this user",
+            hint="list tokens with `kbroker security token list`",
         )
 
 
@@ -99,21 +109,18 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 _NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(
     {
-        ErrorCode.TOPIC_ALREADY_EXISTS: "pass --if-not-exists to keep it unchanged",
-        ErrorCode.INVALID_REPLICATION_FACTOR: "`kbroker cluster info` shows the number of brokers",
-        ErrorCode.INVALID_CONFIG: "`kbroker config explain NAME` shows the valid values of a setting",
-        ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with "
-        "`kbroker topic alter-config TOPIC --set max.message.bytes=BYTES`",
-        ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
+        ErrorCode.INVALID_REPLICATION_FACTOR: "the cluster needs a broker for each replica",
+        ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes of the topic",
+        ErrorCode.NOT_ENOUGH_REPLICAS: "start the brokers whose replicas are not in sync",
         ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log for the disk error",
-        ErrorCode.REQUEST_TIMED_OUT: "`kbroker cluster health` shows whether all brokers are running",
+        ErrorCode.REQUEST_TIMED_OUT: "check that all brokers are running",
         ErrorCode.UNSUPPORTED_VERSION: "Apache Kafka 3.0 is the oldest supported version",
         ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key on all brokers",
         ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "authenticate as a user or with a certificate, "
         "not with a token",
         ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "this needs an ACL for CREATE_TOKENS on that user",
         ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "only the token's owner and its renewers may do this",
-        ErrorCode.DELEGATION_TOKEN_EXPIRED: "create a new token with `kbroker security token create`",
+        ErrorCode.DELEGATION_TOKEN_EXPIRED: "create a new token",
         **dict.fromkeys(
             (
                 ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -121,16 +128,15 @@ _NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             ),
-            "run `kbroker security acl explain` as a user that may describe ACLs to see which one is missing",
+            "an ACL that permits it is missing",
         ),
         ErrorCode.SECURITY_DISABLED: "this cluster has no authorizer: every client may do everything",
-        ErrorCode.OFFSET_OUT_OF_RANGE: "`kbroker topic describe TOPIC` shows the available offsets",
     }
 )
 
 
 def next_action(code: ErrorCode) -> str | None:
-    """Return general advice for an error code, or None."""
+    """Return advice for an error code that is fit for every face, or None."""
     return _NEXT_ACTIONS.get(code)
 
 

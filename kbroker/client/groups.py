@@ -144,7 +144,7 @@ async def describe_group(cluster: ClusterClient, name: str) -> Group:
         group = group or await _describe_streams_group(cluster, coordinator, node_id, name)
         group = group or await _describe_share_group(coordinator, node_id, name)
         if group is None:
-            raise NoSuchGroup(await _no_such_group(cluster, name))
+            raise await _no_such_group(cluster, name)
         return group
     members = [_classic_member(member) for member in row.members]
     return Group(name, node_id, row.group_state, "Classic", row.protocol_data, members)
@@ -253,11 +253,11 @@ async def _describe_share_group(coordinator: Connection, node_id: int, name: str
     return Group(name, node_id, row.group_state, SHARE, row.assignor_name, members)
 
 
-async def _no_such_group(cluster: ClusterClient, name: str) -> str:
+async def _no_such_group(cluster: ClusterClient, name: str) -> NoSuchGroup:
     known = [group.name for group in await list_groups(cluster)]
-    return (
-        f"group {name!r} does not exist at {cluster.address}{did_you_mean(name, known)} "
-        "list groups with `kbroker group list`"
+    return NoSuchGroup(
+        f"group {name!r} does not exist at {cluster.address}{did_you_mean(name, known)}",
+        hint="list groups with `kbroker group list`",
     )
 
 

@@ -100,6 +100,6 @@ async def offsets_at(
         await trio.sleep(RETRY_BACKOFF_SECONDS)
     (name, index), code = next(iter(failed.items()))
     raise ClientError(
-        f"partition {index} of {name}: cannot be read ({code.name}); "
-        "run `kbroker cluster health` for details"
+        f"partition {index} of {name}: cannot be read ({code.name})",
+        hint="run `kbroker cluster health` for details",
     )

@@ -221,8 +221,8 @@ class Member:
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             raise ClientError(
                 f"group {self._group!r}: its members support none of the assignors of this client "
-                f"({', '.join(ASSIGNORS)}); stop them, or use another group. "
-                f"`kbroker group describe {self._group}` lists the members"
+                f"({', '.join(ASSIGNORS)}); stop them, or use another group",
+                hint=f"`kbroker group describe {self._group}` lists the members",
             )
         if code not in _REJOIN_ERRORS:
             check(code)

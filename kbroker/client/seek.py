@@ -20,7 +20,8 @@ class NoOffsets(ClientError):
 
     def __init__(self, group: str) -> None:
         super().__init__(
-            f"group {group!r} has no committed offsets; select topics with --topic NAME"
+            f"group {group!r} has no committed offsets; select topics",
+            hint="use --topic NAME",
         )
 
 

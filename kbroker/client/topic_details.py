@@ -92,7 +92,7 @@ async def choose_partitions(
     for index in partitions:
         if index not in existing:
             raise NoSuchTopic(
-                f"{name} has no partition {index}, it has {len(existing)}; "
-                f"`kbroker topic describe {name}` lists them"
+                f"{name} has no partition {index}, it has {len(existing)}",
+                hint=f"`kbroker topic describe {name}` lists them",
             )
     return [(name, index) for index in sorted(partitions or existing)]

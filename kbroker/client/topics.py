@@ -100,7 +100,8 @@ async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]
         if trio.current_time() > deadline:
             raise TimedOut(
                 f"after {READY_SECONDS} s these topics still have partitions without a leader: "
-                f"{', '.join(sorted(waiting))}; run `kbroker cluster health` for details"
+                f"{', '.join(sorted(waiting))}",
+                hint="run `kbroker cluster health` for details",
             )
         await trio.sleep(READY_POLL_SECONDS)
 

@@ -154,8 +154,8 @@ async def describe_transaction(cluster: ClusterClient, transactional_id: str) ->
     (row,) = answer.transaction_states
     if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise NoSuchTransaction(
-            f"transactional ID {transactional_id!r} does not exist at {cluster.address}; "
-            "list all IDs with `kbroker cluster txn list`"
+            f"transactional ID {transactional_id!r} does not exist at {cluster.address}",
+            hint="list all IDs with `kbroker cluster txn list`",
         )
     check(row.error_code)
     return Transaction(

@@ -291,7 +291,7 @@ class Kit:
             place = await producer.place(topic, record, wanted)
         except NoSuchPartition as error:
             raise ValueError(
-                f"{error.what}; use partition=None to select the partition by the key"
+                f"{error}; use partition=None to select the partition by the key"
             ) from None
         (written,) = await producer.write({place: [record]})
         return _to_kafka_record(written.partition, written.placed[0])

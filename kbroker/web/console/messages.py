@@ -255,7 +255,7 @@ def _check_not_oversized(record: Record | OversizedRecord) -> Record:
         raise ApiError(
             413,
             f"the record has {record.size:,} bytes, more than the {RECORD_BYTES_MAX:,} that the console "
-            "reads; use `kbroker topic consume`",
+            "reads; read it with a consumer",
         )
     return record
 

@@ -1,0 +1,47 @@
+"""Hints of the command line: the next action after an error, with commands and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from kbroker.client.errors import ClientError, next_action
+from kbroker.protocol.errors import ErrorCode
+
+_HINTS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
+    {
+        ErrorCode.TOPIC_ALREADY_EXISTS: "pass --if-not-exists to keep it unchanged",
+        ErrorCode.INVALID_REPLICATION_FACTOR: "`kbroker cluster info` shows the number of brokers",
+        ErrorCode.INVALID_CONFIG: "`kbroker config explain NAME` shows the valid values of a setting",
+        ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with "
+        "`kbroker topic alter-config TOPIC --set max.message.bytes=BYTES`",
+        ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
+        ErrorCode.REQUEST_TIMED_OUT: "`kbroker cluster health` shows whether all brokers are running",
+        ErrorCode.DELEGATION_TOKEN_EXPIRED: "create a new token with `kbroker security token create`",
+        **dict.fromkeys(
+            (
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                ErrorCode.GROUP_AUTHORIZATION_FAILED,
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            ),
+            "run `kbroker security acl explain` as a user that may describe ACLs to see which one is missing",
+        ),
+        ErrorCode.OFFSET_OUT_OF_RANGE: "`kbroker topic describe TOPIC` shows the available offsets",
+    }
+)
+
+
+def rejection_text(code: ErrorCode, message: str | None) -> str:
+    """Return a broker's error message, or the name of the error code, and the next action."""
+    text, action = message or code.name, _HINTS.get(code) or next_action(code)
+    return f"{text.rstrip('.')}; {action}" if action else text
+
+
+def error_text(error: ClientError) -> str:
+    """Return the message of an error with its hint."""
+    text = str(error)
+    if error.hint is None:
+        return text
+    return f"{text} {error.hint}" if text.endswith((".", "?")) else f"{text}; {error.hint}"

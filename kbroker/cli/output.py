@@ -42,7 +42,7 @@ class Column(NamedTuple):
 
 
 def format_options(command: Command, *, short: bool = True) -> Command:
-    """Add `-o/--format` and `--json` to a command; it receives `output`.
+    """Add `-f/--format`, also named `-o`, and `--json` to a command; it receives `output`.
 
     If `short` is False, `-o` is not added, for commands with another `-o` option.
     """
@@ -54,6 +54,7 @@ def format_options(command: Command, *, short: bool = True) -> Command:
         help="Print NDJSON: one JSON object per line; same as --format ndjson.",
     )(command)
     return click.option(
+        "-f",
         *(["-o"] if short else []),
         "--format",
         "output",

@@ -38,7 +38,7 @@ EVIL = "evil\x1b[2J\u009b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
 PRINTED = r"evil\x1b[2J\x9b31m\x7f\r\nFORGED \u202e\u2028\U000e0041"
 # A group that only has committed offsets, and an initialized transactional ID.
 OTHER, OPEN = f"other {EVIL}", f"open {EVIL}"
-FORMS = [[], *(["-o", form.value] for form in Format)]
+FORMS = [[], *([flag, form.value] for flag in ("-f", "-o") for form in Format)]
 READS = ["--operation", "read"]
 # Commands whose output has no names that clients chose.
 SILENT = (

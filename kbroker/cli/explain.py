@@ -1,60 +1,126 @@
-"""The `kbroker explain` command: explains the state of a broker started with `--control-port`."""
+"""The `kbroker explain` command: explains the state of an object of a cluster in sentences."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
 import click
 
+from .completion import complete_groups, complete_topics
 from .control import Control, ask, control_options
 from .output import say
+from .target import Target, run, target_options
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def _explain(control: Control, **what: object) -> None:
-    say(*ask(control, do="explain", **what)["text"].split("\n"))
+def _sources(command: Command) -> Command:
+    """Add the options of the cluster and of the control port."""
+    return target_options(functools.partial(control_options, optional=True)(command))
+
+
+def _explain(
+    target: Target,
+    control: Control | None,
+    work: Callable[[ClusterClient], Awaitable[list[str]]],
+    **what: object,
+) -> None:
+    """Print what the APIs of Kafka tell, after what the control port tells, with the history.
+
+    With a history, an object that does not exist any more is no error.
+    """
+    from kbroker.client.errors import NoSuchGroup, NoSuchTopic, NoSuchTransaction
+
+    if control is not None:
+        say(*ask(control, do="explain", **what)["text"].split("\n"), "")
+
+    async def sentences(cluster: ClusterClient) -> list[str]:
+        try:
+            return await work(cluster)
+        except (NoSuchGroup, NoSuchTopic, NoSuchTransaction) as error:
+            if control is None:
+                raise
+            return [str(error)]
+
+    first, *others = run(target, sentences)
+    say(first, *(f"  {line}" for line in others))
 
 
 @click.group()
 def explain() -> None:
-    """Explain the state of an object in a broker; it must run with --control-port."""
+    """Explain the state of an object of any Kafka cluster.
+
+    With --control, also show the history that a kbroker broker with --control-port keeps.
+    """
 
 
 @explain.command()
-@control_options
-@click.argument("name")
-def group(control: Control, name: str) -> None:
-    """Explain what the group NAME waits for, and why it rebalanced."""
-    _explain(control, group=name)
+@_sources
+@click.argument("name", shell_complete=complete_groups)
+def group(target: Target, control: Control | None, name: str) -> None:
+    """Explain what the group NAME waits for, and which partitions nobody reads."""
+    from kbroker.client.explanations import explain_group
+
+    _explain(target, control, lambda cluster: explain_group(cluster, name), group=name)
 
 
 @explain.command()
-@control_options
-@click.argument("group")
-@click.argument("topic")
+@_sources
+@click.argument("group", shell_complete=complete_groups)
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("index", type=click.IntRange(0))
-def share(control: Control, group: str, topic: str, index: int) -> None:
+def share(target: Target, control: Control | None, group: str, topic: str, index: int) -> None:
     """Explain why members of share group GROUP get records of partition INDEX of TOPIC, or none."""
-    _explain(control, group=group, topic=topic, partition=index)
+    from kbroker.client.explanations import explain_share
+
+    def work(cluster: ClusterClient) -> Awaitable[list[str]]:
+        return explain_share(cluster, group, topic, index)
+
+    _explain(target, control, work, group=group, topic=topic, partition=index)
 
 
 @explain.command()
-@control_options
-@click.argument("topic")
+@_sources
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("index", type=click.IntRange(0))
-def partition(control: Control, topic: str, index: int) -> None:
+def partition(target: Target, control: Control | None, topic: str, index: int) -> None:
     """Explain whether partition INDEX of TOPIC is available, and if not, why."""
-    _explain(control, topic=topic, partition=index)
+    from kbroker.client.explanations import explain_partition
+
+    def work(cluster: ClusterClient) -> Awaitable[list[str]]:
+        return explain_partition(cluster, topic, index)
+
+    _explain(target, control, work, topic=topic, partition=index)
 
 
 @explain.command()
-@control_options
+@_sources
 @click.argument("transactional_id")
-def transaction(control: Control, transactional_id: str) -> None:
+def transaction(target: Target, control: Control | None, transactional_id: str) -> None:
     """Explain the state of the transaction of TRANSACTIONAL_ID."""
-    _explain(control, transactional_id=transactional_id)
+    from kbroker.client.explanations import explain_transaction
+
+    def work(cluster: ClusterClient) -> Awaitable[list[str]]:
+        return explain_transaction(cluster, transactional_id)
+
+    _explain(target, control, work, transactional_id=transactional_id)
 
 
 @explain.command()
-@control_options
+@_sources
 @click.argument("client_id")
-def client(control: Control, client_id: str) -> None:
-    """Show the metrics that clients with CLIENT_ID have pushed (KIP-714)."""
-    _explain(control, client_id=client_id)
+def client(target: Target, control: Control | None, client_id: str) -> None:
+    """Show the groups in which clients with CLIENT_ID are members.
+
+    With --control, also show the metrics that they have pushed (KIP-714).
+    """
+    from kbroker.client.explanations import explain_client
+
+    _explain(
+        target, control, lambda cluster: explain_client(cluster, client_id), client_id=client_id
+    )

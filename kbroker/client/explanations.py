@@ -1,0 +1,290 @@
+"""Explanations of groups, partitions, transactions and clients, from Kafka's public APIs.
+
+They work with every Kafka broker, and show only what the client may describe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.text.times import iso_time
+
+from .cluster import ClusterClient
+from .configs import Resource, describe_configs
+from .errors import NoSuchTopic, error_code
+from .group_details import Row, group_details
+from .groups import describe_group, list_groups
+from .list_offsets import EARLIEST, LATEST, list_offsets
+from .topics import Partition
+from .transactions import ONGOING, describe_transaction, list_transactions, open_transactions
+
+# Maximum number of partitions, members or transactions that an explanation lists.
+SHOWN = 20
+# Maximum number of groups in which members of a client are searched.
+GROUPS_SEARCHED = 1_000
+NO_LEADER = -1
+
+_GROUP_STATES = MappingProxyType(
+    {
+        "Empty": "it has no members; its committed offsets remain until they expire",
+        "Stable": "all members have their partitions",
+        "PreparingRebalance": "a rebalance waits until all members have joined again",
+        "CompletingRebalance": "a rebalance waits for the assignment from the group's leader",
+        "Assigning": "the coordinator is computing a new assignment",
+        "Reconciling": "members still have to release or take partitions of the new assignment",
+        "NotReady": "the source topics of its topology are missing or do not match",
+        "Dead": "it has been deleted",
+    }
+)
+_TRANSACTION_STATES = MappingProxyType(
+    {
+        "Empty": "the transactional ID has no open transaction",
+        "Ongoing": "the transaction is open: its producer has neither committed nor aborted it",
+        "PrepareCommit": "the transaction is committed; its partitions get their markers now",
+        "PrepareAbort": "the transaction is aborted; its partitions get their markers now",
+        "CompleteCommit": "the last transaction is committed",
+        "CompleteAbort": "the last transaction is aborted",
+        "PrepareEpochFence": "a newer producer fences the transaction, which will be aborted",
+        "Dead": "the transactional ID has expired",
+    }
+)
+
+
+async def explain_group(cluster: ClusterClient, name: str) -> list[str]:
+    """Return sentences about a group: its state, its members, and partitions that nobody reads.
+
+    Raises:
+        NoSuchGroup: The group does not exist.
+        KafkaError: A broker rejects a request.
+    """
+    found = await group_details(cluster, name)
+    meaning = _GROUP_STATES.get(found["state"])
+    lines = [
+        f"group {name} ({found['type'] or 'Classic'}) is {found['state']}"
+        + (f": {meaning}" if meaning else ""),
+        f"broker {found['coordinator']} coordinates it",
+    ]
+    return lines + _member_lines(found["partitions"]) + _lag_lines(found)
+
+
+def _member_lines(rows: Iterable[Row]) -> list[str]:
+    members: dict[str, list[str]] = {}
+    clients: dict[str, str] = {}
+    for row in rows:
+        if row["member_id"] is not None:
+            owned = members.setdefault(row["member_id"], [])
+            clients[row["member_id"]] = f"client {row['client_id']} at {row['host']}"
+            if row["topic"] is not None:
+                owned.append(f"{row['topic']}-{row['partition']}")
+    lines = [
+        f"member {member} ({clients[member]}) "
+        + (f"has {_some(owned)}" if owned else "has no partitions: other members have them")
+        for member, owned in members.items()
+    ]
+    return _shortened(lines, "members")
+
+
+def _lag_lines(found: Row) -> list[str]:
+    rows = [row for row in found["partitions"] if row["topic"] is not None]
+    behind = sorted((row for row in rows if row["lag"]), key=lambda row: row["lag"], reverse=True)
+    if not behind:
+        return ["it has read all records of its partitions"] if rows else []
+    lines = []
+    for row in behind:
+        owner = "" if row["member_id"] is not None or not found["members"] else ", has no member"
+        lines.append(
+            f"{row['topic']}-{row['partition']} is {row['lag']:,} records behind "
+            f"(at {row['current_offset']} of {row['log_end_offset']}){owner}"
+        )
+    return [f"{found['total_lag']:,} records are unread", *_shortened(lines, "partitions")]
+
+
+async def explain_partition(cluster: ClusterClient, topic: str, index: int) -> list[str]:
+    """Return sentences about a partition: leader, replicas, offsets and open transactions.
+
+    Raises:
+        NoSuchTopic: The topic or the partition does not exist.
+        KafkaError: A broker rejects a request.
+    """
+    (row,) = await cluster.topics([topic])
+    part = next((each for each in row.partitions if each.partition_index == index), None)
+    if part is None:
+        raise NoSuchTopic(
+            f"{topic} has no partition {index}, it has {len(row.partitions)}",
+            hint=f"`kbroker topic describe {topic}` lists them",
+        )
+    where = f"partition {topic}-{index}"
+    replicas = ", ".join(map(str, part.replica_nodes))
+    if part.leader_id == NO_LEADER:
+        code = error_code(part.error_code).name
+        return [
+            f"{where} is not available: it has no leader ({code})",
+            (
+                f"its replicas are on brokers {replicas}; of these, {_some(part.isr_nodes)} were in "
+                "sync and can become the leader when they are back"
+            ),
+        ]
+    lines = [
+        f"{where} is available: broker {part.leader_id} is the leader, epoch {part.leader_epoch}",
+        f"its replicas are on brokers {replicas}; in sync: {_some(part.isr_nodes)}",
+    ]
+    if part.offline_replicas:
+        lines.append(f"the replicas on brokers {_some(part.offline_replicas)} are offline")
+    lines += await _write_lines(cluster, topic, len(part.isr_nodes))
+    return lines + await _offset_lines(cluster, (topic, index))
+
+
+async def _write_lines(cluster: ClusterClient, topic: str, in_sync: int) -> list[str]:
+    """Return a sentence if producers with acks=all are rejected."""
+    name = "min.insync.replicas"
+    try:
+        settings = (await describe_configs(cluster, Resource.TOPIC, [topic], keys=[name]))[topic]
+    except KafkaError as error:
+        return [f"{name} is unknown ({error.code.name})"]
+    least = next((int(each.value) for each in settings if each.name == name and each.value), 1)
+    if in_sync >= least:
+        return []
+    return [f"producers with acks=all are rejected: {name} is {least}, {in_sync} are in sync"]
+
+
+async def _offset_lines(cluster: ClusterClient, one: Partition) -> list[str]:
+    starts = await list_offsets(cluster, {one: EARLIEST})
+    ends = await list_offsets(cluster, {one: LATEST})
+    stable = await list_offsets(cluster, {one: LATEST}, committed=True)
+    start, end = starts[one], ends[one]
+    if start.error or end.error:
+        return [f"its offsets cannot be read ({(start.error or end.error).name})"]
+    lines = [f"it has the offsets {start.offset} to {end.offset}"]
+    if stable[one].error or stable[one].offset >= end.offset:
+        return lines
+    lines.append(
+        f"read_committed consumers wait at offset {stable[one].offset}, because a transaction is open"
+    )
+    try:
+        found = await open_transactions(cluster, [one])
+        owners = {each.producer_id: each.id for each in await list_transactions(cluster)}
+    except KafkaError as error:
+        return [*lines, f"the open transactions are unknown ({error.code.name})"]
+    return lines + _shortened(
+        [
+            f"producer {each.producer_id} ({_owner(owners, each.producer_id)}) has an open "
+            f"transaction since offset {each.start_offset}, its last record is of "
+            f"{iso_time(each.last_timestamp)}"
+            for each in found
+        ],
+        "transactions",
+    )
+
+
+def _owner(owners: Mapping[int, str], producer_id: int) -> str:
+    known = owners.get(producer_id)
+    return f"transactional ID {known}" if known else "no coordinator knows it"
+
+
+async def explain_transaction(cluster: ClusterClient, transactional_id: str) -> list[str]:
+    """Return sentences about a transactional ID: its state, age and partitions.
+
+    Raises:
+        NoSuchTransaction: The transactional ID does not exist.
+        KafkaError: The coordinator rejects the request.
+    """
+    found = await describe_transaction(cluster, transactional_id)
+    meaning = _TRANSACTION_STATES.get(found.state)
+    lines = [
+        f"transactional ID {found.id} is {found.state}" + (f": {meaning}" if meaning else ""),
+        (
+            f"broker {found.coordinator} coordinates it for producer {found.producer_id}, epoch "
+            f"{found.producer_epoch}"
+        ),
+    ]
+    if found.state == ONGOING and found.start_ms >= 0:
+        age = max(time.time_ns() // 1_000_000 - found.start_ms, 0) / 1000
+        timeout = found.timeout_ms / 1000
+        lines.append(
+            f"it is open for {age:,.0f} s; the coordinator aborts it after {timeout:,.0f} s"
+        )
+    if found.partitions:
+        names = [f"{name}-{index}" for name, index in found.partitions]
+        lines.append(f"it has written to {_some(names)}")
+    return lines
+
+
+async def explain_share(cluster: ClusterClient, group: str, topic: str, index: int) -> list[str]:
+    """Return sentences about the delivery of a partition to the members of a share group.
+
+    Raises:
+        NoSuchGroup: The group does not exist.
+        NoSuchTopic: The topic or the partition does not exist.
+        KafkaError: A broker rejects a request.
+    """
+    partition = await explain_partition(cluster, topic, index)
+    found = await group_details(cluster, group)
+    rows = [
+        row for row in found["partitions"] if (row["topic"], row["partition"]) == (topic, index)
+    ]
+    meaning = _GROUP_STATES.get(found["state"])
+    lines = [f"group {group} is {found['state']}" + (f": {meaning}" if meaning else "")]
+    if not rows:
+        return [
+            *lines,
+            "the group does not share this partition: no member subscribes to the topic",
+        ]
+    (row,) = rows
+    members = (row["member_id"] or "").split(",") if row["member_id"] else []
+    lines.append(f"members with this partition: {_some(members) if members else 'none'}")
+    if row["current_offset"] is not None:
+        lag = "" if row["lag"] is None else f"; {row['lag']:,} records are not finished"
+        lines.append(
+            f"the first record that is not finished has offset {row['current_offset']}{lag}"
+        )
+    return lines + partition
+
+
+async def explain_client(cluster: ClusterClient, client_id: str) -> list[str]:
+    """Return sentences about the members of groups that have a client ID.
+
+    Raises:
+        KafkaError: A broker rejects a request.
+    """
+    listed = await list_groups(cluster)
+    lines = []
+    for each in listed[:GROUPS_SEARCHED]:
+        try:
+            members = (await describe_group(cluster, each.name)).members
+        except KafkaError as error:
+            if error.code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                raise
+            continue
+        lines += [
+            f"member {member.id} of group {each.name} at {member.host} "
+            + (
+                f"has {_some(_names(member.partitions))}"
+                if member.partitions
+                else "has no partitions"
+            )
+            for member in members
+            if member.client_id == client_id
+        ]
+    if len(listed) > GROUPS_SEARCHED:
+        lines.append(f"only the first {GROUPS_SEARCHED:,} of {len(listed):,} groups were searched")
+    none = f"no member of a group has the client ID {client_id}"
+    return [f"client {client_id}:", *_shortened(lines, "members")] if lines else [none]
+
+
+def _names(partitions: Iterable[Partition]) -> list[str]:
+    return [f"{name}-{index}" for name, index in partitions]
+
+
+def _some(values: Sequence[object]) -> str:
+    """Return the first values, and the number of the others."""
+    shown = ", ".join(map(str, values[:SHOWN])) or "none"
+    return shown if len(values) <= SHOWN else f"{shown} and {len(values) - SHOWN:,} more"
+
+
+def _shortened(lines: list[str], noun: str) -> list[str]:
+    if len(lines) <= SHOWN:
+        return lines
+    return [*lines[:SHOWN], f"{len(lines) - SHOWN:,} more {noun} are not shown"]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.messages.groups import DescribeGroupsRequest
+from kbroker.protocol.group_metadata import read_assignment
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kbroker.protocol.messages.offsets import OffsetFetchRequest
 
 from .cluster import ClusterClient
@@ -35,12 +36,14 @@ class GroupOverview:
         assignor: Assignor or protocol in use, or None.
         lags: Lag by partition with a committed offset; None if the end of the partition is unknown.
             None instead of the dictionary if the coordinator does not report the offsets.
+        assigned: Topics of which members have partitions; empty for streams groups.
     """
 
     listed: ListedGroup
     members: int | None = None
     assignor: str | None = None
-    lags: dict[Partition, int | None] | None = field(default=None)
+    lags: dict[Partition, int | None] | None = None
+    assigned: set[str] = field(default_factory=set)
 
     @property
     def lag(self) -> int | None:
@@ -50,8 +53,10 @@ class GroupOverview:
 
     @property
     def topics(self) -> list[str] | None:
-        """Topics with committed offsets, sorted; None if they are unknown."""
-        return None if self.lags is None else sorted({name for name, _ in self.lags})
+        """Topics with committed offsets or assigned partitions, sorted; None if unknown."""
+        if self.lags is None:
+            return sorted(self.assigned) or None
+        return sorted({name for name, _ in self.lags} | self.assigned)
 
 
 async def group_overviews(
@@ -118,8 +123,22 @@ async def _add_members(
             continue
         one = found[row.group_id]
         one.members = len(row.members)
-        is_classic = hasattr(row, "protocol_data")
-        one.assignor = (row.protocol_data if is_classic else row.assignor_name) or None
+        if isinstance(row, DescribeGroupsResponse.Group):
+            one.assignor = row.protocol_data or None
+            one.assigned = {name for each in row.members for name in _classic_topics(each)}
+        else:
+            one.assignor = row.assignor_name or None
+            if group_type != STREAMS:
+                one.assigned = {
+                    topic.topic_name
+                    for each in row.members
+                    for topic in each.assignment.topic_partitions
+                }
+
+
+def _classic_topics(member: DescribeGroupsResponse.Member) -> list[str]:
+    assignment = read_assignment(member.member_assignment)
+    return [each.topic for each in assignment.assigned_partitions] if assignment else []
 
 
 def _describe_request(group_type: str, names: list[str]) -> object:

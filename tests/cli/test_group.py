@@ -22,6 +22,7 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescrip
 from ..commands import Cli, ReadJson
 from ..coordinator.harness import subtopology, topology
 from ..coordinator.streams.test_descriptions import PROCESSOR, SINK, SOURCE, description
+from ..handlers.test_consumer_groups import beat as consumer_beat
 from ..handlers.test_consumer_groups import find, set_config
 from ..handlers.test_share_groups import alter, beat
 from ..handlers.test_streams_groups import remove_delays, streams_beat
@@ -74,6 +75,8 @@ async def test_group_commands_show_and_protect_group_with_member(
         assert (free["member_id"], free["current_offset"]) == (None, 0)
         (listed,) = await read_json("group", "list")
         assert (listed["group"], listed["state"], listed["type"]) == ("g", "Stable", "classic")
+        assert (listed["members"], listed["lag"], listed["assignor"]) == (1, 2, "range")
+        assert (listed["topics"], listed["coordinator"]) == ([topic], 1)
         assert await read_json("group", "list", "--state", "empty") == []
         moved = await cli("group", "seek", "--yes", "g", "--to", "start", status=1)
         assert "UNKNOWN_MEMBER_ID" in moved.stdout
@@ -113,6 +116,7 @@ async def test_group_commands_support_share_groups(
         await cli("group", "wait", "s", "--members", "2")
         (listed,) = await read_json("group", "list")
         assert (listed["group"], listed["type"]) == ("s", "share")
+        assert (listed["members"], listed["lag"], listed["topics"]) == (2, 2, [topic])
         (row,) = await read_json("group", "describe", "s")
         assert {each["member_id"] for each in row["partitions"]} >= {"a"}
         assert (
@@ -229,6 +233,7 @@ async def test_group_commands_support_streams_groups(
         ]
         (listed,) = await read_json("group", "list")
         assert (listed["group"], listed["state"], listed["type"]) == ("g", "Stable", "streams")
+        assert (listed["members"], listed["assignor"], listed["lag"]) == (1, "sticky", None)
         assert (
             "the group has members" in (await cli("group", "delete", "--yes", "g", status=1)).stderr
         )
@@ -322,3 +327,19 @@ async def test_describe_shows_dead_letter_queue_of_share_group(
         lines = (await cli("group", "describe", "s")).stdout.splitlines()
         assert lines[6:9] == ["DLQ-TOPIC    dlq.t", "DLQ-COPIES   no", "DLQ-RECORDS  0"]
         assert "DLQ-TOPIC" not in (await cli("group", "describe", "s", "-c")).stdout
+
+
+async def test_group_list_shows_consumer_group_without_offsets(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        await find(wire)
+        await consumer_beat(wire, "a", 0, group="c")
+        await cli("group", "wait", "c", "--members", "1")
+        (listed,) = await read_json("group", "list", "c")
+    assert (listed["type"], listed["members"], listed["topics"]) == ("consumer", 1, [topic])
+    assert (listed["assignor"], listed["lag"]) == ("uniform", None)
+    lines = (await cli("group", "list", "-o", "wide")).stdout.splitlines()
+    assert lines[0].split()[:7] == [
+        *("GROUP", "STATE", "TYPE", "MEMBERS", "LAG", "TOPICS", "ASSIGNOR")
+    ]

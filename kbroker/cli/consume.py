@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +13,7 @@ import click
 from .completion import complete_groups, complete_topics
 from .filters import chosen_filter, filter_options
 from .output import Progress
+from .patterns import Names, regex_option, topic_names
 from .schema_registries import chosen_registry, registry_option
 from .target import SIGNALLED, TIMED_OUT, Target, fail, run, target_options
 from .units import DURATION
@@ -46,12 +46,7 @@ OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47
 """
 )
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option(
-    "-r",
-    "--regex",
-    is_flag=True,
-    help="Treat NAMES as regular expressions that match whole topic names.",
-)
+@regex_option
 @click.option(
     "-o",
     "--offset",
@@ -288,12 +283,9 @@ class _Job:
     async def _partitions(self, cluster: ClusterClient) -> list[Partition]:
         from kbroker.client.topic_details import choose_partitions
 
-        names = list(self._choices.names)
-        if self._choices.regex:
-            names = await _matching_topics(cluster, names)
-        chosen = [
-            await choose_partitions(cluster, name, self._choices.partitions) for name in names
-        ]
+        choices = self._choices
+        names = await topic_names(cluster, Names(choices.names, choices.regex))
+        chosen = [await choose_partitions(cluster, name, choices.partitions) for name in names]
         return [one for part in chosen for one in part]
 
     def _is_count_reached(self) -> bool:
@@ -315,23 +307,4 @@ class _Job:
 
 
 async def _unchanged(found: Sequence[Read]) -> Sequence[Read]:
-    return found
-
-
-async def _matching_topics(cluster: ClusterClient, patterns: list[str]) -> list[str]:
-    """Return the topics whose whole names match one of the patterns.
-
-    Raises:
-        NoSuchTopic: No topic matches.
-    """
-    from kbroker.client.errors import NoSuchTopic
-
-    topics = (await cluster.metadata()).topics
-    names = sorted(row.name or "" for row in topics if not row.is_internal)
-    found = [name for name in names if any(re.fullmatch(each, name) for each in patterns)]
-    if not found:
-        raise NoSuchTopic(
-            f"no topic at {cluster.address} matches {' or '.join(patterns)}; "
-            "`kbroker topic list` shows all topics"
-        )
     return found

@@ -24,6 +24,7 @@ _SYNTAX = re.compile(r"[*?\[\]()|+^$\\{}]|\.(?=[*+?])")
 SUGGESTIONS_MAX = 3
 
 regex_option = click.option(
+    "-r",
     "--regex",
     is_flag=True,
     help="Treat names as regular expressions (RE2) that match whole names, not as glob patterns "

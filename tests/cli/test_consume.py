@@ -38,7 +38,19 @@ async def test_consume_with_regex_reads_matching_topics(cli: Cli) -> None:
     for name in ("a1", "a2", "b1"):
         await cli("topic", "produce", name, name)
     assert sorted(map(str, await values_in(cli, "a.", "-r"))) == ["a1", "a2"]
-    assert "matches zz" in (await cli("topic", "consume", "zz", "-r", status=1)).stderr
+    nothing = await cli("topic", "consume", "zz", "-r", status=1)
+    assert "regular expression 'zz' matches no topic" in nothing.stderr
+
+
+async def test_consume_with_pattern_reads_matching_topics(cli: Cli) -> None:
+    await cli("topic", "create", "a1", "a2", "b1")
+    for name in ("a1", "a2", "b1"):
+        await cli("topic", "produce", name, name)
+    assert sorted(map(str, await values_in(cli, "a*"))) == ["a1", "a2"]
+    await cli("topic", "consume", "*", "-g", "readers", "-o", ":end", "-f", "")
+    topics = (await cli("group", "describe", "readers", "-t")).stdout.split()
+    assert {"a1", "a2", "b1"} <= set(topics)
+    assert "__consumer_offsets" not in topics
 
 
 async def test_consume_filter_counts_only_printed_records(cli: Cli) -> None:

@@ -36,8 +36,8 @@ class Preview:
         question: The question to the user, such as "Delete topic orders?".
         rows: The affected objects, for JSON and YAML.
         summary: Lines for people: names, and the number of affected records, offsets or members.
-        details: Returns the lines of a longer form, which a dry run and a question show instead of
-            the summary. The argument is True for the wide form.
+        details: Returns the lines of a table, which a dry run and a question show before the
+            summary. The argument is True for the wide form.
         is_harmless: True if the change destroys and overwrites nothing, for example because no
             record is that old. Then the command acts without preview and question.
     """
@@ -49,8 +49,8 @@ class Preview:
     is_harmless: bool = False
 
     def lines(self, wide: bool) -> list[str]:
-        """Return the long form, or the summary if there is no long form."""
-        return list(self.summary) if self.details is None else self.details(wide)
+        """Return the details and the summary."""
+        return [*(self.details(wide) if self.details else ()), *self.summary]
 
 
 @dataclass(frozen=True, slots=True)

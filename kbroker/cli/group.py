@@ -255,7 +255,15 @@ def seek(
     """
     from kbroker.client.seek import Seek
 
-    from .group_seek import BadOffsets, parse_offset_spec, parse_topics, preview_of, read_offsets
+    from .group_seek import (
+        BadOffsets,
+        parse_offset_spec,
+        parse_topics,
+        preview_of,
+        read_offsets,
+        rows_of,
+        table_of,
+    )
 
     if sum(each is not None for each in (spec, shift, file)) != 1:
         raise click.UsageError("give exactly one of --to, --shift and --from-file")
@@ -277,9 +285,9 @@ def seek(
     planned = run(target, plan)
     if not change.confirm(preview_of({job.group: rows for job, rows in planned})):
         return
-    result = preview_of(run(target, apply))
-    change.report(result.rows, result.lines)
-    if any(row["error"] for row in result.rows):
+    rows = rows_of(run(target, apply))
+    change.report(rows, lambda wide: table_of(rows, wide=wide))
+    if any(row["error"] for row in rows):
         fail(
             "some offsets were not set; stop the members of the group (`group wait` waits for that) "
             "and retry"

@@ -77,21 +77,27 @@ def _rows(data: Any) -> Iterable[tuple[str, int, int]]:
             yield str(row["topic"]), int(row["partition"]), int(offset)
 
 
-def preview_of(planned: Mapping[str, Sequence[SeekRow]]) -> Preview:
-    """Return the preview of new offsets, which is also the result once they are set.
+def rows_of(offsets: Mapping[str, Sequence[SeekRow]]) -> list[dict[str, object]]:
+    """Return the rows of all groups, with the name of the group."""
+    return [{"group": name, **row} for name, some in offsets.items() for row in some]
 
-    Args:
-        planned: New offsets by group.
-    """
-    rows = [{"group": name, **row} for name, some in planned.items() for row in some]
-    columns = [Column("group")] if len(planned) > 1 else []
+
+def table_of(rows: Sequence[Mapping[str, object]], *, wide: bool) -> list[str]:
+    """Return the table of offsets; it names the groups if there are several."""
+    columns = [Column("group")] if len({row["group"] for row in rows}) > 1 else []
     columns += [Column("topic"), Column("partition"), Column("prior_offset")]
     columns += [Column("new_offset"), Column("error", optional=True)]
+    return table(columns, rows, wide=wide)
+
+
+def preview_of(planned: Mapping[str, Sequence[SeekRow]]) -> Preview:
+    """Return the preview of new offsets by group."""
+    rows = rows_of(planned)
     return Preview(
         question_about("Set the offsets of", list(planned), "group"),
         rows,
         [_seek_line(name, some) for name, some in planned.items()],
-        lambda wide: table(columns, rows, wide=wide),
+        lambda wide: table_of(rows, wide=wide),
         is_harmless=all(row["prior_offset"] in (None, row["new_offset"]) for row in rows),
     )
 

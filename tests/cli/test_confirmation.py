@@ -276,7 +276,7 @@ def test_yes_shows_preview_and_result_has_dry_run_field() -> None:
     ]
 
 
-def test_dry_run_prints_details_in_place_of_summary() -> None:
+def test_dry_run_prints_details_and_summary() -> None:
     change = Change(is_approved=True, is_dry_run=True, output="text")
     preview = Preview("Do it?", [], ["short"], lambda wide: ["long"])
 
@@ -284,7 +284,7 @@ def test_dry_run_prints_details_in_place_of_summary() -> None:
     def command() -> None:
         assert not change.confirm(preview)
 
-    assert CliRunner().invoke(command).stdout == f"long\n{NOTHING_CHANGED}\n"
+    assert CliRunner().invoke(command).stdout == f"long\nshort\n{NOTHING_CHANGED}\n"
 
 
 def test_counts_and_questions_use_singular_and_plural() -> None:

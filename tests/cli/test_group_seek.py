@@ -41,6 +41,16 @@ async def test_seek_dry_run_changes_nothing(cli: Cli, read_json: ReadJson, topic
     assert (row["total_lag"], row["topics"][0]["lag"]) == (2, 2)
 
 
+async def test_seek_preview_counts_records_that_are_read_again_or_skipped(
+    cli: Cli, topic: str
+) -> None:
+    await cli("group", "seek", "g", "--to", "3", "-t", topic)
+    again = await cli("group", "seek", "g", "--to", "1", "--yes")
+    assert again.stderr == "group g: 2 partitions, read 2 records again\n"
+    skipped = await cli("group", "seek", "g", "--to", "end", "--dry-run")
+    assert "group g: 2 partitions, skip 4 records" in skipped.stdout
+
+
 async def test_seek_reads_offsets_from_file(cli: Cli, read_json: ReadJson, topic: str) -> None:
     await cli("group", "seek", "--yes", "g", "--to", "4", "-t", topic)
     described = (await cli("group", "describe", "g", "-o", "json")).stdout

@@ -471,3 +471,73 @@ def test_live_tail_is_in_time_order_paused_and_cleared(shown: Shown) -> None:
     expect(page.locator("tbody tr.pick").first).to_contain_text("json")
     page.get_by_role("button", name="Columns").click()
     page.get_by_role("button", name="Default columns").click()
+
+
+@both_widths
+def test_record_is_written_with_headers_and_linked(shown: Shown) -> None:
+    page = shown.go("#/topics/written/produce")
+    page.get_by_label("Value is").select_option("json")
+    value = page.get_by_label("Value", exact=True)
+    value.fill('{"a": 1,\n "b": x}')
+    expect(page.get_by_role("alert")).to_contain_text('unexpected "x" (line 2, column 7)')
+    page.get_by_role("button", name="Produce").click()
+    assert page.get_by_role("list", name="Written records").is_hidden()
+    value.fill('{"a": 12345678901234567890,"b":[]}')
+    page.get_by_role("button", name="Format JSON").click()
+    assert value.input_value() == '{\n  "a": 12345678901234567890,\n  "b": []\n}'
+    page.get_by_role("button", name="Add header").click()
+    page.get_by_label("Header name").fill("trace, id")
+    page.get_by_label("Header value").fill("a=b")
+    page.get_by_label("Key", exact=True).fill("k1")
+    page.get_by_label("Partition", exact=True).fill("1")
+    page.get_by_role("button", name="Produce").click()
+    page.get_by_role("list", name="Written records").get_by_role("link").click()
+    panel = page.locator("#detail")
+    expect(panel.locator("h1")).to_contain_text("written, partition 1")
+    expect(panel.get_by_role("region", name="Headers")).to_contain_text("a=b")
+    expect(panel).to_contain_text("12345678901234567890")
+    panel.get_by_role("link", name="Copy to Produce").click()
+    expect(page.get_by_role("status").filter(has_text="Copied from")).to_be_visible()
+    assert page.get_by_label("Header name").input_value() == "trace, id"
+    assert page.get_by_label("Value is").input_value() == "json"
+    page.get_by_label("Value is").select_option("null")
+    page.get_by_role("button", name="Produce").click()
+    page.get_by_role("list", name="Written records").get_by_role("link").click()
+    expect(panel).to_contain_text("null (tombstone)")
+
+
+@both_widths
+def test_files_are_written_as_value_and_as_lines(shown: Shown, tmp_path: Path) -> None:
+    page = shown.go("#/topics/written/produce")
+    data = bytes(range(256))
+    page.get_by_label("Value from a file").set_input_files(
+        {"name": "all.bin", "mimeType": "", "buffer": data}
+    )
+    expect(page.get_by_label("Value is")).to_have_value("base64")
+    page.get_by_role("button", name="Produce").click()
+    page.get_by_role("list", name="Written records").get_by_role("link").click()
+    expect(page.locator("#detail")).to_contain_text("256 B (256 bytes)")
+    page = shown.go("#/topics/written/produce")
+    page.get_by_label("Write NDJSON lines").check()
+    lines = "".join(f'{{"value": "line {n}", "partition": 2}}\n' for n in range(2_500))
+    page.get_by_label("NDJSON file").set_input_files(
+        {"name": "x.ndjson", "mimeType": "", "buffer": lines.encode()}
+    )
+    expect(page.get_by_role("status").filter(has_text="2,500 records written")).to_be_visible()
+    wrong = lines + '\n{"valeu": 1}\n'
+    page.get_by_label("NDJSON file").set_input_files(
+        {"name": "y.ndjson", "mimeType": "", "buffer": wrong.encode()}
+    )
+    expect(page.get_by_role("alert")).to_contain_text(
+        "2,000 records were written before. line 2502"
+    )
+    shown.errors.clear()  # the response with status 400
+
+
+def test_internal_records_are_described_in_words(shown: Shown) -> None:
+    page = shown.go("#/topics/__consumer_offsets/messages")
+    expect(page.locator("main tbody")).to_contain_text(
+        "Group billing committed offset 60 of many-3"
+    )
+    shown.go("#/topics/_schemas/messages")
+    expect(page.locator("main tbody")).to_contain_text("Subject typed-value, version 1")

@@ -471,9 +471,9 @@ def test_untouched_produce_form_writes_nothing(shown: Shown) -> None:
         "request", lambda request: posts.append(request.url) if request.method == "POST" else None
     )
     page.get_by_role("button", name="Produce").click()
-    expect(page.locator("#notes")).to_contain_text("Enter a value")
+    expect(page.get_by_role("alert")).to_contain_text("Enter a value")
     assert posts == []
-    page.get_by_label("Empty value").check()
+    page.get_by_label("Value is").select_option("empty")
     with page.expect_response("**/records") as written:
         page.get_by_role("button", name="Produce").click()
     assert written.value.ok
@@ -543,7 +543,7 @@ def test_produced_record_appears_in_live_view(shown: Shown) -> None:
     expect(page.locator("main [role=status]")).to_contain_text("Live")
     other = page.context.new_page()
     other.goto(page.url.split("#")[0] + "#/topics/orders/produce")
-    other.locator("textarea").fill("written by-hand")
+    other.get_by_label("Value", exact=True).fill("written by-hand")
     other.get_by_role("button", name="Produce").click()
     page.wait_for_selector("td:has-text('written by-hand')")
 

@@ -248,6 +248,7 @@ class Api:
                     "cluster_id": self.node.cluster.id,
                     "user": viewer.client.principal.name,
                     "may_write": self._may_write,
+                    "request_bytes_max": self.node.config.http_max_request_bytes,
                     "token": self._token,
                     "under_test": is_under_test(),
                 }

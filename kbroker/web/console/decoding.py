@@ -17,6 +17,7 @@ from kbroker.protocol.records import BatchHeader, Record
 from kbroker.text.documents import read_json
 
 from .schemas import NOT_DECODED, Decoded, DecodedParts
+from .summaries import SCHEMAS_TOPIC, schema_summary, summary_of
 
 # Maximum size of a key or value in a row; the rest is loaded on demand.
 SHOWN_BYTES = 4096
@@ -24,6 +25,8 @@ SHOWN_BYTES = 4096
 TEXT_MAX = 4 * SHOWN_BYTES
 # Maximum number of headers in a row.
 HEADERS_MAX = 64
+# Maximum number of characters of a summary.
+SUMMARY_MAX = 1_000
 # Maximum number of headers whose total size is determined.
 HEADERS_MEASURED_MAX = 1_000
 # Maximum size of a header's name, and of its value.
@@ -42,6 +45,7 @@ class ShownRecord(NamedTuple):
         headers_size: Size of the names and values of all headers; None if there are too many.
         header_count: Number of headers.
         fields: Fields that the page shows as columns.
+        summary: Sentence about a record of an internal topic; empty for others.
     """
 
     partition: int
@@ -56,6 +60,7 @@ class ShownRecord(NamedTuple):
     headers_size: int | None = 0
     header_count: int = 0
     fields: Mapping[str, object] | None = None
+    summary: str = ""
 
 
 def truncate_record(
@@ -73,6 +78,9 @@ def truncate_record(
             meaning = coordinator_record(topic, key, value)
         except (DecodeError, KafkaError, ValueError):
             meaning = None
+    summary = "" if meaning is None else summary_of(topic, meaning)[:SUMMARY_MAX]
+    if topic == SCHEMAS_TOPIC and key is not None:
+        summary = schema_summary(key, is_deleted=value is None)[:SUMMARY_MAX]
     headers = [
         (name[:HEADER_BYTES], text if text is None else text[: HEADER_BYTES + 1])
         for name, text in record.headers[:HEADERS_MAX]
@@ -93,6 +101,7 @@ def truncate_record(
         _truncate_decoded(decoded.value),
         headers_size=_headers_size(record),
         header_count=len(record.headers),
+        summary=summary,
     )
 
 
@@ -152,6 +161,8 @@ def row(topic: str, one: ShownRecord) -> dict[str, object]:
         fields["key_size"] = one.key_size
     if one.value_size is not None:
         fields["value_size"] = one.value_size
+    if one.summary:
+        fields["summary"] = one.summary
     if one.fields is not None:
         fields["fields"] = dict(one.fields)
     if one.batch.is_transactional:

@@ -20,6 +20,14 @@ async def test_records_are_produced_and_resent_with_token() -> None:
         assert (await client.post("/topics/absent/records", b'{"value": "x"}\n')).status == 404
 
 
+async def test_session_has_size_limit_of_requests() -> None:
+    async with console(http_max_request_bytes=2000) as client:
+        await client.create_topic("t")
+        assert (await client.get("/session"))["request_bytes_max"] == 2000
+        large = b'{"value": "' + b"x" * 2000 + b'"}\n'
+        assert (await client.post("/topics/t/records", large)).status == 413
+
+
 async def test_write_without_token_or_from_other_origin_is_rejected() -> None:
     async with console() as client:
         await client.create_topic("t", record(b"v"))

@@ -183,7 +183,8 @@ export class Inspector {
         .then((it) => notify(`Written at offset ${it.written[0].offset}`))
         .catch((error) => notify(error.message, true)),
     );
-    return resend;
+    const copy = link(`/topics/${encodePart(this.topic)}/produce?record=${row.partition}-${row.offset}`, "Copy to Produce");
+    return [copy, resend];
   }
   block(name) {
     const { row } = this,

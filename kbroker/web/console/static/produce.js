@@ -371,18 +371,62 @@ function decoded(text) {
   }
 }
 
-// Where a JSON text is wrong, as an index, or null. Browsers report it as a position, or as line and column.
+// Where a JSON text is wrong, as an index, or null. Browsers do not report the position reliably.
 function positionOf(text) {
   try {
     JSON.parse(text);
     return null;
-  } catch ({ message }) {
-    const position = /position (\d+)/.exec(message);
-    if (position) return Number(position[1]);
-    const place = /line (\d+) column (\d+)/.exec(message);
-    if (!place) return text.trimEnd().length;
-    const lines = text.split("\n").slice(0, Number(place[1]) - 1);
-    return lines.reduce((sum, each) => sum + each.length + 1, 0) + Number(place[2]) - 1;
+  } catch {
+    return new Checker(text).errorAt();
+  }
+}
+
+const STRING = /"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*/y,
+  SCALAR = /(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)(?![\w.])/y;
+
+// Finds the first character at which a text stops to be JSON.
+class Checker {
+  constructor(text) {
+    this.text = text;
+    this.at = 0;
+  }
+  errorAt() {
+    try {
+      if (this.value()) this.skip();
+    } catch {
+      /* nested too deeply for this check: the error is at this place or after it */
+    }
+    return this.at;
+  }
+  skip() {
+    while (" \t\n\r".includes(this.text[this.at] || "x")) this.at += 1;
+  }
+  take(character) {
+    this.skip();
+    const isHere = this.text[this.at] === character;
+    if (isHere) this.at += 1;
+    return isHere;
+  }
+  match(pattern) {
+    pattern.lastIndex = this.at;
+    const found = pattern.exec(this.text);
+    if (found) this.at = pattern.lastIndex;
+    return Boolean(found);
+  }
+  string() {
+    this.skip();
+    return this.match(STRING) && this.take('"');
+  }
+  value() {
+    if (this.take("{")) return this.items("}", () => this.string() && this.take(":") && this.value());
+    if (this.take("[")) return this.items("]", () => this.value());
+    return this.text[this.at] === '"' ? this.string() : this.match(SCALAR);
+  }
+  items(end, item) {
+    if (this.take(end)) return true;
+    do if (!item()) return false;
+    while (this.take(","));
+    return this.take(end);
   }
 }
 

@@ -394,6 +394,23 @@ def test_group_is_created_and_its_offsets_and_itself_are_deleted(
     assert name not in kafka.groups()
 
 
+def test_selected_groups_are_deleted_after_preview(shown: Shown, kafka: Kafka, width: int) -> None:
+    topic, names = f"left-{width}", [f"leavers-{width}-{n}" for n in range(3)]
+    kafka.create(topic, records=3)
+    for name in names:
+        kafka.commit(name, {(topic, 0): 1})
+    page = shown.go(f"#/groups?search=leavers-{width}")
+    for name in names[:2]:
+        page.get_by_label(f"Select {name}").check()
+    press(page.locator("main"), "Delete (2)")
+    dialog = dialog_of(page)
+    expect(dialog.get_by_role("region", name="Groups to delete")).to_contain_text(names[1])
+    check_layout(page, "delete-groups", width)
+    press(dialog, "Delete groups")
+    expect(page.locator("main tbody")).not_to_contain_text(names[0])
+    assert kafka.groups().keys() & set(names) == {names[2]}
+
+
 def test_hostile_names_in_dialogs_are_shown_as_text(shown: Shown, kafka: Kafka, width: int) -> None:
     topic, name = f"evil-{width}", f"{EVIL}{width}"
     kafka.create(topic, records=3)

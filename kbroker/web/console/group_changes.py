@@ -35,6 +35,8 @@ SHIFT = "shift"
 # Value of the field `type` that creates a share group.
 SHARE = "share"
 TYPES = ("consumer", SHARE)
+# Maximum number of groups to delete at once.
+GROUPS_MAX = 200
 # Maximum number of members to remove at once.
 MEMBERS_MAX = 1_000
 READ_GROUP = DESCRIBE_GROUP._replace(operation=AclOperation.READ)
@@ -51,6 +53,7 @@ class GroupChanges:
         """Return the routes."""
         write_route = self._api.write_route
         return [
+            write_route("/groups/delete", self._delete_several),
             write_route("/groups/{group:path}/create", self._create, READ_GROUP),
             write_route("/groups/{group:path}/seek", self._seek, READ_GROUP),
             write_route("/groups/{group:path}/delete", self._delete, DELETE_GROUP),
@@ -113,6 +116,22 @@ class GroupChanges:
         if error is not None:
             raise KafkaError(error.code, error.message or f"cannot delete group {name}")
         return json_response({"dry_run": False, "group": name})
+
+    async def _delete_several(self, request: Request, viewer: Viewer) -> Response:
+        body = await read_json_body(request)
+        wanted, dry_run = names(body, "groups", GROUPS_MAX), is_dry_run(body)
+        for name in wanted:
+            viewer.require(AclOperation.DELETE, Resource(AclResourceType.GROUP, name))
+        rows: list[dict[str, object]] = []
+        if dry_run:
+            for name in wanted:
+                found = await describe_group(viewer.cluster, name)
+                row = {"group": name, "type": found.type, "state": found.state}
+                rows.append(row | {"problem": _members_problem(found)})
+        else:
+            for name, error in (await delete_groups(viewer.cluster, wanted)).items():
+                rows.append({"group": name, "error": error and error.code.name})
+        return await json_rows_response({"dry_run": dry_run}, "groups", rows)
 
     async def _delete_offsets(self, request: Request, viewer: Viewer) -> Response:
         body = await read_json_body(request)

@@ -63,6 +63,9 @@ class Groups:
                     "members": trend.members if trend else None,
                     "lag": trend.lag if trend else None,
                     "trend": trend.total.values() if trend and len(rows) < TRENDS_MAX else None,
+                    "may": self._api.permitted(
+                        viewer, Resource(AclResourceType.GROUP, each.name), AclOperation.DELETE
+                    ),
                 }
             )
         may_create = self._api.permits_any(viewer, AclOperation.READ, AclResourceType.GROUP)

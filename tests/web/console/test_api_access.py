@@ -131,6 +131,7 @@ ROUTES = [
         b'{"members": ["m"]}',
         404,
     ),
+    Route("/groups/delete", ((DELETE, GROUP),), True, b'{"groups": ["g"]}'),
     Route("/groups/{group:path}/config", ((DESCRIBE_CONFIGS, GROUP),)),
     Route("/brokers/{broker}/config", ((DESCRIBE_CONFIGS, CLUSTER),)),
     Route("/activity", ((DESCRIBE, CLUSTER),)),

@@ -39,6 +39,29 @@ async def test_group_offsets_are_reset_and_group_is_deleted_after_preview() -> N
         assert (await client.ask(f"/groups/{group}/details")).status == 404
 
 
+async def test_several_groups_are_deleted_after_preview() -> None:
+    async with console() as client:
+        await client.create_topic("t", record(b"v"))
+        await commit_offsets(client.cluster, "a", {("t", 0): 0})
+        await alter_share_offsets(client.cluster, "b", {("t", 0): 0})
+        await Member(client.cluster, "busy", ["t"]).join()
+        body = {"groups": ["a", "b", "busy"]}
+        preview = (await client.post("/groups/delete", body)).json()
+        assert preview["dry_run"] is True
+        assert [row["type"] for row in preview["groups"]] == ["Classic", "Share", "Classic"]
+        assert [bool(row["problem"]) for row in preview["groups"]] == [False, False, True]
+        listed = (await client.get("/groups"))["groups"]
+        assert [(row["group"], row["may"]) for row in listed] == [
+            (name, ["DELETE"]) for name in body["groups"]
+        ]
+        deleted = (await client.post("/groups/delete", body | {"dry_run": False})).json()
+        errors = {row["group"]: row["error"] for row in deleted["groups"]}
+        assert errors == {"a": None, "b": None, "busy": "NON_EMPTY_GROUP"}
+        assert [row["group"] for row in (await client.get("/groups"))["groups"]] == ["busy"]
+        assert (await client.post("/groups/delete", {"groups": ["a"]})).status == 404
+        assert (await client.post("/groups/delete", {"groups": "busy"})).status == 400
+
+
 async def test_group_offsets_are_shifted_and_set_by_partition_and_by_time() -> None:
     async with console() as client:
         records = [record(b"v", at_ms=1000 * n) for n in range(9)]

@@ -73,3 +73,10 @@ export function splitPartition(text) {
   const at = text.lastIndexOf("-");
   return [text.slice(0, at), text.slice(at + 1)];
 }
+
+// Calls `draw`, which replaces the rows of a table, and then focuses the same checkbox or button again.
+export function keepFocus(table, draw) {
+  const label = table.body.contains(document.activeElement) && document.activeElement.ariaLabel;
+  draw();
+  if (label) table.body.querySelector(`[aria-label="${CSS.escape(label)}"]`)?.focus();
+}

@@ -1,7 +1,7 @@
 // Group page: members, lag, details of its type, settings, and dialogs that change the group.
 
 import { Unreachable, get, encodePart } from "./api.js";
-import { refreshEvery } from "./common.js";
+import { drawnOnChange, refreshEvery } from "./common.js";
 import { card, h, link, number, sparkline, visible } from "./dom.js";
 import { actionButton } from "./forms.js";
 import { deleteGroupForm, deleteOffsetsForm, removeMemberForm, resetOffsetsForm } from "./group_forms.js";
@@ -45,7 +45,7 @@ async function groupSettings(view, name) {
 
 async function members(view, title, name) {
   const cards = h("div", { class: "cards" }),
-    actions = h("div", { class: "row actions" }),
+    actions = drawnOnChange(h("div", { class: "row actions" }), (it) => actionsOf(name, it, () => refresh())),
     details = detailsByType(name),
     classic = classicMembers(name, () => refresh());
   const table = new Table(
@@ -62,7 +62,7 @@ async function members(view, title, name) {
     ],
     { label: "Partitions" },
   );
-  title.append(actions);
+  title.append(actions.element);
   view.append(
     h("p", {}, link(`/explain/group/${encodePart(name)}`, "Explain")),
     cards,
@@ -71,7 +71,6 @@ async function members(view, title, name) {
     table.element,
     classic.element,
   );
-  const drawActions = redrawnIfChanged(actions, (it) => actionsOf(name, it, refresh));
   async function refresh() {
     const it = await get(`/groups/${encodePart(name)}/details`);
     cards.replaceChildren(
@@ -82,24 +81,12 @@ async function members(view, title, name) {
       card("Assignor", visible(it.assignor || "–")),
     );
     table.set(it.partitions);
-    drawActions({ may: it.may, topics: it.topics.map((each) => each.topic).filter(Boolean) });
+    actions.set({ may: it.may, topics: it.topics.map((each) => each.topic).filter(Boolean) });
     classic.set(it);
     await details.refresh(it.type);
   }
   await refresh();
   return refreshEvery(5, refresh);
-}
-
-// Returns a function that replaces the children of an element if its argument differs from the last one, so
-// that the focus stays where it is.
-function redrawnIfChanged(element, draw) {
-  let shown = "";
-  return (it) => {
-    const text = JSON.stringify(it);
-    if (text === shown) return;
-    shown = text;
-    element.replaceChildren(...[draw(it)].flat().filter(Boolean));
-  };
 }
 
 // The buttons that change a group, as far as the viewer may use them.
@@ -119,8 +106,7 @@ function actionsOf(name, it, refresh) {
 
 // The members of a classic group, which can be removed one by one.
 function classicMembers(name, refresh) {
-  const element = h("div");
-  const draw = redrawnIfChanged(element, (members) => {
+  const { element, set: draw } = drawnOnChange(h("div"), (members) => {
     if (!members.length) return [];
     return [
       h("h2", {}, "Members"),

@@ -158,6 +158,29 @@ export const deleteGroupForm = (name) => ({
   },
 });
 
+// Options of the dialog that deletes several groups.
+export const deleteGroupsForm = (names) => ({
+  title: `Delete ${number(names.length)} group${names.length > 1 ? "s" : ""}`,
+  text: "The groups and their offsets are deleted. This cannot be undone.",
+  confirm: "Delete groups",
+  isDangerous: true,
+  preview: async () =>
+    new Table(
+      [
+        ["Group", (row) => visible(row.group)],
+        ["Type", (row) => row.type],
+        ["State", (row) => row.state],
+        ["Problem", (row) => h("span", { class: "bad" }, row.problem ?? "")],
+      ],
+      { label: "Groups to delete", tall: false },
+    ).set((await post("/groups/delete", { groups: names })).groups).element,
+  act: async () => {
+    const { groups } = await post("/groups/delete", { groups: names, dry_run: false });
+    checkRows(groups, (row) => row.group);
+    return `${number(names.length)} groups are deleted.`;
+  },
+});
+
 // Options of the dialog that deletes the offsets of a topic.
 export function deleteOffsetsForm(name, topics) {
   const path = `/groups/${encodePart(name)}/delete-offsets`;

@@ -1,11 +1,11 @@
 // List of groups.
 
-import { get, encodePart } from "./api.js";
-import { refreshEvery, searchForm } from "./common.js";
+import { get, encodePart, session } from "./api.js";
+import { keepFocus, refreshEvery, searchForm } from "./common.js";
 import { h, link, number, sparkline } from "./dom.js";
-import { actionButton } from "./forms.js";
-import { createGroupForm } from "./group_forms.js";
-import { Table } from "./table.js";
+import { actionButton, openForm } from "./forms.js";
+import { createGroupForm, deleteGroupsForm } from "./group_forms.js";
+import { Table, selectedText } from "./table.js";
 
 export default async function groups(view, _, query) {
   const table = new Table(
@@ -18,12 +18,29 @@ export default async function groups(view, _, query) {
       ["Last 10 min", (row) => sparkline(row.trend, "lag")],
       ["Coordinator", (row) => number(row.coordinator), "num"],
     ],
-    { label: "Groups" },
+    { label: "Groups", keyOf: session.may_write ? (row) => row.group : null, onSelect: () => updateActions() },
   );
-  const read = () => get("/groups", { search: query.get("search") });
-  const refresh = async () => table.set((await read()).groups);
-  const it = await read();
-  table.set(it.groups);
+  const deleteButton = h("button", { type: "button", onclick: deleteSelected });
+  let rows = [];
+  // Updates the button that deletes groups, as far as the viewer may delete all selected groups.
+  function updateActions() {
+    const chosen = rows.filter((row) => table.selected.has(row.group));
+    deleteButton.textContent = `Delete${selectedText(table)}`;
+    deleteButton.disabled = !chosen.length || !chosen.every((row) => row.may.includes("DELETE"));
+    deleteButton.hidden = !rows.some((row) => row.may.includes("DELETE"));
+  }
+  async function deleteSelected() {
+    await openForm(deleteGroupsForm([...table.selected]));
+    await refresh(); // a closed dialog may have deleted some of the groups
+  }
+  async function refresh() {
+    const found = await get("/groups", { search: query.get("search") });
+    rows = found.groups;
+    keepFocus(table, () => table.set(rows));
+    updateActions();
+    return found;
+  }
+  const it = await refresh();
   const open = (name) => {
     location.hash = `#/groups/${encodePart(name)}`;
   };
@@ -33,6 +50,7 @@ export default async function groups(view, _, query) {
       "div",
       { class: "row" },
       it.may.includes("CREATE") && actionButton("Create group", createGroupForm(open), { isMain: true }),
+      deleteButton,
     ),
     searchForm(query, "/groups", "shop"),
     table.element,

@@ -1,7 +1,7 @@
 // List of topics.
 
 import { get, encodePart, session } from "./api.js";
-import { refreshEvery, searchForm } from "./common.js";
+import { keepFocus, refreshEvery, searchForm } from "./common.js";
 import { bytes, h, link, number } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
 import { Table, selectedText } from "./table.js";
@@ -47,13 +47,6 @@ export default async function topics(view, _, query) {
     await openForm(deleteTopicsForm([...table.selected]));
     await refresh(""); // a closed dialog may have deleted some of the topics
   }
-  // Shows rows without moving the focus, because the table replaces its elements.
-  function setRows() {
-    const label = table.body.contains(document.activeElement) && document.activeElement.ariaLabel;
-    table.set(rows);
-    if (label) table.body.querySelector(`[aria-label="${CSS.escape(label)}"]`)?.focus();
-    updateActions();
-  }
   const summary = h("p", { class: "soft" });
   let rows = [],
     next = "";
@@ -64,7 +57,8 @@ export default async function topics(view, _, query) {
     moreButton.hidden = !next;
     summary.textContent = `${number(rows.length)} of ${number(found.matching)} topics`;
     createButton.hidden = !found.may.includes("CREATE");
-    setRows();
+    keepFocus(table, () => table.set(rows));
+    updateActions();
   }
   moreButton.addEventListener("click", () => refresh(next));
   const box = h("input", {

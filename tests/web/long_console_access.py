@@ -22,8 +22,9 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import check
 from kbroker.client.quotas import describe_quotas
 from kbroker.client.scram_users import describe_scram_users, set_scram_password
-from kbroker.client.topics import NewTopic, create_topics
+from kbroker.client.topics import NewTopic, by_leader, create_topics
 from kbroker.client.transactions import list_transactions
+from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     InitProducerIdRequest,
@@ -40,6 +41,7 @@ from kbroker.security.acls import (
 
 from ..cli.test_serve import serving, wait_for
 from ..security.tokens import KEY
+from ..wire import sequenced
 from .browser import chromium
 from .long_console_pages import AXE, EVIL, PICTURES, SERIOUS, THEMES, Shown
 from .secured import AUTHORIZER
@@ -58,6 +60,8 @@ SETTINGS = {
     "super.users": "User:admin",
     "delegation.token.secret.key": KEY,
     "auto.leader.rebalance.enable": "false",
+    # Transactions hang only if brokers do not verify their partitions.
+    "transaction.partition.verification.enable": "false",
 }
 PAGES = {
     "users": "#/security",
@@ -129,8 +133,11 @@ class Kafka:
         acls = [Acl(pattern, principal, "*", each, AclPermission.ALLOW) for each in operations]
         self.run(lambda cluster: add_acls(cluster, acls))
 
-    def begin(self, name: str, topic: str) -> None:
-        """Begin a transaction in partition 0 of a topic."""
+    def begin(self, name: str, topic: str, *, hangs: bool = False) -> None:
+        """Write a transactional record to partition 0 of a topic.
+
+        The transaction hangs if the partition is not added to it.
+        """
 
         async def work(cluster: ClusterClient) -> None:
             coordinator = await cluster.coordinator(name, 1)
@@ -143,10 +150,23 @@ class Kafka:
                 v3_and_below_producer_epoch=given.producer_epoch,
                 v3_and_below_topics=[AddPartitionsToTxnRequest.Topic(name=topic, partitions=[0])],
             )
-            added = await coordinator.ask(add, newest=3)
-            check(
-                added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
+            if not hangs:
+                added = await coordinator.ask(add, newest=3)
+                ((row,),) = (
+                    each.results_by_partition for each in added.results_by_topic_v3_and_below
+                )
+                check(row.partition_error_code)
+            data = sequenced(given.producer_id, 0, transactional=True)
+            partition = ProduceRequest.Partition(index=0, records=data)
+            produce = ProduceRequest(
+                transactional_id=name,
+                acks=-1,
+                timeout_ms=30_000,
+                topic_data=[ProduceRequest.Topic(name=topic, partition_data=[partition])],
             )
+            ((leader, _),) = (await by_leader(cluster, [(topic, 0)])).items()
+            written = await (await cluster.node(leader)).ask(produce, newest=9)
+            check(written.responses[0].partition_responses[0].error_code)
 
         self.run(work)
 
@@ -470,11 +490,23 @@ def test_open_transaction_is_aborted(shown: Shown, kafka: Kafka, width: int) -> 
     expect(dialog.locator(".preview")).to_contain_text(f"{name}-0")
     confirmed(page, dialog, "Abort", "abort", width)
     assert kafka.state(name) in ("CompleteAbort", "Empty")
+
+
+def test_hanging_transaction_is_found_and_aborted(shown: Shown, kafka: Kafka, width: int) -> None:
+    name = f"hanging-{width}"
+    kafka.create(name)
+    kafka.begin(name, name, hangs=True)
+    page = shown.go("#/storage")
     section = page.locator("section", has_text="unknown to any coordinator").last
     section.get_by_label("No record for minutes").fill("0")
     press(section, "Find")
-    expect(section.get_by_role("status")).to_contain_text("partitions searched")
-    expect(section.get_by_role("status")).to_contain_text("No entries")
+    found = section.get_by_role("status")
+    expect(found).to_contain_text(f"{name}-0")
+    dialog = opened(page, f"Abort {name}-0")
+    expect(dialog.locator(".preview tbody tr")).to_have_count(1)
+    confirmed(page, dialog, "Abort", "abort-hanging", width)
+    expect(found).to_contain_text("partitions searched")
+    expect(found).not_to_contain_text(f"{name}-0")
 
 
 def test_viewer_without_permissions_sees_no_actions(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from kbroker.security.acls import AclOperation, AclResourceType
+from kbroker.web.console import registry
 
 from ...schemas.client import record as avro_record
 from .consoles import console
@@ -79,6 +81,24 @@ async def test_version_is_shown_with_its_references_and_compared() -> None:
         assert '"name": "note",' in "".join(changed)
         listed = await setup.console.get("/schemas/x/versions")
         assert [each["version"] for each in listed["versions"]] == [2, 1]
+
+
+async def test_large_schema_is_indented_outside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    callers = []
+    indented = registry._indented
+
+    def record_thread(text: str) -> list[str]:
+        callers.append(threading.current_thread())
+        return indented(text)
+
+    monkeypatch.setattr(registry, "_indented", record_thread)
+    async with shop() as setup:
+        await setup.registry.register("x", FIRST | {"doc": "d" * registry.IN_PLACE_CHARACTERS})
+        found = await setup.console.get("/schemas/x/versions/1")
+        assert found["text"].startswith("{\n  ")
+    assert threading.main_thread() not in callers
 
 
 async def test_compatibility_is_checked_with_reasons() -> None:

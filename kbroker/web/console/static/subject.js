@@ -160,15 +160,28 @@ function comparison(it, name, compared) {
 }
 
 const SIGNS = { same: " ", removed: "−", added: "+" };
+const CONTEXT = 4;
 const CLASSES = { same: null, removed: "bad", added: "good" };
 
 function difference(it) {
   if (it.lines.every((each) => each.change === "same")) return h("p", {}, "The versions are equal.");
+  // Long runs of equal lines are shortened to CONTEXT lines before and after a change.
+  const lines = it.lines.map((each, at) => {
+    const around = it.lines.slice(Math.max(at - CONTEXT, 0), at + CONTEXT + 1);
+    return around.some((other) => other.change !== "same") ? each : null;
+  });
   return h(
     "pre",
     { "aria-label": `Changes from version ${it.from} to ${it.to}`, tabindex: 0, role: "region" },
-    it.lines.map((each) =>
-      h("span", { class: CLASSES[each.change] }, visible(`${SIGNS[each.change]} ${each.text}`), "\n"),
-    ),
+    lines.map((each, at) => {
+      if (each)
+        return h(
+          "span",
+          { class: CLASSES[each.change] },
+          visible(`${SIGNS[each.change]} ${each.text}`),
+          "\n",
+        );
+      return lines[at - 1] || at === 0 ? "⋯\n" : null;
+    }),
   );
 }

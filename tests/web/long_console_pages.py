@@ -76,6 +76,12 @@ PAGES = {
     "cluster": "#/cluster",
     "node-settings": "#/brokers/1",
     "explain": "#/explain/partition/orders/0",
+    "schemas": "#/schemas",
+    "subject": "#/schemas/typed-value",
+    "users": "#/security",
+    "acls-not-enforced": "#/security/acls",
+    "quotas": "#/security/quotas",
+    "tokens-unavailable": "#/security/tokens",
     "tests": "#/tests",
 }
 REJECTED = "Offset rejected by client."

@@ -25,7 +25,7 @@ from .api import ALTER_CLUSTER_CONFIGS, DESCRIBE_CLUSTER_CONFIGS, Api, field, re
 from .sessions import Viewer
 
 # Maximum number of entities per response.
-ENTITIES_MAX = 1_000
+ENTITIES_MAX = 500
 
 
 class Quotas:

@@ -27,7 +27,7 @@ from .api import Api, field, read_json_body, text_list
 from .sessions import Viewer
 
 # Maximum number of tokens per response.
-TOKENS_MAX = 1_000
+TOKENS_MAX = 500
 RENEWERS_MAX = 100
 # Errors of a cluster or a viewer without delegation tokens.
 _UNAVAILABLE = (

@@ -23,7 +23,7 @@ from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, field, read_json_body, te
 from .sessions import Viewer
 
 # Maximum number of users per response.
-USERS_MAX = 1_000
+USERS_MAX = 500
 # Maximum number of characters of a password.
 PASSWORD_MAX = 1_024
 

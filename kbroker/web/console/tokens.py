@@ -59,7 +59,7 @@ class Tokens:
         except KafkaError as error:
             if error.code not in _UNAVAILABLE:
                 raise
-            found, reason = [], f"{error.code.name}: {next_action(error.code)}"
+            found, reason = [], next_action(error.code)
         principal = viewer.client.principal
         fields = {
             "unavailable": reason,

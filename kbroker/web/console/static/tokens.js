@@ -11,7 +11,7 @@ const HOUR_MS = 3_600_000;
 export default async function tokens(view) {
   const it = await get("/tokens");
   if (it.unavailable) {
-    view.append(h("p", {}, visible(`Delegation tokens are not available. ${it.unavailable}`)));
+    view.append(h("p", {}, visible(`Delegation tokens are not available: ${it.unavailable}.`)));
     return;
   }
   const refresh = async () => table.set((await get("/tokens")).tokens);

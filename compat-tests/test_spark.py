@@ -99,7 +99,7 @@ def test_spark_reads_with_options_of_tls_dev_server(spark: ScriptProcess, tmp_pa
     seed.write_text('{"topic": "spark-secure", "value": "hello"}\n')
     with secure_server(tmp_path, "--seed", str(seed)) as server:
         script = tmp_path / "options.py"
-        script.write_text(server.examples["Spark"])
+        script.write_text(server.examples["spark"])
         options = run_path(str(script))["options"]
         rows = spark("read", options={**options, "subscribe": "spark-secure"})
     assert [row["value"] for row in rows] == ["hello"]

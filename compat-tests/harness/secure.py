@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 STOP_SECONDS = 30
 READY = "ready in"
+# Python clients whose settings are files.
+PYTHON = ("kafka-python", "confluent-kafka", "spark")
 
 
 class ServerInfo(NamedTuple):
@@ -71,10 +73,12 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def _parse_banner(banner: str, log: Path) -> ServerInfo:
-    """Split the banner. The example of a client begins with `#` and the client's name."""
-    head, *parts = banner.rstrip().split("\n\n# ")
-    words = {line.split()[0]: line.split() for line in head.splitlines()}
-    examples = (part.partition("\n") for part in parts)
-    return ServerInfo(
-        words["Kafka"][1], log, Path(words["Login"][-1]), {name: text for name, _, text in examples}
-    )
+    """Return the content of the banner, and the Python settings in its directory."""
+    lines = [line.split(maxsplit=1) for line in banner.splitlines()[1:]]
+    words = {name: text.strip() for name, text in lines}
+    directory = Path(words["Login"].split()[-1])
+    examples = {name: words[name] for name in ("kbroker", "kcat", "Java")}
+    for name in PYTHON:
+        assert f"{name}.py" in words["Python"], banner
+        examples[name] = (directory / f"{name}.py").read_text()
+    return ServerInfo(words["Kafka"].split()[0], log, directory, examples)

@@ -1,6 +1,6 @@
 """Settings with which clients connect to a `--tls-dev` server, for each kind of client.
 
-Printed snippets contain no password. They read it from a file, or name a file that contains it.
+The lines of the banner contain no password. They name a file that contains it, or reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
-from .dev_files import JAVA, LIBRDKAFKA
+from .dev_files import CONFLUENT_KAFKA, JAVA, KAFKA_PYTHON, LIBRDKAFKA, SPARK
 
 
 class Access(NamedTuple):
@@ -38,15 +38,15 @@ class Access(NamedTuple):
         return f"Access({self.addresses}, {self.user})"
 
 
-class Snippet(NamedTuple):
-    """Example for one kind of client, to copy and paste."""
+class Example(NamedTuple):
+    """Command line for one kind of client, to copy and paste."""
 
     client: str
     text: str
 
 
-def snippets(access: Access, directory: Path) -> Sequence[Snippet]:
-    """Return a snippet for each kind of client.
+def examples(access: Access, directory: Path) -> Sequence[Example]:
+    """Return a line of the banner for each kind of client.
 
     Args:
         access: Access of clients.
@@ -55,12 +55,10 @@ def snippets(access: Access, directory: Path) -> Sequence[Snippet]:
     java, librdkafka = _quoted(directory / JAVA), _quoted(directory / LIBRDKAFKA)
     with_java = f"--bootstrap-server {access.addresses} --command-config {java}"
     return (
-        Snippet("kbroker", f"kbroker profile add tls-dev --file {java}"),
-        Snippet("kafka-python", _kafka_python(access)),
-        Snippet("confluent-kafka", _confluent(access)),
-        Snippet("kcat, with librdkafka 2.6.1 or later", f"kcat -F {librdkafka} -L"),
-        Snippet("Java, Kafka's tools", f"kafka-topics.sh {with_java} --list"),
-        Snippet("Spark", _spark(access)),
+        Example("kbroker", f"kbroker profile add tls-dev --file {java}"),
+        Example("kcat", f"kcat -F {librdkafka} -L"),
+        Example("Java", f"kafka-topics.sh {with_java} --list"),
+        Example("Python", f"see {KAFKA_PYTHON}, {CONFLUENT_KAFKA} and {SPARK} in that directory"),
     )
 
 
@@ -69,9 +67,9 @@ def client_files(access: Access) -> Mapping[str, str]:
     return {
         JAVA: _java(access),
         LIBRDKAFKA: _librdkafka(access),
-        "kafka-python.py": _kafka_python(access) + "\n",
-        "confluent-kafka.py": _confluent(access) + "\n",
-        "spark.py": _spark(access) + "\n",
+        KAFKA_PYTHON: _kafka_python(access) + "\n",
+        CONFLUENT_KAFKA: _confluent(access) + "\n",
+        SPARK: _spark(access) + "\n",
     }
 
 

@@ -9,5 +9,7 @@ SERVER = "server.pem"
 PASSWORD = "admin.password"
 # Client settings with the password.
 JAVA, LIBRDKAFKA = "client.properties", "librdkafka.conf"
+# Client settings that read the password from its file.
+KAFKA_PYTHON, CONFLUENT_KAFKA, SPARK = "kafka-python.py", "confluent-kafka.py", "spark.py"
 # Files that only the owner may read.
 SECRETS = (AUTHORITY_KEY, SERVER, PASSWORD, JAVA, LIBRDKAFKA)

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from kbroker.cluster import MetadataStore
     from kbroker.testing.control import ControlPort
 
-    from .client_settings import Snippet
+    from .client_settings import Example
     from .http import HttpServices
     from .tls_dev import DevSecurity
 
@@ -132,8 +132,8 @@ class _Serving:
         # Generated certificates and password of `--tls-dev`.
         self.dev: DevSecurity | None = None
         self.dev_directory: Path | None = None
-        # Client examples for the banner.
-        self.snippets: Sequence[Snippet] = ()
+        # Command lines of clients for the banner.
+        self.examples: Sequence[Example] = ()
         # Address of the metadata of a cluster with nodes on other machines.
         self.metadata_at: str | None = None
 
@@ -221,7 +221,7 @@ class _Serving:
             yield
             return
         addresses = bootstrap_addresses(nodes, shared)
-        with self.dev.written_files(addresses) as (self.dev_directory, self.snippets):
+        with self.dev.written_files(addresses) as (self.dev_directory, self.examples):
             yield
 
     async def _supervise(self, config: BrokerConfig) -> None:
@@ -415,10 +415,6 @@ class _Serving:
                 nodes, shared, data_dirs=self.data_dirs, is_new=self.is_new, more=more
             ):
                 print(line)
-            for client, text in self.snippets:
-                print(f"\n# {client}\n{text}")
-            if self.snippets:
-                print()
             print(f"ready in {took:.1f} s — Ctrl+C to stop", flush=True)
             if self.options.log_compat is not None:
                 for line in kafka_log_lines(nodes, time.time()):
@@ -457,6 +453,7 @@ class _Serving:
                 "Login",
                 f"{ADMIN}, {MECHANISM}; password and certificates in {self.dev_directory}",
             )
+            yield from self.examples
 
     def _signal_ready(self, ready: dict[str, object]) -> None:
         options = self.options

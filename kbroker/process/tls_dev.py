@@ -25,7 +25,7 @@ from kbroker.net.server import LOOPBACK_NAMES
 from kbroker.security.protocols import SecurityProtocol
 from kbroker.security.scram import ScramMechanism
 
-from .client_settings import Access, Snippet, client_files, snippets
+from .client_settings import Access, Example, client_files, examples
 from .dev_files import AUTHORITY, AUTHORITY_KEY, DIRECTORY, PASSWORD, SERVER
 from .errors import StartFailed
 from .listeners import protocol_of, split_address
@@ -129,7 +129,7 @@ class DevSecurity:
         )
 
     @contextlib.contextmanager
-    def written_files(self, addresses: str) -> Iterator[tuple[Path, Sequence[Snippet]]]:
+    def written_files(self, addresses: str) -> Iterator[tuple[Path, Sequence[Example]]]:
         """Write the files of the server and of clients.
 
         Args:
@@ -149,15 +149,15 @@ class DevSecurity:
                 else:
                     directory = self._directory.absolute()
                     directory.mkdir(mode=0o700, exist_ok=True)
-                examples = self._write(directory, addresses)
+                lines = self._write(directory, addresses)
             except OSError as error:
                 raise StartFailed(
                     f"--tls-dev: cannot write {error.filename}: {error.strerror}; free some disk "
                     "space, or check its permissions"
                 ) from None
-            yield directory, examples
+            yield directory, lines
 
-    def _write(self, directory: Path, addresses: str) -> Sequence[Snippet]:
+    def _write(self, directory: Path, addresses: str) -> Sequence[Example]:
         own, password = self._authority.pair, self._password
         access = Access(
             addresses, ADMIN, password, directory / PASSWORD, MECHANISM, directory / AUTHORITY
@@ -171,7 +171,7 @@ class DevSecurity:
         }
         for name, text in files.items():
             write_private(directory / name, text)
-        return snippets(access, directory)
+        return examples(access, directory)
 
 
 def hosts_of(config: BrokerConfig) -> list[str]:

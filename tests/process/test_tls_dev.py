@@ -31,6 +31,8 @@ from ..security.test_stores import handshake, setting
 
 KBROKER = [sys.executable, "-m", "kbroker"]
 ADDRESS = "localhost:9092"
+# A small terminal.
+SCREEN_LINES, SCREEN_COLUMNS = 24, 80
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 HOSTS = ("localhost", "127.0.0.1", "::1", "box.example")
 
@@ -85,6 +87,22 @@ def test_first_user_has_all_permissions_and_others_none(tmp_path: Path) -> None:
         kbroker(tmp_path, "profile", "add", "bob", "--file", str(of_bob))
         assert "orders" not in kbroker(tmp_path, "topic", "list")
     assert "anyone who can reach" not in ready["errors"]
+
+
+@pytest.mark.slow
+def test_banner_fits_screen_and_names_command_of_each_client(tmp_path: Path) -> None:
+    with secured(tmp_path, "--nodes", "3") as ready:
+        directory = ready["tls_dev"]
+    # The directory of this test is longer than that of a user.
+    output = ready["output"].replace(directory, "/home/me/kbroker-data/tls-dev")
+    assert sum(-(-len(line) // SCREEN_COLUMNS) for line in output.splitlines()) < SCREEN_LINES
+    text = ready["output"]
+    assert f"  kbroker  kbroker profile add tls-dev --file {directory}/client.properties\n" in text
+    assert f"  kcat     kcat -F {directory}/librdkafka.conf -L\n" in text
+    assert "  Java     kafka-topics.sh --bootstrap-server localhost:" in text
+    for name in ("kafka-python.py", "confluent-kafka.py", "spark.py"):
+        assert name in text
+        assert Path(directory, name).is_file()
 
 
 @pytest.mark.slow

@@ -374,7 +374,9 @@ class ClassicGroups:
                 result.answers.append(Answer(member.pending_sync, answer))
                 member.pending_sync = None
                 self._rebalances.keep_alive(group, member, now)
-        cause = f"leader {group.leader_id} assigned {len(group.members)} members"
+        count = len(group.members)
+        members = "1 member" if count == 1 else f"{count:,} members"
+        cause = f"leader {group.leader_id} assigned partitions to {members}"
         add_stable_event(group, cause, now, result)
 
         def start_over(code: ErrorCode, now: Now) -> Result[SyncGroupResponse]:

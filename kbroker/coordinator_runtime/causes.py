@@ -31,6 +31,15 @@ REASONS = {
 _REASON = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in REASONS.items()))
 
 
+# A random UUID, which a coordinator or client appends to the client ID in a member ID.
+_UUID = re.compile(r"\b([0-9a-f]{8})-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
+
+
+def with_short_ids(text: str) -> str:
+    """Return a text for people in which member IDs have only the first part of their UUID."""
+    return _UUID.sub(r"\1", text)
+
+
 def cause_of_ended_rebalance(past: Sequence[Event], event: Event) -> str | None:
     """Return the cause of the rebalance that ends with this event, or None if none ends."""
     if event.state in REBALANCING:

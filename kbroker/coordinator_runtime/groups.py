@@ -29,7 +29,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import BatchHeader, Record, read_marker
 
 from . import group_settings
-from .causes import cause_of, cause_of_ended_rebalance, reason_of
+from .causes import cause_of, cause_of_ended_rebalance, reason_of, with_short_ids
 from .loading import Load
 from .partition_writer import PartitionWriter
 from .shard import Shard
@@ -167,12 +167,15 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
             self.rebalances[begun] += 1
         reason = cause_of_ended_rebalance(past, event)
         self.history.add(event.group_id, event)
-        logger.log(
-            logging.DEBUG if reason is None else logging.INFO,
-            "group %s: %s%s; now %s, generation %d",
+        if reason is None:
+            text = "group %s: %s; now %s, generation %d"
+            logger.debug(text, event.group_id, cause_of(event), event.state, event.generation)
+            return
+        logger.info(
+            "group %s rebalanced because %s; %s (%s, generation %d)",
             event.group_id,
-            "" if reason is None else f"rebalanced because {reason}: ",
-            cause_of(event),
+            with_short_ids(reason),
+            with_short_ids(cause_of(event)),
             event.state,
             event.generation,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.coordinator import Event
-from kbroker.coordinator_runtime.causes import OTHER, REASONS, reason_of
+from kbroker.coordinator_runtime.causes import OTHER, REASONS, reason_of, with_short_ids
 
 AT = 1_700_000_000_000
 
@@ -50,3 +50,11 @@ def test_consumer_group_epoch_counts_as_rebalance() -> None:
     assert reason_of([joined], event("topics have changed", "Assigning", 2)) == "metadata_changed"
     assert reason_of([joined], event("all members are reconciled", "Stable", 1)) is None
     assert reason_of([joined], event("something of the same epoch", "Assigning", 1)) is None
+
+
+def test_short_ids_keep_client_id_and_first_part_of_uuid() -> None:
+    member = "my-app-1-571e2222-87b5-40b2-bebb-0a4085f67eb1"
+    assert with_short_ids(f"member {member} joined") == "member my-app-1-571e2222 joined"
+    assert with_short_ids("member a (client reason: 1-2-3) left") == (
+        "member a (client reason: 1-2-3) left"
+    )

@@ -272,6 +272,51 @@ def stream_records(
         yield from window.finish()
 
 
+def record_lists(
+    batch: Buffer,
+    header: BatchHeader,
+    *,
+    start_offset: int = 0,
+    max_decompressed: int = MAX_DECOMPRESSED_BYTES,
+) -> Iterator[list[Record]]:
+    """Read the records of one batch as `stream_records` does, in lists, in a third of the time.
+
+    Args:
+        batch: The whole batch.
+        header: Its header.
+        start_offset: Skip the records before this offset.
+        max_decompressed: Maximum decompressed size of the records in bytes.
+
+    Yields:
+        A list of up to `RECORDS_PER_STEP` records after each step; it may be empty.
+
+    Raises:
+        KafkaError: As in `stream_records`.
+    """
+    with errors_as(ErrorCode.CORRUPT_MESSAGE):
+        window = _Window(batch, header, max_decompressed)
+        left = header.record_count
+        while left > 0:
+            records, count = window.ordinary_records(min(left, RECORDS_PER_STEP), header)
+            if not count:  # parse one record with all checks, or load more data
+                heads = window.heads(1, header)
+                if not heads.offsets:
+                    window.load()
+                elif heads.whole():
+                    records, count = [heads.record(0)], 1
+                    window.move(heads.ends[0])
+                elif heads.offsets[0] >= start_offset:
+                    yield from ([] for _ in window.load_record(heads.size(0)))
+                else:
+                    count = 1
+                    window.move(heads.ends[0])
+            left -= count
+            if records and records[0].offset < start_offset:
+                records = [each for each in records if each.offset >= start_offset]
+            yield records
+        yield from ([] for _ in window.finish())
+
+
 def may_contain(
     batch: Buffer,
     header: BatchHeader,
@@ -390,6 +435,14 @@ class _Window:
         most = min(most, RECORDS_PER_STEP)
         return _parse_heads(data, position, limit, most, header, self._max_record_bytes)
 
+    def ordinary_records(self, most: int, header: BatchHeader) -> tuple[list[Record], int]:
+        """Parse up to `most` records and move after them; return the records and their number.
+
+        Stops before the first record that is incomplete, malformed or unusual.
+        """
+        records, self._position = _parse_ordinary(self._data, self._position, most, header)
+        return records, len(records)
+
     def move(self, position: int) -> None:
         """Continue at a position, which may be after the data in memory."""
         self._position = position
@@ -480,6 +533,70 @@ def _parse_heads(
     except IndexError:
         raise MalformedError("the records are truncated") from None
     return _Heads(data, start, offsets, _record_timestamps(timestamps, header), bodies, ends)
+
+
+# Varints of one and two bytes are read inline, which takes a third of the time of calls.
+def _parse_ordinary(
+    data: bytes, start: int, most: int, header: BatchHeader
+) -> tuple[list[Record], int]:
+    """Parse records from `start` on, up to the first incomplete, malformed or unusual record.
+
+    Returns:
+        The records, and the position after them.
+    """
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    last_delta, end_of_data = header.last_offset_delta, len(data)
+    log_append_time = header.max_timestamp if header.is_log_append_time else None
+    records: list[Record] = []
+    append, new = records.append, tuple.__new__
+    try:
+        for _ in range(most):
+            raw, at = data[start], start + 1
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            end = at + (raw >> 1)
+            if raw & 1 or end > end_of_data:
+                break
+            raw, at = data[at + 1], at + 2  # after one byte of attributes
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            timestamp = base_timestamp + ((raw >> 1) ^ -(raw & 1))
+            raw, at = data[at], at + 1
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            delta = raw >> 1
+            if raw & 1 or delta > last_delta:
+                break
+            raw, at = data[at], at + 1
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            key = None
+            if raw & 1 == 0:
+                key, at = data[at : at + (raw >> 1)], at + (raw >> 1)
+            elif raw != 1:
+                break
+            raw, at = data[at], at + 1
+            if raw > 0x7F:
+                raw, at = long_varint(data, at, raw)
+            value = None
+            if raw & 1 == 0:
+                value, at = data[at : at + (raw >> 1)], at + (raw >> 1)
+            elif raw != 1:
+                break
+            headers: Sequence[RecordHeader] = []
+            if at + 1 != end or data[at]:
+                if at >= end:
+                    break
+                headers = RecordHeaders(memoryview(data)[at:end])
+            if log_append_time is not None:
+                timestamp = log_append_time
+            elif not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+                break
+            append(new(Record, (key, value, timestamp, headers, base_offset + delta)))
+            start = end
+    except (IndexError, MalformedError):
+        pass  # the record is parsed again, with all checks
+    return records, start
 
 
 def _record_timestamps(timestamps: list[int], header: BatchHeader) -> list[int]:

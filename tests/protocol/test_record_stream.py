@@ -15,16 +15,20 @@ from kbroker.protocol.compression import Codec, compress
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import write_varint
 from kbroker.protocol.record_stream import (
+    RECORDS_PER_STEP,
     OversizedRecord,
     RecordHeaders,
     batch_records,
     first_record_since,
     latest_record_of,
+    record_lists,
     record_times,
     stream_records,
 )
 from kbroker.protocol.records import (
     HEADER_SIZE,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
     FoundRecord,
     Record,
     encode_batch,
@@ -80,6 +84,8 @@ def test_stream_has_the_records_of_the_batch(
     ]
     later = list(batch_records(batch, header, start_offset=10 + start))
     assert later == expected[start:]
+    lists = list(record_lists(batch, header, start_offset=10 + start))
+    assert [each for some in lists for each in some] == expected[start:]
     times = list(record_times(batch, header))
     assert [o for each in times for o in each.offsets] == [each.offset for each in expected]
     assert [t for each in times for t in each.timestamps] == [each.timestamp for each in expected]
@@ -118,7 +124,7 @@ def test_malformed_records_are_corrupt(codec: Codec, change: bytes) -> None:
         attributes=int(codec), last_offset_delta=2, record_count=3
     )
     batch, header = with_payload(header, compress(codec, whole + change + whole))
-    for read in (stream_records, record_times, latest_record_of):
+    for read in (stream_records, record_lists, record_times, latest_record_of):
         with pytest.raises(KafkaError) as raised:
             list(read(batch, header))
         assert raised.value.code == ErrorCode.CORRUPT_MESSAGE
@@ -130,7 +136,7 @@ def test_missing_and_left_over_bytes_are_corrupt(codec: Codec) -> None:
     header = read_header(batch)
     for count in (2, 4):
         claimed = header._replace(record_count=count, last_offset_delta=3)
-        for read in (stream_records, record_times):
+        for read in (stream_records, record_lists, record_times):
             with pytest.raises(KafkaError, match=r"after the last record|truncated"):
                 list(read(batch, claimed))
 
@@ -138,7 +144,7 @@ def test_missing_and_left_over_bytes_are_corrupt(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD, Codec.SNAPPY])
 def test_records_above_the_size_limit_are_rejected(codec: Codec) -> None:
     batch = encode_batch([Record(b"k", bytes(100_000), 1)], codec=codec)
-    for read in (stream_records, record_times):
+    for read in (stream_records, record_lists, record_times):
         with pytest.raises(KafkaError) as raised:
             list(read(batch, read_header(batch), max_decompressed=50_000))
         assert raised.value.code == ErrorCode.MESSAGE_TOO_LARGE
@@ -190,6 +196,22 @@ def test_huge_batches_are_walked_in_little_memory(codec: Codec) -> None:
         tracemalloc.stop()
     assert steps >= 100
     assert peak < 3_000_000
+
+
+def test_record_lists_have_limited_length() -> None:
+    batch = bomb(b"\x0c\x00\x00\x00\x01\x01\x00", 3000)
+    lengths = [len(each) for each in record_lists(batch, read_header(batch))]
+    assert sum(lengths) == 3000
+    assert max(lengths) <= RECORDS_PER_STEP
+
+
+@pytest.mark.parametrize("timestamp", [TIMESTAMP_MIN, TIMESTAMP_MAX])
+def test_record_lists_wrap_timestamps(timestamp: int) -> None:
+    """The sum of base and delta may exceed 64 bits, as in Java."""
+    batch = encode_batch([Record(b"k", b"v", 0), Record(b"k", b"v", 5)])
+    header = read_header(batch)._replace(base_timestamp=timestamp)
+    expected = list(batch_records(batch, header))
+    assert [each for some in record_lists(batch, header) for each in some] == expected
 
 
 def test_millions_of_headers_are_parsed_on_iteration_only() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,16 +21,16 @@ from .units import DURATION
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.consumer import Read
+    from kbroker.client.consumer import ReadBatch
     from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.record_filter import RecordPredicate
     from kbroker.client.schema_registry import SchemaRegistry
     from kbroker.client.topics import Partition
 
-    from .record_decoding import PartTypes
+    from .part_types import PartTypes
     from .record_format import Printer
 # Returns consumed records with decoded keys and values.
-Decode: TypeAlias = "Callable[[Sequence[Read]], Awaitable[Sequence[Read]]]"
+Decode: TypeAlias = "Callable[[Sequence[ReadBatch]], Awaitable[Sequence[ReadBatch]]]"
 
 
 @click.command(
@@ -148,7 +149,7 @@ class Choices:
 
 def _choices(target: Target, **options: Any) -> Choices:
     from .offsets import BadOffsetSpec, parse_range
-    from .record_decoding import AUTO, NONE, parse_types
+    from .part_types import AUTO, NONE, parse_types
     from .record_format import BadFormat, json_printer, template_printer
 
     offsets, from_beginning = options["offsets"], options["from_beginning"]
@@ -204,12 +205,9 @@ class _Job:
     async def run(self, cluster: ClusterClient) -> None:
         import trio
 
-        from .record_decoding import open_decoder
-
         choices = self._choices
         seconds = float("inf") if choices.timeout is None else choices.timeout
-        async with open_decoder(choices.types, choices.registry) as decoder:
-            decode = _unchanged if decoder is None else decoder.decode
+        async with _decoding(choices.types, choices.registry) as decode:
             with trio.move_on_after(seconds) as scope:
                 if choices.group is None:
                     await self._read(cluster, decode)
@@ -218,11 +216,11 @@ class _Job:
         self.timed_out = scope.cancelled_caught
 
     async def _read(self, cluster: ClusterClient, decode: Decode) -> None:
-        from kbroker.client.consumer import reading
+        from kbroker.client.consumer import reading_records
 
         choices = self._choices
         ranges = await self._ranges(cluster)
-        async with reading(
+        async with reading_records(
             cluster, ranges, committed=choices.committed, control=choices.control
         ) as channel:
             async for found in channel:
@@ -291,20 +289,43 @@ class _Job:
     def _is_count_reached(self) -> bool:
         return self.count == self._choices.count
 
-    def _print(self, found: Sequence[Read]) -> Sequence[Read]:
+    def _print(self, found: Sequence[ReadBatch]) -> Sequence[ReadBatch]:
         """Print the wanted records up to the requested count; return the processed records."""
-        choices, out = self._choices, sys.stdout.buffer
-        for at, read in enumerate(found):
-            if choices.wanted is None or choices.wanted(read.record):
-                out.write(choices.printer(read, self.count))
-                self.count += 1
-                if self._is_count_reached():
-                    found = found[: at + 1]
-                    break
+        out, printer = sys.stdout.buffer, self._choices.printer
+        processed: list[ReadBatch] = []
+        for batch in found:
+            indexes = self._wanted_indexes(batch)
+            if self._choices.count is not None and self.count + len(indexes) >= self._choices.count:
+                indexes = indexes[: self._choices.count - self.count]
+                batch = batch.take(range(indexes[-1] + 1))
+            processed.append(batch)
+            shown = batch if len(indexes) == len(batch.records) else batch.take(indexes)
+            out.write(printer(shown, self.count))
+            self.count += len(indexes)
+            if self._is_count_reached():
+                break
         out.flush()
         self.progress.show(self.count, self._total, time.monotonic())
-        return found
+        return processed
+
+    def _wanted_indexes(self, batch: ReadBatch) -> Sequence[int]:
+        wanted = self._choices.wanted
+        if wanted is None:
+            return range(len(batch.records))
+        return [index for index, record in enumerate(batch.records) if wanted(record)]
 
 
-async def _unchanged(found: Sequence[Read]) -> Sequence[Read]:
+@asynccontextmanager
+async def _decoding(types: PartTypes, registry: SchemaRegistry | None) -> AsyncIterator[Decode]:
+    """Yield a function that decodes records."""
+    if types.is_plain:
+        yield _unchanged
+        return
+    from .record_decoding import open_decoder
+
+    async with open_decoder(types, registry) as decoder:
+        yield decoder.decode
+
+
+async def _unchanged(found: Sequence[ReadBatch]) -> Sequence[ReadBatch]:
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from kbroker.client.consumer import FOREVER, Read, reading
+from kbroker.client.consumer import FOREVER, ReadBatch, reading_records
 from kbroker.client.groups import committed_offsets
 from kbroker.client.member import Member
 from kbroker.client.offset_spec import START, OffsetSpec, find
@@ -29,7 +29,7 @@ PRINT_SECONDS = 1
 LAST_COMMIT_SECONDS = 5
 
 # Prints the records that pass the filter, and returns all processed records.
-Print = Callable[[Sequence[Read]], Sequence[Read]]
+Print = Callable[[Sequence[ReadBatch]], Sequence[ReadBatch]]
 
 
 async def end_on_signal(scope: trio.CancelScope, on_signal: Callable[[int], None]) -> None:
@@ -67,7 +67,7 @@ class MemberReader:
         *,
         committed: bool,
         control: bool,
-        decode: Callable[[Sequence[Read]], Awaitable[Sequence[Read]]] | None = None,
+        decode: Callable[[Sequence[ReadBatch]], Awaitable[Sequence[ReadBatch]]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -105,7 +105,7 @@ class MemberReader:
             if self._last is None:
                 await self._member.wait_for_rebalance()
             return self._last is not None
-        async with reading(
+        async with reading_records(
             self._cluster, ranges, committed=self._committed, control=self._control
         ) as channel:
             while (found := await self._receive(channel)) is not None:
@@ -114,7 +114,7 @@ class MemberReader:
                     return True
         return not self._member.is_rebalancing
 
-    async def _print_in_thread(self, found: Sequence[Read]) -> None:
+    async def _print_in_thread(self, found: Sequence[ReadBatch]) -> None:
         """Print in a thread, so that a blocked pipe does not delay the member's heartbeats.
 
         On cancellation, printing may finish for up to PRINT_SECONDS, so that these records are
@@ -125,7 +125,9 @@ class MemberReader:
         async def work() -> None:
             with printing:
                 printed = await trio.to_thread.run_sync(self._print, found, abandon_on_cancel=True)
-                self._add_positions({read.partition: read.record.offset + 1 for read in printed})
+                self._add_positions(
+                    {batch.partition: batch.records[-1].offset + 1 for batch in printed}
+                )
                 nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
@@ -135,7 +137,9 @@ class MemberReader:
             finally:
                 printing.deadline = trio.current_time() + PRINT_SECONDS
 
-    async def _receive(self, channel: trio.MemoryReceiveChannel[list[Read]]) -> list[Read] | None:
+    async def _receive(
+        self, channel: trio.MemoryReceiveChannel[list[ReadBatch]]
+    ) -> list[ReadBatch] | None:
         """Return the next records, or None at the end or when a rebalance begins."""
         while not self._member.is_rebalancing:
             with self._member.until_rebalance() as scope:

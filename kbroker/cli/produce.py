@@ -279,15 +279,14 @@ class _Job:
         return line._replace(topic=topic, record=record)
 
     def _report(self, written: Sequence[Written]) -> None:
-        from kbroker.client.consumer import Read
+        from kbroker.client.consumer import ReadBatch
 
         choices = self._choices
         out = sys.stdout.buffer
         for batch in written:
-            for record in batch.placed:
-                if choices.printer is not None:
-                    read = Read(batch.partition, record, batch.header, -1, -1)
-                    out.write(choices.printer(read, self.count))
-                self.count += 1
+            if choices.printer is not None:
+                placed = ReadBatch(batch.partition, batch.header, -1, -1, batch.placed)
+                out.write(choices.printer(placed, self.count))
+            self.count += len(batch.records)
         out.flush()
         self.progress.show(self.count, None, time.monotonic())

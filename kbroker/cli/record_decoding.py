@@ -9,25 +9,24 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-import click
 import trio
 
-from kbroker.client.consumer import Read
+from kbroker.client.consumer import ReadBatch
 from kbroker.client.ndjson import bytes_field
 from kbroker.protocol.records import Record
 from kbroker.schemas.core.byte_reader import latin_text, number
 from kbroker.text.documents import read_json
+from kbroker.web.console.schemas import schema_header_of
 
 from .output import say
+from .part_types import AUTO, NONE, REGISTERED, PartTypes
+from .record_format import DecodedBatch
 
 if TYPE_CHECKING:
     from kbroker.client.schema_registry import SchemaRegistry
+    from kbroker.client.topics import Partition
     from kbroker.schemas.frame_decoder import FrameDecoder
 
-# Types that need a registry: `AUTO` decodes only data that starts with a known schema ID.
-AUTO, REGISTERED = "auto", "registry"
-NONE = "none"
-PARTS = ("key", "value")
 # Limits of a key or value, of its schema, and of all cached schemas: bytes, steps, characters.
 BYTES_MAX, STEPS_MAX = 16 * 1024 * 1024, 2_000_000
 SCHEMA_MAX, SCHEMAS_MAX = 2 * 1024 * 1024, 16 * 1024 * 1024
@@ -49,20 +48,6 @@ class Part(NamedTuple):
     text: bytes | None
     fields: Mapping[str, object]
     problem: str = ""
-
-
-class DecodedRead(Read):
-    """A consumed record whose `record` has the decoded texts as key and value.
-
-    Attributes:
-        original: The record as stored.
-        key_fields: JSON fields of the key.
-        value_fields: JSON fields of the value.
-    """
-
-    original: Record
-    key_fields: Mapping[str, object]
-    value_fields: Mapping[str, object]
 
 
 class BadData(ValueError):
@@ -107,50 +92,6 @@ READERS: Mapping[str, Callable[[bytes], object]] = {
     "hex": lambda data: data.hex(),
     "base64": lambda data: base64.b64encode(data).decode(),
 }
-TYPES = (REGISTERED, NONE, *READERS)
-
-
-class PartTypes(NamedTuple):
-    """Types of keys and values."""
-
-    key: str
-    value: str
-
-    @property
-    def needs_registry(self) -> bool:
-        """True if a key or value must have a schema ID."""
-        return REGISTERED in self
-
-    @property
-    def is_plain(self) -> bool:
-        """True if nothing is decoded."""
-        return self.key == self.value == NONE
-
-
-def parse_types(texts: Sequence[str], default: str) -> PartTypes:
-    """Return the types that `-s` options select; later ones take precedence.
-
-    Args:
-        texts: TYPE, key=TYPE or value=TYPE.
-        default: Type of a part without an option.
-
-    Raises:
-        BadParameter: An option is invalid.
-    """
-    chosen = dict.fromkeys(PARTS, default)
-    for text in texts:
-        name, separator, kind = text.rpartition("=")
-        if kind not in TYPES or name not in ("", *PARTS) or (separator and not name):
-            hint = ""
-            if kind in ("avro", "protobuf", "json-schema", "jsonschema"):
-                hint = f"; use {REGISTERED}, which finds the format by the schema ID"
-            raise click.BadParameter(
-                f"invalid {text!r}{hint} (valid: {', '.join(TYPES)}, also as key=TYPE or "
-                "value=TYPE)",
-                param_hint="-s",
-            )
-        chosen |= {name: kind} if name else dict.fromkeys(PARTS, kind)
-    return PartTypes(**chosen)
 
 
 class RecordDecoder:
@@ -161,50 +102,54 @@ class RecordDecoder:
         self._schemas = schemas
         self._reported: set[tuple[str, str]] = set()  # topics and parts with a reported problem
 
-    async def decode(self, found: Sequence[Read]) -> Sequence[Read]:
+    async def decode(self, found: Sequence[ReadBatch]) -> Sequence[ReadBatch]:
         """Return the records with decoded keys and values.
 
         Data that cannot be decoded stays as it is; the first problem of a topic is printed on the
         error stream.
         """
-        decoded = []
-        for index, read in enumerate(found):
+        return [await self._decode_batch(batch) for batch in found]
+
+    async def _decode_batch(self, batch: ReadBatch) -> DecodedBatch:
+        records, keys, values = [], [], []
+        for index, record in enumerate(batch.records):
             if index % RECORDS_PER_CHECKPOINT == 0:
                 await trio.lowlevel.checkpoint()
-            decoded.append(await self._decode_read(read))
-        return decoded
-
-    async def _decode_read(self, read: Read) -> DecodedRead:
-        record = read.record
-        key = await self._part(read, "key", record.key, self._types.key)
-        value = await self._part(read, "value", record.value, self._types.value)
-        result = DecodedRead(
-            read.partition,
-            record._replace(key=key.text, value=value.text),
-            read.batch,
-            read.log_start,
-            read.high_watermark,
+            key = await self._part(batch, record, "key", record.key, self._types.key)
+            value = await self._part(batch, record, "value", record.value, self._types.value)
+            records.append(record._replace(key=key.text, value=value.text))
+            keys.append(key.fields)
+            values.append(value.fields)
+        return DecodedBatch(
+            batch.partition,
+            batch.batch,
+            batch.log_start,
+            batch.high_watermark,
+            records,
+            batch.records,
+            keys,
+            values,
         )
-        result.original, result.key_fields, result.value_fields = record, key.fields, value.fields
-        return result
 
-    async def _part(self, read: Read, name: str, data: bytes | None, kind: str) -> Part:
-        if data is None or kind == NONE or read.batch.is_control:
+    async def _part(
+        self, batch: ReadBatch, record: Record, name: str, data: bytes | None, kind: str
+    ) -> Part:
+        if data is None or kind == NONE or batch.batch.is_control:
             return Part(data, bytes_field(name, data))
         if kind in READERS:
             part = _read_part(name, data, kind)
         else:
-            part = await self._schema_part(read, name, data, kind)
+            header = schema_header_of(record, name)
+            part = await self._schema_part(batch.partition[0], name, data, header, kind)
         if part.problem:
-            self._report(read, name, part.problem)
+            self._report(batch.partition, record.offset, name, part.problem)
         return part
 
-    async def _schema_part(self, read: Read, name: str, data: bytes, kind: str) -> Part:
-        from kbroker.web.console.schemas import schema_header_of
-
+    async def _schema_part(
+        self, topic: str, name: str, data: bytes, header: bytes | None, kind: str
+    ) -> Part:
         assert self._schemas is not None
-        header = schema_header_of(read.record, name)
-        found = await self._schemas.decoded(data, header, f"{read.partition[0]}-{name}")
+        found = await self._schemas.decoded(data, header, f"{topic}-{name}")
         if found is None:
             problem = "The data has no schema ID." if kind == REGISTERED else ""
             return _undecoded(name, data, problem)
@@ -217,12 +162,12 @@ class RecordDecoder:
                 fields[f"{name}_schema_{each}"] = found.schema[each]
         return Part(_text(found.document, found.text), fields)
 
-    def _report(self, read: Read, name: str, problem: str) -> None:
-        topic, index = read.partition
+    def _report(self, partition: Partition, offset: int, name: str, problem: str) -> None:
+        topic, index = partition
         if (topic, name) not in self._reported:
             self._reported.add((topic, name))
             say(
-                f"kbroker: the {name} at offset {read.record.offset} of partition {index} of {topic} "
+                f"kbroker: the {name} at offset {offset} of partition {index} of {topic} "
                 f"is printed as it is: {problem} Later problems of this topic are not reported.",
                 err=True,
             )
@@ -255,11 +200,8 @@ def _text(document: object, text: str | None = None) -> bytes:
 @asynccontextmanager
 async def open_decoder(
     types: PartTypes, registry: SchemaRegistry | None
-) -> AsyncIterator[RecordDecoder | None]:
-    """Yield the decoder for some types, or None if nothing is decoded."""
-    if types.is_plain:
-        yield None
-        return
+) -> AsyncIterator[RecordDecoder]:
+    """Yield the decoder for some types. Without a registry, no type may need one."""
     if registry is None:
         yield RecordDecoder(types, None)
         return

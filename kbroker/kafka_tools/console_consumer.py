@@ -24,9 +24,10 @@ from .base import (
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
-    from kbroker.client.consumer import Read
+    from kbroker.client.consumer import ReadBatch
     from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topics import Partition
+    from kbroker.protocol.records import Record
 
 # Names in `--formatter-property`, with their defaults.
 FORMATTER = {
@@ -152,13 +153,13 @@ class _Job:
         end()
 
     async def _read(self, cluster: ClusterClient) -> None:
-        from kbroker.client.consumer import FOREVER, reading
+        from kbroker.client.consumer import FOREVER, reading_records
         from kbroker.client.offset_spec import find
 
         partitions = await self._partitions(cluster)
         starts = await find(cluster, partitions, self._offset_spec(), committed=self._committed)
         ranges = {one: (starts[one], FOREVER) for one in partitions}
-        async with reading(cluster, ranges, committed=self._committed) as channel:
+        async with reading_records(cluster, ranges, committed=self._committed) as channel:
             async for found in channel:
                 self._print(found)
                 if self._is_count_reached():
@@ -214,34 +215,38 @@ class _Job:
     def _is_count_reached(self) -> bool:
         return self.count == int(self._options.max_messages)
 
-    def _print(self, found: Sequence[Read]) -> Sequence[Read]:
+    def _print(self, found: Sequence[ReadBatch]) -> Sequence[ReadBatch]:
         """Print the requested records; return the processed records."""
         out = sys.stdout.buffer
         self._read_at = time.monotonic()
-        for at, read in enumerate(found):
-            if self._is_count_reached():
-                found = found[:at]
+        processed = []
+        for batch in found:
+            left = int(self._options.max_messages) - self.count
+            if 0 <= left < len(batch.records):
+                batch = batch.take(range(left))
+            if not batch.records:
                 break
             if not self._options.is_silent:
-                out.write(self._line(read))
-            self.count += 1
+                out.write(b"".join([self._line(batch, record) for record in batch.records]))
+            self.count += len(batch.records)
+            processed.append(batch)
         out.flush()
-        return found
+        return processed
 
 
-def _line(properties: dict[str, str], read: Read) -> bytes:
+def _line(properties: dict[str, str], batch: ReadBatch, record: Record) -> bytes:
     """Return a record in the form of Kafka's default formatter."""
-    record, null = read.record, properties["null.literal"].encode()
+    null = properties["null.literal"].encode()
 
     def is_printed(name: str) -> bool:
         return properties[f"print.{name}"].strip().lower() == "true"
 
     parts = []
     if is_printed("timestamp"):
-        kind = "LogAppendTime" if read.batch.is_log_append_time else "CreateTime"
+        kind = "LogAppendTime" if batch.batch.is_log_append_time else "CreateTime"
         parts.append(f"{kind}:{record.timestamp}".encode())
     if is_printed("partition"):
-        parts.append(f"Partition:{read.partition[1]}".encode())
+        parts.append(f"Partition:{batch.partition[1]}".encode())
     if is_printed("offset"):
         parts.append(f"Offset:{record.offset}".encode())
     parts += [

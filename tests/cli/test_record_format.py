@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from kbroker.broker import Broker
-from kbroker.protocol.records import Record
+from kbroker.cli.record_format import _line, json_printer
+from kbroker.client.consumer import ReadBatch
+from kbroker.protocol.records import Record, encode_batch, read_header
 
 from ..commands import Cli
 from ..wire import Topic, batch, connected, produce
@@ -36,6 +40,19 @@ async def test_json_output_of_consume_restores_records_byte_for_byte(
     assert len(lines_of(second_output.stdout)) == len(records)
     codecs = await cli("topic", "consume", "copy", "-o", ":end", "-f", r"%a{compression}\n")
     assert set(codecs.stdout.split()) == {codec}
+
+
+def test_plain_json_lines_equal_general_ones() -> None:
+    """Frequent records have their own, faster code."""
+    some = [*BYTES, "\u0085\u2028\udbff".encode(errors="surrogatepass"), b"\x7f", "\x9b".encode()]
+    records = [
+        Record(key, value, 7, [("h", b"v")] * (index % 3 == 0), index)
+        for index, (key, value) in enumerate(product(some, some))
+    ]
+    header = read_header(encode_batch(records))
+    read = ReadBatch(('t"', 3), header, 0, 99, records)
+    lines = json_printer(meta_only=False)(read, 0).decode().split("\n")
+    assert lines == [_line(read, index)[:-1] for index in range(len(records))] + [""]
 
 
 async def test_produce_prints_records_with_output_format(cli: Cli) -> None:

@@ -33,6 +33,10 @@ COMMANDS = {
         "kbroker.cli.cluster:cluster",
         "Show brokers, problems, disks and transactions; stop and start nodes.",
     ),
+    "registry": (
+        "kbroker.cli.registry:registry",
+        "List, register, check and delete schemas of a schema registry.",
+    ),
     "config": (
         "kbroker.cli.config:config",
         "Explain settings; show and change the settings of a broker.",

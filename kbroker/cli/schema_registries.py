@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from .target import REGISTRY, registry_of
+from .target import (
+    REGISTRY,
+    REGISTRY_LOGIN,
+    complete_client_settings,
+    fail,
+    given_of,
+    profile_option,
+    registry_of,
+    settings_of,
+)
 
 if TYPE_CHECKING:
-    from kbroker.client.schema_registry import SchemaRegistry
+    from kbroker.client.schema_registry import SchemaError, SchemaRegistry
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -67,3 +77,63 @@ def chosen_registry(
     from kbroker.client.schema_registry import SchemaRegistry
 
     return SchemaRegistry(url)
+
+
+def registry_command(command: Command) -> Command:
+    """Add `--registry`, `-X` and `--profile` to a command without a cluster; it receives `registry`."""
+
+    @registry_option
+    @click.option(
+        "-X",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"Set {REGISTRY}, or NAME:PASSWORD for it with {REGISTRY_LOGIN}; can be given several "
+        "times.",
+        shell_complete=complete_client_settings,
+    )
+    @profile_option
+    @functools.wraps(command)
+    def with_registry(
+        *args: object,
+        registry: str | None,
+        settings: tuple[str, ...],
+        profile: str | None,
+        **kw: object,
+    ) -> object:
+        known = settings_of(given_of(click.get_current_context())).settings
+        client = chosen_registry(known, registry)
+        if client is None:
+            raise click.UsageError(
+                f"no schema registry; use --registry URL, -X {REGISTRY}=URL, or a profile with it"
+            )
+        from kbroker.client.schema_registry import SchemaError
+
+        try:
+            return command(*args, registry=client, **kw)
+        except SchemaError as error:
+            fail(_text_of(error))
+
+    return with_registry  # type: ignore[return-value]
+
+
+def _text_of(error: SchemaError) -> str:
+    """Return the message of a registry error, with the next action."""
+    from kbroker.client.schema_registry import RegistryRejection
+
+    if not isinstance(error, RegistryRejection):
+        return str(error)
+    action = next(
+        (text for code, text in _ACTIONS.items() if str(error.code).startswith(code)), None
+    )
+    return f"{error.reason.rstrip('.')}{f'; {action}' if action else ''}"
+
+
+# Next action by the first digits of an error code.
+_ACTIONS = {
+    "401": f"set the user with -X {REGISTRY_LOGIN}=NAME:PASSWORD",
+    "403": "ask an administrator for the permission",
+    "40401": "`kbroker registry list` shows all subjects",
+    "40402": "`kbroker registry list` shows the versions of all subjects",
+    "409": "`kbroker registry check` lists what is incompatible",
+}

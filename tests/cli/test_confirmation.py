@@ -69,8 +69,11 @@ CALLS = {
     "cluster unregister": "2",
     "cluster node remove": "2",
 }
-# Commands that `prepare` does not prepare; each has a test of its own below.
-OTHERS = {"cluster txn abort", "log repair", "profile delete"}
+# Commands that `prepare` does not prepare; each has a test of its own below, and those of a schema
+# registry in `test_registry`.
+OTHERS = {
+    "cluster txn abort", "log repair", "profile delete", "registry delete", "registry level unset",
+}  # fmt: skip
 PREPARATION = (
     "topic create a --partitions 1 -c retention.ms=100000",
     "topic produce a one two three",

@@ -21,7 +21,8 @@ from .completion import complete_topics
 from .filters import chosen_filter, filter_options
 from .output import Column, Progress, format_options, say, show, table
 from .produce import CODECS
-from .target import REGISTRY, Target, parse_addresses, registry_of, run, target_options
+from .schema_registries import registry_url
+from .target import REGISTRY, Target, parse_addresses, run, target_options
 from .units import ParamType, parse_duration
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kbroker.pipelines.replay.job import ReplayRequest, ReplaySetup, WritingReplay
     from kbroker.pipelines.replay.pace import Pace
     from kbroker.pipelines.replay.replay import Replay
-    from kbroker.pipelines.replay.values import Subject
+    from kbroker.pipelines.replay.values import LoadEncoder
 
 # Options that determine the written records; a resumed run must have the same values.
 WRITTEN = (
@@ -137,7 +138,7 @@ to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -
 @click.option(
     "--to-schema",
     metavar="SUBJECT",
-    help="Encode JSON values as Avro, with the latest schema of this subject.",
+    help="Encode JSON values with the latest schema of this subject: Avro, Protobuf or JSON Schema.",
 )
 @click.option(
     "--to-registry",
@@ -224,7 +225,7 @@ def _request(options: dict[str, Any], settings: Mapping[str, str]) -> ReplayRequ
         wanted=chosen_filter(options),
         partitioner=PartitionerName(options["partitioner"]),
         shift_ms=_timestamp_shift(options["timestamps"]),
-        subject=_subject(options["to_schema"], options["to_registry"], settings),
+        load_encoder=_encoder_loader(options["to_schema"], options["to_registry"], settings),
         codec=Codec[options["compression"].upper()],
         committed=options["committed"],
         allow_same_topic=options["allow_same_topic"],
@@ -239,27 +240,26 @@ def _as_json(value: object) -> object:
     return value if isinstance(value, str | bool | None) else str(getattr(value, "name", value))
 
 
-def _subject(name: str | None, registry: str | None, settings: Mapping[str, str]) -> Subject | None:
-    """Return the subject whose schema encodes the values, or None.
+def _encoder_loader(
+    name: str | None, registry: str | None, settings: Mapping[str, str]
+) -> LoadEncoder | None:
+    """Return a function that loads the encoder of a subject, or None.
 
     Raises:
         BadParameter: The registry is not a URL.
         UsageError: An option is missing.
     """
-    from kbroker.pipelines.replay.values import Subject
-
     if name is None:
         if registry is not None:
             raise click.UsageError("--to-registry needs --to-schema SUBJECT")
         return None
-    address = registry_of(settings, registry)
-    if address is None:
+    url = registry_url(settings, registry, "--to-registry")
+    if url is None:
         raise click.UsageError(f"--to-schema needs --to-registry URL, or -X {REGISTRY}=URL")
-    if not address.startswith(("http://", "https://")):
-        raise click.BadParameter(
-            f"invalid URL {address!r}; expected http://HOST:PORT", param_hint="--to-registry"
-        )
-    return Subject(name, address)
+    from kbroker.client.schema_registry import SchemaRegistry
+    from kbroker.schemas.encoding import SchemaChoice, load_writer
+
+    return partial(load_writer, SchemaRegistry(url), SchemaChoice(subject=name))
 
 
 def _offset_spec(text: str, now_ms: int, option: str) -> OffsetSpec:

@@ -39,16 +39,36 @@ FIELDS = frozenset(
 )
 
 
+# Fields with the schema of a key or value that `consume` has decoded.
+SCHEMA_FIELDS = frozenset(
+    {"key_schema_id", "key_schema_message", "value_schema_id", "value_schema_message"}
+)
+
+
 class BadLine(ValueError):
     """A line is not a valid record; the message states why."""
 
 
+class LineSchema(NamedTuple):
+    """Registered schema of a key or value, with the name of the message for Protobuf."""
+
+    id: int
+    message: str | None
+
+
 class Line(NamedTuple):
-    """A parsed line; `topic` and `partition` are None if the line does not specify them."""
+    """A parsed line; values that the line does not specify are None.
+
+    Attributes:
+        key_schema: Schema with which the key must be encoded.
+        value_schema: Schema with which the value must be encoded.
+    """
 
     topic: str | None
     partition: int | None
     record: Record
+    key_schema: LineSchema | None = None
+    value_schema: LineSchema | None = None
 
 
 def record_fields(
@@ -94,12 +114,13 @@ def headers_field(record: Record) -> list[dict[str, str | None]]:
     ]
 
 
-def parse_line(text: bytes | str, now_ms: int) -> Line:
+def parse_line(text: bytes | str, now_ms: int, *, with_schemas: bool = False) -> Line:
     """Parse one line.
 
     Args:
         text: The line.
         now_ms: Timestamp of a record without one, in ms since the epoch.
+        with_schemas: Permit schema IDs; the caller encodes the key and value.
 
     Raises:
         BadLine: The line is not a valid record.
@@ -110,9 +131,10 @@ def parse_line(text: bytes | str, now_ms: int) -> Line:
         raise BadLine(f"invalid JSON: {error}") from None
     if not isinstance(fields, dict):
         raise BadLine('a line must be an object such as {"value": "hello"}')
-    unknown = sorted(fields.keys() - FIELDS)
+    known = FIELDS | SCHEMA_FIELDS if with_schemas else FIELDS
+    unknown = sorted(fields.keys() - known)
     if unknown:
-        raise BadLine(f"unknown field {unknown[0]!r} (valid: {', '.join(sorted(FIELDS))})")
+        raise BadLine(f"unknown field {unknown[0]!r} (valid: {', '.join(sorted(known))})")
     record = Record(
         _bytes(fields, "key"),
         _bytes(fields, "value"),
@@ -124,7 +146,20 @@ def parse_line(text: bytes | str, now_ms: int) -> Line:
     if topic is not None and not isinstance(topic, str):
         raise BadLine("topic must be a string")
     partition = _number(fields, "partition", -1)
-    return Line(topic, partition if partition >= 0 else None, record)
+    return Line(
+        topic,
+        partition if partition >= 0 else None,
+        record,
+        _schema(fields, "key_schema"),
+        _schema(fields, "value_schema"),
+    )
+
+
+def _schema(fields: Mapping[str, Json], name: str) -> LineSchema | None:
+    schema_id, message = _number(fields, f"{name}_id", -1), fields.get(f"{name}_message")
+    if message is not None and not isinstance(message, str):
+        raise BadLine(f"{name}_message must be a string")
+    return None if schema_id < 0 else LineSchema(schema_id, message)
 
 
 def _bytes(fields: Mapping[str, Json], name: str) -> bytes | None:

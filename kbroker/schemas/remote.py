@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import trio
@@ -64,15 +64,7 @@ class RemoteSchemas:
         if not content.references:
             return {}
         document = content.document()
-
-        def look_up() -> Texts:
-            # The first text of a name is used, as in `core.formats.referred_texts`.
-            texts: dict[str, str] = {}
-            for name, answer in self._registry.referred(document):
-                texts.setdefault(name, str(answer.get("schema", "")))
-            return texts
-
-        return await self._run(look_up)
+        return await self._run(lambda: reference_texts(self._registry, document))
 
     def _keep(
         self, identifier: int | str, result: FoundSchema | tuple[RegistryError, float]
@@ -90,6 +82,23 @@ class RemoteSchemas:
             raise no_such_schema() from None
         except SchemaError as error:
             raise RegistryError(STORE_FAILED, str(error)) from None
+
+
+def reference_texts(registry: SchemaRegistry, answer: Mapping[str, object]) -> Texts:
+    """Return the texts of direct and indirect references of a schema.
+
+    Args:
+        registry: Client of the registry.
+        answer: Response of the registry with the schema.
+
+    Raises:
+        SchemaError: The registry does not respond, or there are too many references.
+    """
+    texts: dict[str, str] = {}
+    for name, found in registry.referred(answer):
+        # The first text of a name is used, as in `core.formats.referred_texts`.
+        texts.setdefault(name, str(found.get("schema", "")))
+    return texts
 
 
 def _content(answer: Answer) -> Content:

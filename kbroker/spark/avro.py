@@ -199,12 +199,11 @@ class Encoder:
         answer = registry.latest(subject, "AVRO")
         return cls(answer["id"], answer["schema"], _types_referred(registry, answer))
 
-    def encode(self, fields: Mapping[str, object], *, branches_named: bool = False) -> bytes:
+    def encode(self, fields: Mapping[str, object]) -> bytes:
         """Encode a record; missing fields get their defaults.
 
         Args:
             fields: Field values by name.
-            branches_named: Accept a (type name, value) pair as a value of a union.
 
         Returns:
             The value, with the schema ID header.
@@ -222,7 +221,7 @@ class Encoder:
                 self.schema,
                 fields,
                 strict_allow_default=True,
-                disable_tuple_notation=not branches_named,
+                disable_tuple_notation=True,
             )
         except Exception as error:  # fastavro has no common exception class
             name = self.schema["name"]

@@ -23,7 +23,7 @@ from .replay import Replay, ResumeState, Shift
 from .sources import Source
 from .target import Target, Writer, describe_target, missing
 from .topic_source import remembered_topic, topic_source
-from .values import Encode, Subject, encoding
+from .values import Encode, LoadEncoder, encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ReplayRequest:
         wanted: Selects records; None for all.
         shift_ms: Milliseconds to add to timestamps; if None, the first timestamp becomes the
             current time.
-        subject: If set, values are encoded with the newest schema of this subject.
+        load_encoder: Returns the encoder of the values, or None to write them unchanged.
         committed: Skip records of aborted transactions.
         allow_same_topic: Allow a target that is the source topic.
         progress: Journal file, or None.
@@ -59,7 +59,7 @@ class ReplayRequest:
     wanted: RecordPredicate | None = None
     partitioner: PartitionerName = PartitionerName.AUTO
     shift_ms: int | None = 0
-    subject: Subject | None = None
+    load_encoder: LoadEncoder | None = None
     codec: Codec = Codec.NONE
     committed: bool = True
     allow_same_topic: bool = False
@@ -108,7 +108,7 @@ async def look_up(
             f"the replay of {request.progress} is finished; delete the file to replay again"
         )
     source = await _source(request, cluster, {} if journal is None else journal.source)
-    encode = await encoding(request.subject, source)
+    encode = await encoding(request.load_encoder, source)
     count = target.partitions or source.partitions or 0
     keeps = keeps_partitions(request.partitioner, source.partitions, count)
     return ReplaySetup(source, target, encode, keeps, journal)

@@ -47,3 +47,8 @@ def _schema_in(data: bytes) -> tuple[int | str, int] | None:
     if data[:1] == b"\1" and len(data) >= GUID_END:
         return str(uuid.UUID(bytes=data[1:GUID_END])), GUID_END
     return None
+
+
+def prefix_of(schema_id: int) -> bytes:
+    """Return the bytes before data with a schema ID."""
+    return bytes([BY_ID]) + schema_id.to_bytes(ID_END - 1, "big")

@@ -13,6 +13,7 @@ import click
 
 from .completion import complete_topics
 from .output import Progress, say
+from .schema_registries import chosen_registry, registry_option
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -22,13 +23,21 @@ if TYPE_CHECKING:
     from kbroker.client.topics import Partition
     from kbroker.protocol.records import Record
 
+    from .record_encoding import RecordEncoder
     from .record_format import Printer
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+ENCODING_OPTIONS = ("registry", "key_schema", "value_schema")
 OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+SCHEMA is SUBJECT or SUBJECT:VERSION, the ID of a schema, or @FILE, which is registered
+under NAME-key or NAME-value. SCHEMA#MESSAGE names a Protobuf message other than the first.
+With --json, the fields key_schema_id and value_schema_id of a line have the same effect.
+"""
+)
 @click.argument("name", required=False, shell_complete=complete_topics)
 @click.argument("values", nargs=-1)
 @click.option("-k", "--key", help="Key of every record.")
@@ -81,6 +90,17 @@ OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 @click.option(
     "--json", "as_json", is_flag=True, help="Read lines in the format of `consume --json`."
 )
+@registry_option
+@click.option(
+    "--key-schema",
+    metavar="SCHEMA",
+    help="Encode keys, given as JSON, with this schema of the registry (see below).",
+)
+@click.option(
+    "--value-schema",
+    metavar="SCHEMA",
+    help="Encode values, given as JSON, with this schema of the registry (see below).",
+)
 @click.option(
     "-q", "--quiet", is_flag=True, help="Do not print the partition and offset of each record."
 )
@@ -105,8 +125,9 @@ def produce(
     Records with a key go to the same partition as with Java's producer. With --json the lines may
     name the topic.
     """
+    encoder = _encoder(target, name, **{each: options.pop(each) for each in ENCODING_OPTIONS})
     choices = _choices(name=name, **options)
-    job = _Job(choices, _line_chunks(file, choices), -1 if acks == "all" else int(acks))
+    job = _Job(choices, encoder, _line_chunks(file, choices), -1 if acks == "all" else int(acks))
     try:
         run(target, job.run)
     finally:
@@ -170,6 +191,25 @@ def _choices(**options: Any) -> Choices:
     return Choices(**options)
 
 
+def _encoder(
+    target: Target,
+    name: str | None,
+    registry: str | None,
+    key_schema: str | None,
+    value_schema: str | None,
+) -> RecordEncoder | None:
+    """Return the encoder of keys and values, or None if no registry is known."""
+    chosen = {"key": key_schema, "value": value_schema}
+    needed_by = next((f"--{part}-schema" for part, text in chosen.items() if text), None)
+    client = chosen_registry(target.settings, registry, needed_by)
+    if client is None:
+        return None
+    from .record_encoding import RecordEncoder, parse_choice
+
+    choices = {part: parse_choice(text, name, part) for part, text in chosen.items() if text}
+    return RecordEncoder(client, choices)
+
+
 def _header(text: str) -> tuple[str, bytes | None]:
     key, separator, value = text.partition(":")
     if not separator:
@@ -201,8 +241,11 @@ async def _one_chunk(values: Sequence[bytes]) -> Chunks:
 class _Job:
     """One run of `produce`."""
 
-    def __init__(self, choices: Choices, chunks: Chunks, acks: int) -> None:
+    def __init__(
+        self, choices: Choices, encoder: RecordEncoder | None, chunks: Chunks, acks: int
+    ) -> None:
         self._choices = choices
+        self._encoder = encoder
         self._chunks = chunks
         self._acks = acks
         self._line_number = 0
@@ -225,12 +268,26 @@ class _Job:
                 line = self._parse(text, now_ms)
                 if line is None:
                     continue
+                line = await self._encode(line)
                 wanted = line.partition if choices.partition is None else choices.partition
                 at = await producer.place(
                     line.topic or "", line.record, ANY_PARTITION if wanted is None else wanted
                 )
                 placed.setdefault(at, []).append(line.record)
             self._report(await producer.write(placed))
+
+    async def _encode(self, line: Line) -> Line:
+        """Return the line with encoded key and value. Raises ClientError."""
+        if self._encoder is not None:
+            return await self._encoder.encode(line, self._line_number)
+        if line.key_schema is not None or line.value_schema is not None:
+            from kbroker.client.errors import ClientError
+
+            raise ClientError(
+                f"line {self._line_number}: a schema ID needs a schema registry; add --registry "
+                "URL, or print the records with `consume -s none`"
+            )
+        return line
 
     def _parse(self, text: bytes, now_ms: int) -> Line | None:
         """Parse one line as a record; return None for an empty line of JSON.
@@ -255,7 +312,7 @@ class _Job:
         if not text.strip():
             return None
         try:
-            line = parse_line(text, now_ms)
+            line = parse_line(text, now_ms, with_schemas=True)
         except BadLine as error:
             raise ClientError(f"line {self._line_number}: {error}") from None
         return self._apply_choices(line)

@@ -157,7 +157,7 @@ class RecordDecoder:
             is_guess = kind == AUTO and found.is_guess and len(data) == LONG_BYTES
             return _undecoded(name, data, "" if is_guess else found.problem)
         fields = {name: found.document}
-        for each in ("id", "guid"):
+        for each in ("id", "guid", "message"):
             if found.schema is not None and each in found.schema:
                 fields[f"{name}_schema_{each}"] = found.schema[each]
         return Part(_text(found.document, found.text), fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,7 +13,7 @@ import click
 
 from .completion import complete_groups, complete_topics
 from .filters import chosen_filter, filter_options
-from .output import Progress
+from .output import Format, Progress, say
 from .patterns import Names, regex_option, topic_names
 from .schema_registries import chosen_registry, registry_option
 from .target import SIGNALLED, TIMED_OUT, Target, fail, run, target_options
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from .part_types import PartTypes
     from .record_format import Printer
+# Maximum number of partitions or topics that a message about waiting names.
+WAITING_SHOWN_MAX = 3
 # Returns consumed records with decoded keys and values.
 Decode: TypeAlias = "Callable[[Sequence[ReadBatch]], Awaitable[Sequence[ReadBatch]]]"
 
@@ -163,7 +165,10 @@ def _choices(target: Target, **options: Any) -> Choices:
         text = "start" if from_beginning else offsets or "end"
         first, last = parse_range(text, time.time_ns() // 1_000_000)
     except BadOffsetSpec as error:
-        raise click.BadParameter(str(error), param_hint="--offset") from None
+        hint = ""
+        if offsets in {*Format}:
+            hint = "; -o selects offsets, the output format is -f json or -f TEMPLATE"
+        raise click.BadParameter(f"{error}{hint}", param_hint="--offset") from None
     try:
         if options["as_json"] or options["template"] == "json":
             printer = json_printer(meta_only=options["meta_only"])
@@ -220,6 +225,8 @@ class _Job:
 
         choices = self._choices
         ranges = await self._ranges(cluster)
+        if choices.last is None and is_watched():
+            await self._say_if_waiting(cluster, {one: first for one, (first, _) in ranges.items()})
         async with reading_records(
             cluster, ranges, committed=choices.committed, control=choices.control
         ) as channel:
@@ -227,6 +234,16 @@ class _Job:
                 self._print(await decode(found))
                 if self._is_count_reached():
                     return
+
+    async def _say_if_waiting(
+        self, cluster: ClusterClient, positions: Mapping[Partition, int]
+    ) -> None:
+        """Print what this command waits for, if no record is there to be printed."""
+        from kbroker.client.offset_spec import END, find
+
+        ends = await find(cluster, list(positions), END, committed=self._choices.committed)
+        if all(positions[one] >= ends[one] for one in positions):
+            say(waiting_text(positions), err=True)
 
     async def _read_as_member(self, cluster: ClusterClient, group: str, decode: Decode) -> None:
         import trio
@@ -313,6 +330,28 @@ class _Job:
         if wanted is None:
             return range(len(batch.records))
         return [index for index, record in enumerate(batch.records) if wanted(record)]
+
+
+def is_watched() -> bool:
+    """Return True if a person sees the error stream."""
+    return sys.stderr.isatty()
+
+
+def waiting_text(positions: Mapping[Partition, int]) -> str:
+    """Return a message about the next offsets of the partitions that are read."""
+    shown = [
+        f"partition {index} of {topic} from offset {offset}"
+        for (topic, index), offset in sorted(positions.items())
+    ]
+    if len(shown) > WAITING_SHOWN_MAX:
+        topics = sorted({topic for topic, _ in positions})
+        rest = " and others" if len(topics) > WAITING_SHOWN_MAX else ""
+        names = ", ".join(topics[:WAITING_SHOWN_MAX])
+        shown = [f"{len(positions)} partitions of {names}{rest} from their ends"]
+    return (
+        f"waiting for new records: {', '.join(shown)}; --from-beginning prints the existing ones, "
+        "Ctrl+C stops"
+    )
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ENCODING_OPTIONS = ("registry", "key_schema", "value_schema")
+PROMPT, PROMPT_HELP = "> ", "one record per line; Ctrl+D ends"
 OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 
 
@@ -105,7 +106,9 @@ With --json, the fields key_schema_id and value_schema_id of a line have the sam
     "-q", "--quiet", is_flag=True, help="Do not print the partition and offset of each record."
 )
 @click.option(
-    "--output-format",
+    "-f",
+    "--format",
+    "output_format",
     metavar="FORMAT",
     default=OUTPUT_FORMAT,
     help="Template to print for each record (not with --json), as for `consume -f`.",
@@ -182,7 +185,7 @@ def _choices(**options: Any) -> Choices:
     try:
         printer = template_printer(template)
     except BadFormat as error:
-        raise click.BadParameter(str(error), param_hint="--output-format") from None
+        raise click.BadParameter(str(error), param_hint="--format") from None
     options["printer"] = None if options["quiet"] or options["as_json"] else printer
     options["headers"] = [_header(text) for text in options["headers"]]
     options["key"] = None if options["key"] is None else os.fsencode(options["key"])
@@ -231,7 +234,18 @@ def _line_chunks(file: BinaryIO | None, choices: Choices) -> Chunks:
         return _one_chunk(choices.values)
     from kbroker.client.lines import lines_of
 
+    if file is None and sys.stdin.isatty():
+        return _prompted(lines_of(sys.stdin.buffer))
     return lines_of(file or sys.stdin.buffer)
+
+
+async def _prompted(chunks: Chunks) -> Chunks:
+    """Print a prompt before each line that a person types."""
+    say(PROMPT_HELP, err=True)
+    click.echo(PROMPT, nl=False, err=True)
+    async for lines in chunks:
+        yield lines
+        click.echo(PROMPT, nl=False, err=True)
 
 
 async def _one_chunk(values: Sequence[bytes]) -> Chunks:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from kbroker.cli.consume import waiting_text
+
 from ..commands import Cli, ReadJson
 from .records import lines_of, values_in
 
@@ -68,3 +72,28 @@ async def test_consume_filter_counts_only_printed_records(cli: Cli) -> None:
     assert read.stdout == "k4"
     bad = await cli("topic", "consume", "t", "--filter-key", "(", status=2)
     assert "invalid regular expression" in bad.stderr
+
+
+async def test_consume_says_that_it_waits_on_terminal(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", "early")
+    monkeypatch.setattr("kbroker.cli.consume.is_watched", lambda: True)
+    read = await cli("topic", "consume", "t", "--timeout", "300ms", status=4)
+    assert "waiting for new records: partition 0 of t from offset 1; --from-beg" in read.stderr
+    read = await cli("topic", "consume", "t", "-o", "start", "-n", "1")
+    assert "waiting" not in read.stderr
+    read = await cli("topic", "consume", "t", "-o", ":end")
+    assert "waiting" not in read.stderr
+
+
+def test_waiting_text_for_many_partitions_is_short() -> None:
+    text = waiting_text({(f"t{index}", 0): index for index in range(9)})
+    assert text.startswith("waiting for new records: 9 partitions of t0, t1, t2 and others from")
+
+
+@pytest.mark.parametrize("form", ["json", "wide"])
+async def test_consume_offset_option_with_output_format_names_option(cli: Cli, form: str) -> None:
+    output = await cli("topic", "consume", "t", "-o", form, status=2)
+    assert "the output format is -f json or -f TEMPLATE" in " ".join(output.stderr.split())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 
 import pytest
 
-from ..commands import Cli
+from kbroker.testing import LocalBroker
+
+from ..commands import KBROKER, Cli
 from .records import lines_of, values_in
 
 
@@ -107,3 +111,19 @@ async def test_produce_of_too_large_record_names_topic_setting(cli: Cli) -> None
     output = await cli("topic", "produce", "t", "x" * 2000, status=1)
     assert "MESSAGE_TOO_LARGE" in output.stderr
     assert "--set max.message.bytes" in output.stderr
+
+
+@pytest.mark.slow
+def test_produce_prompts_on_terminal() -> None:
+    """The lines are typed on a terminal, of which this test has the other end."""
+    pty = pytest.importorskip("pty")  # POSIX
+    with LocalBroker(topics={"t": 1}) as broker:
+        person, terminal = pty.openpty()
+        command = [*KBROKER, "topic", "produce", "t", "-q", "-b", broker.bootstrap_servers]
+        process = subprocess.Popen(command, stdin=terminal, stderr=subprocess.PIPE)
+        os.write(person, b"first\nsecond\n\x04")
+        _, printed = process.communicate(timeout=60)
+        os.close(person)
+        os.close(terminal)
+        assert printed.startswith(b"one record per line; Ctrl+D ends\n> ")
+        assert [each.value for each in broker.records("t")] == [b"first", b"second"]

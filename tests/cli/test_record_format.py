@@ -59,12 +59,12 @@ async def test_produce_prints_records_with_output_format(cli: Cli) -> None:
     await cli("topic", "create", "t")
     output = await cli(
         *("topic", "produce", "t", "a", "b", "-k", "k", "-t", "1700000000000"),
-        *("--output-format", r"%t/%p@%o %k=%v{hex} %d %i\n"),
+        *("-f", r"%t/%p@%o %k=%v{hex} %d %i\n"),
     )
     assert output.stdout == "t/0@0 k=61 1700000000000 0\nt/0@1 k=62 1700000000000 1\n"
-    unknown = await cli("topic", "produce", "t", "c", "--acks", "0", "--output-format", "%o")
+    unknown = await cli("topic", "produce", "t", "c", "--acks", "0", "-f", "%o")
     assert unknown.stdout == "-1"
-    await cli("topic", "produce", "t", "c", "--output-format", "%?", status=2)
+    await cli("topic", "produce", "t", "c", "-f", "%?", status=2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 # JSON object in a response of the registry.
 Answer: TypeAlias = dict[str, Any]
@@ -200,7 +200,7 @@ class SchemaRegistry:
             f"{self.address}/{path}", data, self._headers, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            with _opener().open(request, timeout=_TIMEOUT_S) as response:
                 answer: object = json.loads(response.read(_RESPONSE_BYTES_MAX))
         except urllib.error.HTTPError as error:
             with error:
@@ -243,6 +243,31 @@ def _references_of(answer: Mapping[str, object]) -> Iterator[tuple[str, str, int
 def kind_of(answer: Mapping[str, object]) -> str:
     """Return the type of a schema: AVRO, JSON or PROTOBUF."""
     return str(answer.get("schemaType", "AVRO"))
+
+
+class _SameHostRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects only on the same host, because requests contain the password."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        old, new = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            fp.close()
+            raise urllib.error.URLError(
+                f"it redirects to {new.scheme}://{new.netloc}; use that URL if it is yours"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    return urllib.request.build_opener(_SameHostRedirects)
 
 
 def _rejection_of(error: urllib.error.HTTPError) -> tuple[int, str]:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .record_format import Printer
 # Maximum number of partitions or topics that a message about waiting names.
 WAITING_SHOWN_MAX = 3
+# Size of a big-endian long.
+LONG_BYTES = 8
 # Returns consumed records with decoded keys and values.
 Decode: TypeAlias = "Callable[[Sequence[ReadBatch]], Awaitable[Sequence[ReadBatch]]]"
 
@@ -147,6 +149,7 @@ class Choices:
     timeout: float | None
     types: PartTypes
     registry: SchemaRegistry | None
+    has_types: bool
 
 
 def _choices(target: Target, **options: Any) -> Choices:
@@ -193,6 +196,7 @@ def _choices(target: Target, **options: Any) -> Choices:
         options["timeout"],
         parse_types(options["types"], NONE if registry is None else AUTO),
         registry,
+        bool(options["types"]),
     )
 
 
@@ -201,6 +205,8 @@ class _Job:
 
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
+        # False once the hint is printed, or if the user has decided about decoding.
+        self._may_hint = choices.registry is None and not choices.has_types and is_watched()
         self._total: int | None = None
         self.count = 0
         self.timed_out = False
@@ -311,6 +317,8 @@ class _Job:
         out, printer = sys.stdout.buffer, self._choices.printer
         processed: list[ReadBatch] = []
         for batch in found:
+            if self._may_hint:
+                self._hint_at_registry(batch)
             indexes = self._wanted_indexes(batch)
             if self._choices.count is not None and self.count + len(indexes) >= self._choices.count:
                 indexes = indexes[: self._choices.count - self.count]
@@ -324,6 +332,21 @@ class _Job:
         out.flush()
         self.progress.show(self.count, self._total, time.monotonic())
         return processed
+
+    def _hint_at_registry(self, batch: ReadBatch) -> None:
+        """Print once how to decode records that seem to have a schema ID."""
+        from kbroker.schemas.core.framing import BY_ID, frame_of
+
+        for data in batch.records[0][:2]:
+            # A long of eight bytes often starts with a zero byte, too.
+            if data and data[0] == BY_ID and len(data) != LONG_BYTES and frame_of(data, None):
+                self._may_hint = False
+                say(
+                    f"records of {batch.partition[0]} start with a schema ID; --registry URL "
+                    "decodes them",
+                    err=True,
+                )
+                return
 
     def _wanted_indexes(self, batch: ReadBatch) -> Sequence[int]:
         wanted = self._choices.wanted

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pytest
 
 from kbroker.cli.consume import waiting_text
@@ -86,6 +89,28 @@ async def test_consume_says_that_it_waits_on_terminal(
     assert "waiting" not in read.stderr
     read = await cli("topic", "consume", "t", "-o", ":end")
     assert "waiting" not in read.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "flags", "is_hinted"),
+    [
+        (b"\0\0\0\0\7rest\xff", [], True),
+        (b"\0\0\0\0\7rest\xff", ["-s", "none"], False),
+        (b"\0\0\0\0\0\0\0\7", [], False),
+        (b"plain text", [], False),
+    ],
+)
+async def test_consume_on_terminal_hints_at_registry(
+    value: bytes, flags: list[str], is_hinted: bool, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cli("topic", "create", "t")
+    line = json.dumps({"value_base64": base64.b64encode(value).decode()})
+    await cli("topic", "produce", "t", "--json", stdin=f"{line}\n{line}\n")
+    read = await cli("topic", "consume", "t", "-o", ":end", *flags)
+    assert read.stderr == ""
+    monkeypatch.setattr("kbroker.cli.consume.is_watched", lambda: True)
+    read = await cli("topic", "consume", "t", "-o", ":end", *flags)
+    assert read.stderr.count("records of t start with a schema ID; --registry URL") == is_hinted
 
 
 def test_waiting_text_for_many_partitions_is_short() -> None:

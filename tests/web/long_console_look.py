@@ -321,6 +321,13 @@ def test_errors_of_the_protocol_are_not_painted_as_problems(shown: Shown) -> Non
 
 
 def test_empty_table_explains_how_to_get_rows(shown: Shown) -> None:
+    page = shown.go("#/groups?search=absent")
+    empty = page.locator("td.empty span")
+    expect(empty).to_have_text("No group has a name with this text.")
+    box, width = empty.bounding_box(), page.viewport_size
+    assert box
+    assert width
+    assert box["x"] + box["width"] <= width["width"]
     respond_with(shown.page, "**/api/v1/activity*", {"clients": [], "events": []})
     page = shown.go("#/activity")
     expect(page.locator("td.empty")).to_contain_text("Clients appear here after their first")
@@ -345,6 +352,31 @@ def test_columns_are_as_wide_as_their_contents_and_long_names_are_whole(shown: S
     table = page.get_by_role("region", name="Nodes", exact=True)
     sizes = table.evaluate("each => [each.clientWidth, each.firstChild.clientWidth]")
     assert sizes[0] - sizes[1] <= 2 or sizes[0] < 390
+
+
+def test_tables_are_sorted_by_their_columns(shown: Shown) -> None:
+    page = shown.go("#/topics")
+    names = page.locator("tbody tr td:nth-child(2)")
+    page.get_by_role("button", name="Records", exact=True).click()
+    expect(names).to_have_text([LONG_NAME, "orders"])
+    page.get_by_role("button", name="Records", exact=True).click()
+    expect(names).to_have_text(["orders", LONG_NAME])
+
+
+def test_names_in_tables_link_to_their_pages(shown: Shown) -> None:
+    page = shown.go("#/topics/orders/groups")
+    expect(page.get_by_role("link", name="billing")).to_have_attribute("href", "#/groups/billing")
+    page = shown.go("#/topics/orders/partitions")
+    leader = page.locator("tbody tr").first.locator("td").nth(1).get_by_role("link")
+    expect(leader).to_have_attribute("href", "#/brokers/1")
+    page = shown.go("#/storage")
+    disks = page.get_by_role("region", name="Disks")
+    expect(disks).to_contain_text("writable")
+    expect(disks.get_by_role("link", name="1")).to_have_attribute("href", "#/brokers/1")
+    page = shown.go("#/activity")
+    client = page.locator("tr.pick").filter(has_text="shop").get_by_role("link")
+    expect(client.first).to_have_attribute("href", "#/explain/client/shop")
+    expect(client.nth(1)).to_have_attribute("href", "#/security/acls?principal=User%3AANONYMOUS")
 
 
 def test_first_column_stays_visible_on_a_phone(browser: Browser, server: dict[str, Any]) -> None:

@@ -386,7 +386,7 @@ def test_group_is_created_and_its_offsets_and_itself_are_deleted(
     expect(dialog.locator("tbody")).to_contain_text(topic)
     check_layout(page, "delete-offsets", width)
     press(dialog, "Delete offsets")
-    expect(page.locator("main")).to_contain_text("No entries")
+    expect(page.locator("main")).to_contain_text("The group has no committed offsets")
     dialog = opened(page, "Delete group")
     expect(dialog.locator(".facts")).to_contain_text("TypeShare")
     press(dialog, "Delete group")

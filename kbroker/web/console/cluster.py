@@ -22,6 +22,7 @@ from kbroker.storage.log import Log
 
 from .answers import REST, json_response, json_rows_response, number
 from .api import DESCRIBE_CLUSTER, Api
+from .disks import disk_rows
 from .other_nodes import json_int, json_objects
 from .sessions import Viewer
 
@@ -108,6 +109,7 @@ class ClusterViews:
                         rows.append(row | {"node": node.id})
                     else:
                         omitted += 1
+        disks = [row for node in self._api.nodes for row in disk_rows(node)]
         others = await self._api.ask_other_nodes(request, viewer)
         for each in others.found.values():
             unstable += json_int(each, "unstable_partitions")
@@ -117,6 +119,7 @@ class ClusterViews:
         fields = {
             "unstable_partitions": unstable,
             "omitted_partitions": omitted + max(len(rows) - ROWS_MAX, 0),
+            "disks": disks + json_objects(others.found.values(), "disks"),
             **others.row(),
         }
         return await json_rows_response(fields, "partitions", rows[:ROWS_MAX])

@@ -12,13 +12,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.client.cluster_details import ERROR, Row
-from kbroker.node.node import Node
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
-from kbroker.storage.errors import StorageError
 
 from .answers import REST, json_response
 from .api import Api
+from .disks import disk_rows
 from .health import (
     PARTITIONS_CHECKED_MAX,
     PROBLEMS_MAX,
@@ -118,7 +117,7 @@ class Overview:
         return {
             **self._api.trends.own.row(),
             "software": dict(software.most_common(SOFTWARE_MAX)),
-            "disks": [row for node in nodes for row in _disk_rows(node)],
+            "disks": [row for node in nodes for row in disk_rows(node)],
             "transaction_problems": await transaction_problems(nodes),
         }
 
@@ -144,26 +143,6 @@ async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collectio
         count += viewer.may_describe(Resource(kind, name))
         await duty_cycle.pause()
     return count
-
-
-def _disk_rows(node: Node) -> list[dict[str, object]]:
-    rows = []
-    for manager in node.partitions.logs.managers:
-        try:
-            total, free = manager.usage()
-        except StorageError:
-            total = free = -1
-        reason = manager.failed or manager.read_only_reason
-        rows.append(
-            {
-                "node": node.id,
-                "directory": manager.data_dir,
-                "total": total,
-                "free": free,
-                "read_only_reason": reason or None,
-            }
-        )
-    return rows
 
 
 def _silent_problems(others: Gathered, known: Iterable[Row]) -> list[Row]:

@@ -170,6 +170,10 @@ async def test_cluster_view_lists_every_node() -> None:
         assert len(values(await client.get("/topics/t/messages"))) == 6
         stored = (await client.get("/storage"))["partitions"]
         assert {each["node"] for each in stored} == {1, 2, 3}
+        disks = (await client.get("/storage"))["disks"]
+        assert [(each["node"], each["read_only_reason"]) for each in disks] == [
+            (node, None) for node in (1, 2, 3)
+        ]
         config = (await client.get("/topics/t/config"))["configs"]
         retention = next(each for each in config if each["name"] == "retention.ms")
         assert retention["source"] == "default"

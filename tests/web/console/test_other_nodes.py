@@ -82,7 +82,9 @@ def test_shared_address_shows_all_nodes_and_names_those_that_do_not_respond(
         overview = ask("overview")
         assert (overview["silent_nodes"], overview["other_nodes"]) == ([], [])
         assert {each["node"] for each in overview["disks"]} == {1, 2, 3}
-        assert {each["node"] for each in ask("storage")["partitions"]} == {1, 2, 3}
+        stored = ask("storage")
+        assert {each["node"] for each in stored["partitions"]} == {1, 2, 3}
+        assert {each["node"] for each in stored["disks"]} == {1, 2, 3}
         serving = ask("session")["node_id"]
         stopped = next(each for each in (1, 2, 3) if each != serving)
         os.kill(server.pid_of(stopped), signal.SIGSTOP)

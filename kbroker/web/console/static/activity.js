@@ -2,7 +2,7 @@
 
 import { get, encodePart } from "./api.js";
 import { CONSOLE_CLIENT_ID, drawnOnChange, otherNodesNote, refreshEvery } from "./common.js";
-import { h, link, number, shortened, time, visible } from "./dom.js";
+import { clientLink, h, link, nodeLink, number, time, userLink, visible } from "./dom.js";
 import { Table } from "./table.js";
 
 const EVENTS_MAX = 300;
@@ -18,11 +18,11 @@ export default async function activity(view) {
     list = h("ul", { class: "lines" });
   const table = new Table(
     [
-      ["Client ID", (row) => clientLink(row.client_id), "", (row) => row.client_id],
+      ["Client ID", (row) => (row.client_id ? clientLink(row.client_id) : clientName("")), "", (row) => row.client_id],
       ["Software", (row) => visible(row.software || "–"), "", (row) => row.software],
-      ["User", (row) => visible(row.principal), "", (row) => row.principal],
+      ["User", (row) => userLink(row.principal), "", (row) => row.principal],
       ["Host", (row) => visible(row.host), "", (row) => row.host],
-      ["Node", (row) => link(`/brokers/${row.node}`, String(row.node)), "num", (row) => row.node],
+      ["Node", (row) => nodeLink(row.node), "num", (row) => row.node],
       ["Requests", (row) => number(row.requests), "num", (row) => row.requests],
       ["Requests / s", (row) => number(row.rate), "num", (row) => row.rate],
       [
@@ -74,7 +74,6 @@ export default async function activity(view) {
   return refreshEvery(2, refresh);
 }
 
-const clientLink = (name) => h("a", { href: `#/explain/client/${encodePart(name)}` }, shortened(clientName(name)));
 const counts = (found) =>
   Object.entries(found)
     .map(([name, count]) => `${name} ${number(count)}`)
@@ -108,7 +107,7 @@ function eventLine(each) {
     "li",
     { class: each.problem ? "bad" : null },
     h("span", { class: "soft" }, `${time(each.at_ms)}  `),
-    clientLink(each.client_id),
+    each.client_id ? clientLink(each.client_id) : clientName(""),
     ` at ${visible(each.host)}: ${visible(each.text)}${times}`,
   );
 }

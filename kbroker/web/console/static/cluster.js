@@ -1,7 +1,7 @@
 // Nodes, under-replicated partitions and reassignments.
 
-import { get, encodePart } from "./api.js";
-import { card, h, link, number, visible } from "./dom.js";
+import { get } from "./api.js";
+import { card, h, link, nodeLink, number, partitionLink, visible } from "./dom.js";
 import { cancelAction, clusterActions, nodeActions, partitionSection } from "./placement.js";
 import { reload } from "./row_actions.js";
 import { Table } from "./table.js";
@@ -10,12 +10,8 @@ export default async function cluster(view, _, query) {
   const [it, placed] = await Promise.all([get("/cluster"), get("/placement", { limit: 1 })]);
   const forChanges = (column) => (placed.may_alter ? [column] : []);
   const place = [
-    [
-      "Partition",
-      (row) =>
-        link(`/explain/partition/${encodePart(row.topic)}/${row.partition}`, `${row.topic}-${row.partition}`),
-    ],
-    ["Leader", (row) => (row.leader < 0 ? h("span", { class: "bad" }, "none") : row.leader), "num"],
+    ["Partition", (row) => partitionLink(row.topic, row.partition), "", (row) => row.topic],
+    ["Leader", (row) => nodeLink(row.leader), "num", (row) => row.leader],
     ["Replicas", (row) => row.replicas.join(", ")],
     ["ISR", (row) => row.isr.join(", ")],
   ];
@@ -38,12 +34,12 @@ export default async function cluster(view, _, query) {
     h("p", {}, link("/brokers/default", "Settings of all nodes")),
     new Table(
       [
-        ["Node", (row) => link(`/brokers/${row.broker}`, `${row.broker}`), "num"],
+        ["Node", (row) => nodeLink(row.broker), "num", (row) => row.broker],
         ["Address", (row) => h("code", {}, visible(`${row.host}:${row.port}`))],
         ["Rack", (row) => visible(row.rack ?? "–")],
         ["Controller", (row) => (row.controller ? "yes" : "")],
-        ["Leaders", (row) => number(row.leads), "num"],
-        ["Replicas", (row) => number(row.replicas), "num"],
+        ["Leaders", (row) => number(row.leads), "num", (row) => row.leads],
+        ["Replicas", (row) => number(row.replicas), "num", (row) => row.replicas],
         ["State", (row) => (placed.drained.includes(row.broker) ? "drained" : "")],
         ...forChanges(["Actions", (row) => nodeActions(placed, row, reload)]),
       ],
@@ -51,7 +47,10 @@ export default async function cluster(view, _, query) {
     ).set(it.brokers).element,
     placed.may_alter ? clusterActions(reload) : "",
     h("h2", {}, "Offline and under-replicated partitions"),
-    new Table(place, { label: "Offline and under-replicated partitions" }).set(it.under_replicated).element,
+    new Table(place, {
+      label: "Offline and under-replicated partitions",
+      empty: "None: every partition has a leader, and all its replicas are in sync.",
+    }).set(it.under_replicated).element,
     h("h2", {}, "Reassignments"),
     new Table(
       [
@@ -60,7 +59,7 @@ export default async function cluster(view, _, query) {
         ["Removing", (row) => row.removing.join(", ")],
         ...forChanges(["Actions", (row) => cancelAction(row, reload)]),
       ],
-      { label: "Reassignments" },
+      { label: "Reassignments", empty: "No replicas move between nodes." },
     ).set(it.reassignments).element,
     await partitionSection(query, reload),
   );

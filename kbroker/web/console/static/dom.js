@@ -90,6 +90,16 @@ export function sparkline(values, label, width = 120, height = 24) {
 }
 
 export const link = (path, text) => h("a", { href: `#${path}` }, visible(text));
+// Links to the pages of objects. Missing names are shown as a dash.
+const linkOrDash = (path, name) => (name === null || name === undefined || name === "" ? "–" : named(path, name));
+const named = (path, name) => h("a", { href: `#${path(encodeURIComponent(name))}` }, shortened(String(name), 80));
+export const topicLink = (name) => linkOrDash((each) => `/topics/${each}`, name);
+export const groupLink = (name) => linkOrDash((each) => `/groups/${each}`, name);
+export const clientLink = (name) => linkOrDash((each) => `/explain/client/${each}`, name);
+export const nodeLink = (id) => (id < 0 ? h("span", { class: "bad" }, "none") : linkOrDash((each) => `/brokers/${each}`, id));
+export const partitionLink = (topic, partition) => link(`/explain/partition/${encodeURIComponent(topic)}/${partition}`, `${topic}-${partition}`);
+export const userLink = (principal) => linkOrDash((each) => `/security/acls?principal=${each}`, principal);
+
 export const card = (name, ...big) =>
   h("div", { class: "card" }, h("div", { class: "name" }, name), h("div", { class: "big" }, ...big));
 export const field = (name, input) => h("label", {}, name, input);

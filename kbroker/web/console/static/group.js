@@ -2,7 +2,7 @@
 
 import { Unreachable, get, encodePart } from "./api.js";
 import { drawnOnChange, refreshEvery } from "./common.js";
-import { card, h, link, number, sparkline, visible } from "./dom.js";
+import { card, clientLink, h, link, number, shortened, sparkline, topicLink, visible } from "./dom.js";
 import { actionButton } from "./forms.js";
 import { deleteGroupForm, deleteOffsetsForm, removeMemberForm, resetOffsetsForm } from "./group_forms.js";
 import { settings } from "./settings.js";
@@ -50,17 +50,17 @@ async function members(view, title, name) {
     classic = classicMembers(name, () => refresh());
   const table = new Table(
     [
-      ["Topic", (row) => (row.topic ? link(`/topics/${encodePart(row.topic)}`, row.topic) : "–")],
-      ["Partition", (row) => number(row.partition), "num"],
-      ["Current offset", (row) => number(row.current_offset), "num"],
-      ["End offset", (row) => number(row.log_end_offset), "num"],
-      ["Lag", (row) => number(row.lag), "num"],
+      ["Topic", (row) => topicLink(row.topic), "", (row) => row.topic],
+      ["Partition", (row) => number(row.partition), "num", (row) => row.partition],
+      ["Current offset", (row) => number(row.current_offset), "num", (row) => row.current_offset],
+      ["End offset", (row) => number(row.log_end_offset), "num", (row) => row.log_end_offset],
+      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       ["Last 10 min", (row) => sparkline(row.trend, "lag")],
-      ["Member ID", (row) => visible(row.member_id ?? "–")],
-      ["Client ID", (row) => visible(row.client_id ?? "–")],
+      ["Member ID", (row) => shortened(row.member_id ?? "–"), "", (row) => row.member_id],
+      ["Client ID", (row) => clientLink(row.client_id), "", (row) => row.client_id],
       ["Host", (row) => visible(row.host ?? "–")],
     ],
-    { label: "Partitions" },
+    { label: "Partitions", empty: "The group has no committed offsets and no assigned partitions." },
   );
   title.append(actions.element);
   view.append(
@@ -112,8 +112,8 @@ function classicMembers(name, refresh) {
       h("h2", {}, "Members"),
       new Table(
         [
-          ["Member ID", (row) => visible(row.member_id)],
-          ["Client ID", (row) => visible(row.client_id ?? "–")],
+          ["Member ID", (row) => shortened(row.member_id)],
+          ["Client ID", (row) => clientLink(row.client_id)],
           ["Host", (row) => visible(row.host ?? "–")],
           ["Action", (row) => actionButton("Remove", removeMemberForm(name, row.member_id), { done: refresh })],
         ],

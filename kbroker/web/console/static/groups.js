@@ -2,7 +2,7 @@
 
 import { get, encodePart, session } from "./api.js";
 import { keepFocus, refreshEvery, searchForm } from "./common.js";
-import { h, link, number, sparkline } from "./dom.js";
+import { groupLink, h, nodeLink, number, sparkline } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
 import { createGroupForm, deleteGroupsForm } from "./group_forms.js";
 import { Table, selectedText } from "./table.js";
@@ -10,15 +10,22 @@ import { Table, selectedText } from "./table.js";
 export default async function groups(view, _, query) {
   const table = new Table(
     [
-      ["Group", (row) => link(`/groups/${encodePart(row.group)}`, row.group)],
-      ["State", (row) => row.state],
-      ["Type", (row) => row.type],
-      ["Members", (row) => number(row.members), "num"],
-      ["Lag", (row) => number(row.lag), "num"],
+      ["Group", (row) => groupLink(row.group), "", (row) => row.group],
+      ["State", (row) => row.state, "", (row) => row.state],
+      ["Type", (row) => row.type, "", (row) => row.type],
+      ["Members", (row) => number(row.members), "num", (row) => row.members],
+      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       ["Last 10 min", (row) => sparkline(row.trend, "lag")],
-      ["Coordinator", (row) => number(row.coordinator), "num"],
+      ["Coordinator", (row) => nodeLink(row.coordinator), "num", (row) => row.coordinator],
     ],
-    { label: "Groups", keyOf: session.may_write ? (row) => row.group : null, onSelect: () => updateActions() },
+    {
+      label: "Groups",
+      keyOf: session.may_write ? (row) => row.group : null,
+      onSelect: () => updateActions(),
+      empty: query.get("search")
+        ? "No group has a name with this text."
+        : "No groups yet. A group appears when its first consumer joins or commits an offset.",
+    },
   );
   const deleteButton = h("button", { type: "button", onclick: deleteSelected });
   let rows = [];

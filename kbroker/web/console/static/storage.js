@@ -1,8 +1,8 @@
-// Open transactions, and the logs of the partitions that this process leads.
+// Open transactions, disks, and the logs of the partitions.
 
-import { get, encodePart } from "./api.js";
+import { get } from "./api.js";
 import { otherNodesNote, searchForm } from "./common.js";
-import { bytes, h, link, number } from "./dom.js";
+import { bytes, h, nodeLink, number, partitionLink, visible } from "./dom.js";
 import { Table } from "./table.js";
 import { transactionSection } from "./transactions.js";
 
@@ -14,8 +14,10 @@ export default async function storage(view, _, query) {
   view.append(
     h("h1", {}, "Transactions & storage"),
     transactions,
-    h("h2", {}, "Partitions led by this process"),
-    ...otherNodesNote(stored, "Partitions").filter(Boolean),
+    h("h2", {}, "Disks"),
+    ...otherNodesNote(stored, "Disks and partitions").filter(Boolean),
+    diskTable(stored.disks),
+    h("h2", {}, "Partitions"),
     searchForm(query, "/storage", "orders"),
     h(
       "p",
@@ -24,18 +26,11 @@ export default async function storage(view, _, query) {
     ),
     new Table(
       [
-        [
-          "Partition",
-          (row) =>
-            link(
-              `/explain/partition/${encodePart(row.topic)}/${row.partition}`,
-              `${row.topic}-${row.partition}`,
-            ),
-        ],
-        ["Start offset", (row) => number(row.log_start_offset), "num"],
-        ["Last stable offset", (row) => number(row.last_stable_offset), "num"],
-        ["High watermark", (row) => number(row.high_watermark), "num"],
-        ["End offset", (row) => number(row.log_end_offset), "num"],
+        ["Partition", (row) => partitionLink(row.topic, row.partition), "", (row) => `${row.topic}-${row.partition}`],
+        ["Start offset", (row) => number(row.log_start_offset), "num", (row) => row.log_start_offset],
+        ["Last stable offset", (row) => number(row.last_stable_offset), "num", (row) => row.last_stable_offset],
+        ["High watermark", (row) => number(row.high_watermark), "num", (row) => row.high_watermark],
+        ["End offset", (row) => number(row.log_end_offset), "num", (row) => row.log_end_offset],
         [
           "Unstable offsets",
           (row) =>
@@ -45,13 +40,32 @@ export default async function storage(view, _, query) {
               number(row.high_watermark - row.last_stable_offset),
             ),
           "num",
+          (row) => row.high_watermark - row.last_stable_offset,
         ],
-        ["Size", (row) => bytes(row.bytes), "num"],
-        ["Segments", (row) => number(row.segments), "num"],
-        ["Producer IDs", (row) => number(row.producers), "num"],
-        ["Node", (row) => row.node, "num"],
+        ["Size", (row) => bytes(row.bytes), "num", (row) => row.bytes],
+        ["Segments", (row) => number(row.segments), "num", (row) => row.segments],
+        ["Producer IDs", (row) => number(row.producers), "num", (row) => row.producers],
+        ["Node", (row) => nodeLink(row.node), "num", (row) => row.node],
       ],
-      { label: "Storage" },
+      { label: "Storage", empty: "No partition of these topics has been used since its leader started." },
     ).set(stored.partitions).element,
   );
 }
+
+const diskTable = (disks) =>
+  new Table(
+    [
+      ["Node", (row) => nodeLink(row.node), "num", (row) => row.node],
+      ["Directory", (row) => h("code", {}, visible(row.directory)), "", (row) => row.directory],
+      ["Free", (row) => bytes(row.free), "num", (row) => row.free],
+      ["Size", (row) => bytes(row.total), "num", (row) => row.total],
+      [
+        "State",
+        (row) =>
+          row.read_only_reason
+            ? h("span", { class: "bad" }, visible(`read-only: ${row.read_only_reason}`))
+            : h("span", { class: "good" }, "writable"),
+      ],
+    ],
+    { label: "Disks", tall: false },
+  ).set(disks).element;

@@ -14,7 +14,8 @@ const ROWS_AROUND = 12,
 // A table with columns [heading, cell(row), class, value(row)]. A column with `value` can be sorted by it.
 // Up to UNVIRTUALIZED_MAX rows are all rendered, with natural height. A longer table renders only the visible
 // rows, all of the same height, and ROWS_AROUND more on both sides. Columns are as wide as their contents. Long
-// texts wrap, or are cut off in tables that render only the visible rows; their title is the whole text.
+// texts wrap, except in columns of kind "mono" and in tables that render only the visible rows. Their title is
+// the whole text.
 //
 // empty: text or element that is shown without rows: what the table would show, and how to get it.
 // pick: called with the row that is clicked.
@@ -113,7 +114,7 @@ export class Table {
       ...(end < this.rows.length ? [space(this.rows.length - end)] : []),
     );
     if (!this.rows.length)
-      this.body.append(h("tr", {}, h("td", { colspan: width, class: "soft empty" }, this.empty)));
+      this.body.append(h("tr", {}, h("td", { colspan: width, class: "soft empty" }, h("span", {}, this.empty))));
     if (this.all) this.all.checked = this.given.length > 0 && this.selected.size === this.given.length;
   }
   visibleRange() {
@@ -163,7 +164,7 @@ export class Table {
 function cellOf(contents, kind) {
   const cell = h("td", { class: kind }, contents),
     text = cell.textContent;
-  if (text.length > NOWRAP_MAX) {
+  if (text.length > NOWRAP_MAX && !kind?.split(" ").includes("mono")) {
     cell.classList.add("text");
     if (typeof contents === "string") cell.title = text;
   }

@@ -1,7 +1,7 @@
 // Partitions, groups and settings of a topic, and the dialogs that change them.
 
 import { get, encodePart } from "./api.js";
-import { bytes, h, link, number } from "./dom.js";
+import { bytes, groupLink, h, link, nodeLink, number } from "./dom.js";
 import { actionButton } from "./forms.js";
 import { settings } from "./settings.js";
 import { Table } from "./table.js";
@@ -26,17 +26,17 @@ export async function partitions(view, name) {
 const partitionTable = (name) =>
     new Table(
       [
-        ["Partition", (row) => row.partition, "num"],
-        ["Leader", (row) => row.leader, "num"],
+        ["Partition", (row) => row.partition, "num", (row) => row.partition],
+        ["Leader", (row) => nodeLink(row.leader), "num", (row) => row.leader],
         ["Replicas", (row) => row.replicas.join(", ")],
         [
           "ISR",
           (row) =>
             h("span", { class: row.isr.length < row.replicas.length ? "bad" : null }, row.isr.join(", ")),
         ],
-        ["Start offset", (row) => number(row.start_offset), "num"],
-        ["End offset", (row) => number(row.end_offset), "num"],
-        ["Size", (row) => bytes(row.bytes), "num"],
+        ["Start offset", (row) => number(row.start_offset), "num", (row) => row.start_offset],
+        ["End offset", (row) => number(row.end_offset), "num", (row) => row.end_offset],
+        ["Size", (row) => bytes(row.bytes), "num", (row) => row.bytes],
         ["Error", (row) => row.error ?? ""],
         ["Explain", (row) => link(`/explain/partition/${encodePart(name)}/${row.partition}`, "Explain")],
       ],
@@ -48,11 +48,11 @@ export async function groups(view, name) {
   view.append(
     new Table(
       [
-        ["Group", (row) => link(`/groups/${encodePart(row.group)}`, row.group)],
-        ["Members", (row) => number(row.members), "num"],
-        ["Lag", (row) => number(row.lag), "num"],
+        ["Group", (row) => groupLink(row.group), "", (row) => row.group],
+        ["Members", (row) => number(row.members), "num", (row) => row.members],
+        ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       ],
-      { label: "Groups" },
+      { label: "Groups", empty: "No group reads this topic: no group has committed offsets for it." },
     ).set(it.groups).element,
   );
 }

@@ -2,7 +2,7 @@
 
 import { get, encodePart, session } from "./api.js";
 import { keepFocus, refreshEvery, searchForm } from "./common.js";
-import { bytes, h, link, number } from "./dom.js";
+import { bytes, groupLink, h, number, topicLink } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
 import { Table, selectedText } from "./table.js";
 import { createTopicForm, deleteTopicsForm } from "./topic_forms.js";
@@ -13,22 +13,29 @@ export default async function topics(view, _, query) {
   const moreButton = h("button", { type: "button" }, "Load more");
   const table = new Table(
     [
-      ["Topic", (row) => link(`/topics/${encodePart(row.name)}`, row.name)],
-      ["Partitions", (row) => number(row.partitions), "num"],
-      ["Replicas", (row) => number(row.replicas), "num"],
-      ["Records", (row) => number(row.records), "num"],
-      ["Size", (row) => bytes(row.bytes), "num"],
-      ["Records in / s", (row) => number(row.records_per_second), "num"],
-      ["Lag", (row) => number(row.lag), "num"],
+      ["Topic", (row) => topicLink(row.name), "", (row) => row.name],
+      ["Partitions", (row) => number(row.partitions), "num", (row) => row.partitions],
+      ["Replicas", (row) => number(row.replicas), "num", (row) => row.replicas],
+      ["Records", (row) => number(row.records), "num", (row) => row.records],
+      ["Size", (row) => bytes(row.bytes), "num", (row) => row.bytes],
+      ["Records in / s", (row) => number(row.records_per_second), "num", (row) => row.records_per_second],
+      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       [
         "Groups",
         (row) =>
           row.groups
             .slice(0, 5)
-            .map((each) => [link(`/groups/${encodePart(each.group)}`, each.group), ` ${number(each.lag)}  `]),
+            .map((each) => [groupLink(each.group), ` ${number(each.lag)}  `]),
       ],
     ],
-    { label: "Topics", keyOf: session.may_write ? (row) => row.name : null, onSelect: () => updateActions() },
+    {
+      label: "Topics",
+      keyOf: session.may_write ? (row) => row.name : null,
+      onSelect: () => updateActions(),
+      empty: search
+        ? "No topic has a name with this text."
+        : "No topics yet. Create one, or let a client write to a new one.",
+    },
   );
   const open = (name) => {
     location.hash = `#/topics/${encodePart(name)}/partitions`;

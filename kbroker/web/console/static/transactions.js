@@ -29,8 +29,8 @@ export async function transactionSection() {
       (row) => row.transactional_id,
     ],
     ["State", (row) => row.state, null, (row) => row.state],
-    ["Producer ID", (row) => String(row.producer_id), "num"],
-    ["Started", (row) => time(row.start_timestamp)],
+    ["Producer ID", (row) => String(row.producer_id), "num", (row) => row.producer_id],
+    ["Started", (row) => time(row.start_timestamp), null, (row) => row.start_timestamp],
     ["Open for", (row) => duration(age(row)), "num", age],
     ["Partitions", (row) => visible((row.partitions ?? []).join(", ") || "–")],
   ];
@@ -42,7 +42,10 @@ export async function transactionSection() {
           ? actions(rowAction("Abort", row.transactional_id, abortForm(row.transactional_id), refresh))
           : "",
     ]);
-  const table = new Table(columns, { label: "Transactions" });
+  const table = new Table(columns, {
+    label: "Transactions",
+    empty: "No transactional IDs. One appears when its producer calls initTransactions.",
+  });
   return h("section", {}, h("h2", {}, "Transactions"), table.set(it.transactions).element, hangingSection());
 }
 

@@ -1,7 +1,6 @@
 // Overview: health, trends and settings of the cluster.
 
 import { get, encodePart } from "./api.js";
-import { Charts } from "./charts.js";
 import { drawnOnChange, otherNodesNote, refreshEvery, splitPartition } from "./common.js";
 import { bytes, card, compact, duration, h, link, notify, number, visible } from "./dom.js";
 import { Table } from "./table.js";
@@ -10,7 +9,7 @@ export default async function overview(view) {
   const health = drawnOnChange(h("section", { class: "health", "aria-label": "Health" }), healthOf),
     cards = drawnOnChange(h("div", { class: "cards" }), cardsOf),
     rest = drawnOnChange(h("div"), restOf),
-    trends = trendCharts();
+    trends = trendCharts((await import("./charts.js")).Charts);
   view.append(h("h1", {}, "Overview"), health.element, cards.element, trends.element, rest.element);
   async function refresh() {
     const it = await get("/overview");
@@ -102,7 +101,7 @@ function stateOf(it) {
 
 // -- trends
 
-function trendCharts() {
+function trendCharts(Charts) {
   const charts = new Charts(),
     element = h("section", { "aria-label": "Trends" }, h("h2", {}, "Last ten minutes"), charts.element);
   const records = charts.add("Records in / s", compact),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from kbroker.security.acls import Resource
+from kbroker.web.console.schemas import Mismatch
 
 from .access import ALL_SCHEMAS
 from .core.errors import RegistryError
 from .core.formats import Texts, referred_texts
 from .core.store import Registered
 from .core.values import Content
+from .core.work import Encode, Mismatched
 from .frame_decoder import DecodingOptions, FoundSchema, FrameDecoder
 from .topic import SchemaTopic
 from .workers import SchemaWorkers
@@ -34,11 +38,27 @@ class SchemaDecoder(FrameDecoder):
     def __init__(self, topic: SchemaTopic, workers: SchemaWorkers) -> None:
         super().__init__(_TopicSchemas(topic), workers, CONSOLE)
         self._topic = topic
+        self._workers = workers
 
     @property
     def resource(self) -> Resource:
         """Topic that stores the schemas."""
         return ALL_SCHEMAS
+
+    async def encoded(
+        self, documents: Sequence[bytes], subject: str, version: int
+    ) -> list[bytes] | Mismatch:
+        """Implement `Schemas.encoded`."""
+        try:
+            found = self._topic.store.version(subject, version)
+            texts = referred_texts(self._topic.store, found.content)
+            task = Encode(found.content, texts, tuple(documents), found.id)
+            encoded = await self._workers.encoded(task, CONSOLE.client)
+        except RegistryError as error:
+            return Mismatch(None, f"subject {subject}, version {version}: {error.message}")
+        if isinstance(encoded, Mismatched):
+            return Mismatch(encoded.position, encoded.reason)
+        return list(encoded)
 
     async def catch_up(self) -> None:
         """Read the newest registrations; give up without an error after `CATCH_UP_SECONDS`."""

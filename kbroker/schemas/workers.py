@@ -18,7 +18,18 @@ from kbroker.runtime.fair_slots import FairSlots
 
 from .core.errors import STORE_FAILED, RegistryError, invalid_schema, schema_too_large
 from .core.registry import CheckResult, CheckTask
-from .core.work import Failed, Rejected, Result, Serialize, Task, Vet, batches, characters_of
+from .core.work import (
+    Encode,
+    Failed,
+    Mismatched,
+    Rejected,
+    Result,
+    Serialize,
+    Task,
+    Vet,
+    batches,
+    characters_of,
+)
 from .worker_process import (
     MEMORY_BYTES,
     NICENESS,
@@ -91,6 +102,14 @@ class SchemaWorkers:
     async def vet(self, task: Vet, client: str) -> None:
         """Raise RegistryError if a schema is malformed or exceeds a limit on time or memory."""
         await self._run_task(task, client)
+
+    async def encoded(self, task: Encode, client: str) -> tuple[bytes, ...] | Mismatched:
+        """Return the encoded documents, or the first document that does not match its schema.
+
+        Raises:
+            RegistryError: The schema is malformed, or the work exceeds a limit on time or memory.
+        """
+        return cast("tuple[bytes, ...] | Mismatched", await self._run_task(task, client))
 
     async def run(self) -> None:
         """End processes that are idle for `KEPT_SECONDS`; end all of them when cancelled."""

@@ -535,6 +535,28 @@ def test_files_are_written_as_value_and_as_lines(shown: Shown, tmp_path: Path) -
     shown.errors.clear()  # the response with status 400
 
 
+@both_widths
+def test_value_is_written_by_schema(shown: Shown) -> None:
+    page = shown.go("#/topics/typed/produce")
+    page.locator("select[name=Value-schema]").select_option("typed-value")
+    page.locator("select[name=Value-version]").select_option("1")
+    page.get_by_role("button", name="Sample from schema").click()
+    value = page.get_by_label("Value", exact=True)
+    expect(value).to_have_value(re.compile('"country": "text"'))
+    sample = json.loads(value.input_value())
+    assert sample == {"country": "text", "number": 0, "note": None}
+    value.fill(json.dumps(sample | {"country": 7}))
+    page.get_by_role("button", name="Produce").click()
+    expect(page.get_by_role("alert")).to_contain_text("value: country: 7 is not")
+    shown.errors.clear()  # the response with status 400
+    value.fill(json.dumps(sample | {"number": 12}))
+    page.get_by_role("button", name="Produce").click()
+    page.get_by_role("list", name="Written records").get_by_role("link").click()
+    panel = page.locator("#detail")
+    expect(panel).to_contain_text("avro of typed-value, version 1, schema 1 (AVRO)")
+    expect(panel).to_contain_text('"number": 12')
+
+
 def test_internal_records_are_described_in_words(shown: Shown) -> None:
     page = shown.go("#/topics/__consumer_offsets/messages")
     expect(page.locator("main tbody")).to_contain_text(

@@ -29,6 +29,27 @@ class Vet(NamedTuple):
     texts: Texts
 
 
+class Encode(NamedTuple):
+    """A task: encode JSON documents by a schema.
+
+    Attributes:
+        documents: The documents in UTF-8.
+        schema_id: ID of the schema.
+    """
+
+    content: Content
+    texts: Texts
+    documents: tuple[bytes, ...]
+    schema_id: int
+
+
+class Mismatched(NamedTuple):
+    """Result of an `Encode` task with a document that does not match the schema."""
+
+    position: int
+    reason: str
+
+
 class Rejected(NamedTuple):
     """Result of a task whose schema the registry rejects."""
 
@@ -42,8 +63,8 @@ class Failed(NamedTuple):
     error: str
 
 
-Task: TypeAlias = CheckTask | Serialize | Vet
-Result: TypeAlias = CheckResult | str | Rejected | Failed | None
+Task: TypeAlias = CheckTask | Serialize | Vet | Encode
+Result: TypeAlias = CheckResult | str | tuple[bytes, ...] | Mismatched | Rejected | Failed | None
 
 
 def run(task: Task) -> Result:
@@ -54,6 +75,8 @@ def run(task: Task) -> Result:
                 return check(task)
             case Serialize():
                 return serialized(task.content, task.texts)
+            case Encode():
+                return _encode(task)
             case Vet():
                 parse(task.content, task.texts)
                 values_of(task.content, task.texts)
@@ -67,6 +90,20 @@ def run(task: Task) -> Result:
         raise
     except Exception as unexpected:  # noqa: BLE001 (a schema must not stop the worker)
         return Failed(repr(unexpected))
+
+
+def _encode(task: Encode) -> tuple[bytes, ...] | Mismatched:
+    # Encoders import packages that other tasks do not need.
+    from .value_writers import ValueWriter, writer_of
+    from .value_writing import Mismatch
+
+    writer, encoded = ValueWriter(writer_of(task.content, task.texts), task.schema_id, ""), []
+    for position, document in enumerate(task.documents):
+        try:
+            encoded.append(writer.encode(document))
+        except Mismatch as mismatch:
+            return Mismatched(position, str(mismatch))
+    return tuple(encoded)
 
 
 def batches(task: CheckTask) -> Iterator[CheckTask]:
@@ -89,8 +126,10 @@ def _batch_task(task: CheckTask, batch: list[int]) -> CheckTask:
 
 
 def characters_of(task: Task) -> int:
-    """Return the number of characters of all schemas of a task."""
+    """Return the number of characters of all schemas and documents of a task."""
     size = len(task.content.text) + sum(map(len, task.texts.values()))
+    if isinstance(task, Encode):
+        size += sum(map(len, task.documents))
     if isinstance(task, CheckTask):
         for old, texts in task.earlier:
             size += len(old.content.text) + sum(map(len, texts.values()))

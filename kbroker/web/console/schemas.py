@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +42,18 @@ class DecodedParts(NamedTuple):
 NOT_DECODED = DecodedParts()
 
 
+class Mismatch(NamedTuple):
+    """A document that cannot be encoded by a schema.
+
+    Attributes:
+        position: Index of the document; None if the schema itself cannot be used.
+        reason: Why it cannot be encoded.
+    """
+
+    position: int | None
+    reason: str
+
+
 class Schemas(Protocol):
     """Schemas that one node knows."""
 
@@ -61,6 +73,18 @@ class Schemas(Protocol):
             header: Value of the record's schema ID header, if any.
             subject: Preferred subject, if several subjects have the schema.
         """
+
+    async def encoded(
+        self, documents: Sequence[bytes], subject: str, version: int
+    ) -> list[bytes] | Mismatch:
+        """Encode JSON documents, each with its schema ID, in a process that can be ended.
+
+        Args:
+            documents: JSON in UTF-8.
+            subject: Subject of the schema.
+            version: Version of the subject.
+        """
+        ...
 
 
 class RegistryResponse(NamedTuple):

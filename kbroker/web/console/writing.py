@@ -11,14 +11,18 @@ from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
 
-from .answers import PARTITION_MAX, ApiError, json_response, path_number
+from .answers import PARTITION_MAX, ApiError, json_response, number, path_number
 from .api import Api
 from .messages import one_record
+from .schemas import Mismatch
 from .sessions import Viewer
 from .topics import READ_TOPIC, WRITE_TOPIC
 
 # Maximum number of lines per request; `http.max.request.bytes` limits its size.
 LINES_MAX = 1_000
+# Maximum version of a subject.
+VERSION_MAX = (1 << 31) - 1
+NO_SCHEMAS = "run kbroker with --registry-port, and permit READ on the topic _schemas"
 
 
 class Writing:
@@ -47,14 +51,45 @@ class Writing:
         if not 0 < len(lines) <= LINES_MAX:
             raise ApiError(400, f"expected 1 to {LINES_MAX} lines")
         records = []
-        for number, line in enumerate(lines, 1):
+        for line_number, line in enumerate(lines, 1):
             try:
                 parsed = parse_line(line, now_ms)
             except BadLine as error:
-                raise ApiError(400, f"line {number}: {error}") from None
+                raise ApiError(400, f"line {line_number}: {error}") from None
             at = ANY_PARTITION if parsed.partition is None else parsed.partition
             records.append((parsed.record, at))
+        for part in ("key", "value"):
+            records = await self._encode(request, viewer, part, records)
         return await self._write(viewer, request.path_params["topic"], records)
+
+    async def _encode(
+        self, request: Request, viewer: Viewer, part: str, records: list[tuple[Record, int]]
+    ) -> list[tuple[Record, int]]:
+        """Encode JSON keys or values by the schema of the query, if it names one; null stays null."""
+        subject = request.query_params.get(f"{part}_subject", "")
+        if not subject:
+            return records
+        version = number(request, f"{part}_version", -1, -1, VERSION_MAX)
+        schemas = await self._api.schemas(viewer)
+        if schemas is None:
+            raise ApiError(400, f"{part}_subject: no schemas are available; {NO_SCHEMAS}")
+        parts = [record.key if part == "key" else record.value for record, _ in records]
+        given = [index for index, data in enumerate(parts) if data is not None]
+        documents = [data for data in parts if data is not None]
+        found = await schemas.encoded(documents, subject, version)
+        if isinstance(found, Mismatch):
+            line = "" if found.position is None else f"line {given[found.position] + 1}: "
+            raise ApiError(400, f"{line}{part}: {found.reason}")
+        encoded = dict(zip(given, found, strict=True))
+        return [
+            (
+                record._replace(key=encoded.get(index))
+                if part == "key"
+                else record._replace(value=encoded.get(index)),
+                at,
+            )
+            for index, (record, at) in enumerate(records)
+        ]
 
     async def _resend(self, request: Request, viewer: Viewer) -> Response:
         """Append a copy of a record to its partition."""

@@ -190,6 +190,30 @@ async def test_long_decoded_value_is_truncated_and_loaded_on_demand() -> None:
         assert (response.status, response.json()["error"]) == (404, "it has no schema")
 
 
+async def test_json_is_encoded_by_schema_when_written() -> None:
+    async with shop() as setup:
+        await setup.registry.register("t-value", ORDER)
+        await setup.registry.register("t-key", '"string"')
+        await setup.console.create_topic("t")
+        path = "/topics/t/records?value_subject=t-value&value_version=1&key_subject=t-key"
+        lines = b'{"key": "k", "value": {"country": "DE", "lines": []}}\n{"value": null}\n'
+        response = await setup.console.post(path, lines)
+        assert response.status == 200, response.text
+        first, second = await setup.rows()
+        assert first["value_schema"]["subject"] == "t-value"
+        assert json.loads(first["value_text"])["country"] == "DE"
+        assert first["key_text"] == '"k"'
+        assert (second["key"], second["value"]) == (None, None)
+        for query, body, reason in (
+            ("value_subject=t-value", lines + b'{"value": {"country": 7}}\n', "line 3: value: "),
+            ("value_subject=absent", lines, "subject absent, version -1: "),
+            ("value_subject=t-value&value_version=9", lines, "subject t-value, version 9: "),
+        ):
+            response = await setup.console.post(f"/topics/t/records?{query}", body)
+            assert response.status == 400
+            assert reason in response.json()["error"]
+
+
 async def test_live_view_decodes_records_by_schema() -> None:
     async with shop() as setup:
         await setup.registry.register("t-value", ORDER)

@@ -1,8 +1,9 @@
 // Form that writes records: one record, or a file of NDJSON lines.
 
-import { encodePart, get, post, session } from "./api.js";
+import { encodePart, get, parameters, post, session } from "./api.js";
 import { bytes, field, h, link, notify, number, visible } from "./dom.js";
 import { indented, isCut, shown } from "./records.js";
+import { SchemaChoice } from "./schema_choice.js";
 import { localZone, msOf, zone, zoneName } from "./times.js";
 
 // Maximum number of lines of a request, and maximum size of a file of lines, which needs several requests.
@@ -37,6 +38,8 @@ class ProducePage {
     this.timestamp = h("input", { name: "timestamp", type: "datetime-local", step: 1 });
     this.kind = select("valueKind", KINDS);
     this.value = h("textarea", { name: "value", spellcheck: "false" });
+    this.keySchema = new SchemaChoice("Key", `${name}-key`, () => this.arrange());
+    this.valueSchema = new SchemaChoice("Value", `${name}-value`, () => this.arrange());
     this.lines = h("textarea", {
       name: "lines",
       spellcheck: "false",
@@ -66,6 +69,7 @@ class ProducePage {
         field("Key is", this.keyKind),
         field("Partition", this.partition),
         field(`Timestamp (${zoneText}, empty for now)`, this.timestamp),
+        this.keySchema.element,
       ),
       h("h2", {}, "Headers"),
       h(
@@ -80,7 +84,9 @@ class ProducePage {
         "div",
         { class: "row" },
         field("Value is", this.kind),
+        this.valueSchema.element,
         button("Format JSON", () => this.format()),
+        button("Sample from schema", () => this.sample()),
         fileField(`Value from a file (up to ${limit})`, "valueFile", (file) => this.takeValue(file)),
       ),
       this.fileNote,
@@ -263,11 +269,25 @@ class ProducePage {
     if (this.showProblem(this.formProblem())) return;
     await this.run(async () => this.showWritten(await this.post(JSON.stringify(this.record()))));
   }
+  async sample() {
+    try {
+      this.value.value = indented(JSON.stringify(await this.valueSchema.sample()));
+      this.kind.value = "json";
+      this.file = null;
+      this.arrange();
+    } catch (error) {
+      this.showProblem(error.message);
+    }
+  }
   post(body) {
     const size = new TextEncoder().encode(body).length;
     if (size > session.request_bytes_max)
       throw new Error(`The request has ${bytes(size)}, more than ${bytes(session.request_bytes_max)} (http.max.request.bytes).`);
-    return post(`${this.path}/records`, body);
+    const schemas = this.isLines.checked
+      ? {}
+      : { ...this.keySchema.parameters("key"), ...this.valueSchema.parameters("value") };
+    const query = parameters(schemas).toString();
+    return post(`${this.path}/records${query ? `?${query}` : ""}`, body);
   }
   // Writes lines in requests that fit the limits. An error names the line of the text.
   async writeLines(text, name) {

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 import trio
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from kbroker.client.acls import add_acls, describe_acls
 from kbroker.client.cluster import ClusterClient, open_cluster
@@ -323,7 +323,7 @@ def test_acls_are_added_explained_and_removed(shown: Shown, kafka: Kafka, width:
     expect(page.get_by_role("region", name="ACLs").locator("tbody tr")).to_have_count(3)
     assert len(kafka.acls(principal)) == 3
 
-    form = page.locator("section", has_text="May this client do that?")
+    form = page.locator("section", has_text="Explain a decision")
     form.get_by_label("Principal").fill(principal)
     form.get_by_label("Operation").select_option("write")
     form.get_by_label("Resource", exact=True).fill("orders")
@@ -486,6 +486,32 @@ def test_node_is_drained_and_cluster_rebalanced(shown: Shown, kafka: Kafka, widt
     dialog = opened(page, "Elect preferred leaders")
     confirmed(page, dialog, "Elect", "elect-preferred", width)
     shown.errors = [each for each in shown.errors if "409" not in each]
+
+
+def test_reassignment_is_cancelled(shown: Shown, kafka: Kafka, width: int) -> None:
+    name = f"moving-{width}"
+    kafka.create(name)
+    posted = []
+
+    def respond_with_reassignment(route: Route) -> None:
+        response = route.fetch()
+        row = {"topic": name, "partition": 0, "leader": 1, "replicas": [1, 2], "isr": [1]}
+        found = response.json() | {"reassignments": [row | {"adding": [2], "removing": [1]}]}
+        route.fulfill(response=response, json=found)
+
+    def respond_to_cancellation(route: Route) -> None:
+        posted.append(route.request.post_data_json)
+        route.fulfill(json={})
+
+    shown.page.route("**/api/v1/cluster", respond_with_reassignment)
+    shown.page.route("**/api/v1/placement/cancel", respond_to_cancellation)
+    page = shown.go("#/cluster")
+    dialog = opened(page, f"Cancel {name}-0")
+    expect(dialog.locator(".preview")).to_contain_text("No longer added2")
+    assert posted == []
+    confirmed(page, dialog, "Cancel reassignment", "cancel-reassignment", width)
+    assert posted == [{"topic": name, "partition": 0, "dry_run": False}]
+    page.unroute_all(behavior="wait")
 
 
 def test_open_transaction_is_aborted(shown: Shown, kafka: Kafka, width: int) -> None:

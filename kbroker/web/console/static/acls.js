@@ -42,7 +42,6 @@ export default async function acls(view, query) {
   const refresh = async () => table.set((await get("/acls", filters)).acls);
   const remove = h("button", {
     type: "button",
-    class: "danger",
     disabled: true,
     onclick: async () => (await openForm(removeForm(table))) && refresh(),
   });
@@ -259,7 +258,7 @@ function explanation(it, refresh) {
     field("Host", h("input", { name: "host", placeholder: "any" })),
     h("button", {}, "Explain"),
   );
-  return h("section", {}, h("h2", {}, "May this client do that?"), form, shown);
+  return h("section", {}, h("h2", {}, "Explain a decision"), form, shown);
 }
 
 function decision(found, it, refresh) {

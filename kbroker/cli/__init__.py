@@ -84,7 +84,7 @@ SECTIONS = {
         "health",
         "demo",
     ),
-    "Records and topics": ("topic",),
+    "Records and topics": ("topic", "registry"),
     "Groups": ("group",),
     "Cluster": (
         "cluster",

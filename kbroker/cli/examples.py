@@ -86,6 +86,20 @@ _GROUPS = _guides(
         "group delete": ("group delete readers",),
     },
 )
+_REGISTRY = _guides(
+    f"{_CLI}#schema-registry",
+    {
+        "registry list": ("registry list --registry http://localhost:8081",),
+        "registry show": ("registry show orders-value --schema",),
+        "registry register": ("registry register orders-value order.avsc",),
+        "registry check": ("registry check orders-value order.avsc",),
+        "registry compare": ("registry compare orders-value",),
+        "registry level get": ("registry level get orders-value",),
+        "registry level set": ("registry level set FULL orders-value",),
+        "registry level unset": ("registry level unset orders-value",),
+        "registry delete": ("registry delete orders-value:1",),
+    },
+)
 _CLUSTER = _guides(
     f"{_CLI}#clusters",
     {
@@ -255,6 +269,7 @@ GUIDES: Final[Mapping[str, Guide]] = MappingProxyType(
         **_TOPICS,
         **_RECORDS,
         **_GROUPS,
+        **_REGISTRY,
         **_CLUSTER,
         **_NODES,
         **_TRANSACTIONS,

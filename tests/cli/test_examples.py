@@ -64,7 +64,7 @@ def parsed(line: str) -> None:
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in a directory that has the files and directories of examples."""
     monkeypatch.chdir(tmp_path)
-    for name in ("client.properties", "topics.toml", "job.log", "ca.pem"):
+    for name in ("client.properties", "topics.toml", "job.log", "ca.pem", "order.avsc"):
         Path(name).touch()
     for name in ("kbroker-data/orders-0", "kafka-data", "lake"):
         Path(name).mkdir(parents=True)

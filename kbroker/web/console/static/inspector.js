@@ -234,12 +234,19 @@ export class Inspector {
 const fileName = (topic, row, name) => `${topic}-${row.partition}-${row.offset}-${name}.${row[`${name}_format`] === "json" ? "json" : "bin"}`;
 
 function factsOf(row) {
-  const size = (value) => (value === null || value === undefined ? "–" : `${bytes(value)} (${number(value)} bytes)`);
+  const size = (value) =>
+    value === null || value === undefined
+      ? "–"
+      : value < 1000
+        ? `${value} bytes`
+        : `${bytes(value)} (${number(value)} bytes)`;
   const { batch } = row;
   const isWritten = row.timestamp >= 0;
   const found = [
     ["Time (UTC)", isWritten ? timeText(row.timestamp, false) : "none"],
-    [`Time (${localZone()})`, isWritten ? timeText(row.timestamp, true) : "none"],
+    ...(localZone() === "UTC"
+      ? []
+      : [[`Time (${localZone()})`, isWritten ? timeText(row.timestamp, true) : "none"]]),
     ["Timestamp", `${row.timestamp} ms, ${row.timestamp_type}`],
     ["Key", row.key === null && !row.oversized_bytes ? "null" : size(row.key_size)],
     ["Value", row.value === null && !row.oversized_bytes ? "null (tombstone)" : size(row.oversized_bytes ?? row.value_size)],

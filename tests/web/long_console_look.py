@@ -253,7 +253,8 @@ def test_slow_page_shows_that_it_is_loading(shown: Shown) -> None:
     page = shown.go("#/")
     held: list[Route] = []
     page.route("**/api/v1/cluster", lambda route: held.append(route))
-    page.evaluate("location.hash = '#/cluster'")
+    with page.expect_request("**/api/v1/cluster"):
+        page.evaluate("location.hash = '#/cluster'")
     expect(page.locator("main")).to_have_text("Loading …")
     held[0].continue_()
     expect(page.locator("main h1")).to_have_text("Cluster")

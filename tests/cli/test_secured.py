@@ -26,6 +26,8 @@ ALONE = {
     *(f"profile {verb}" for verb in ("list", "show", "use", "add", "edit", "delete")),
     *(f"lake {verb}" for verb in ("merge", "check", "set-aside")),
     *("cluster resize", "cluster migrate-metadata", "cluster node mark-dead"),
+    *(f"registry {verb}" for verb in ("list", "show", "register", "check", "compare", "delete")),
+    *(f"registry level {verb}" for verb in ("get", "set", "unset")),
 }
 # `lake archive` needs Spark (see tests/spark); `compat` reads client files, not profiles; `mcp`
 # serves a program (see test_mcp.py).

@@ -23,7 +23,7 @@ from kbroker.protocol.records import Record
 
 from ..cli.test_serve import serving, wait_for
 from .browser import chromium
-from .long_console_pages import PICTURES, Shown
+from .long_console_pages import AXE, PICTURES, SERIOUS, THEMES, Shown
 
 SIZES = {1440: 900, 390: 844}
 LONG_NAME = "payments-of-the-accounting-department.with-a-long-name.0f3a9c1b-7d3e-4b1c-9a55"
@@ -502,3 +502,30 @@ def test_skip_link_moves_the_focus_to_the_content(shown: Shown) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
     expect(page.locator("main h1")).to_have_text("Topics")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", SIZES)
+def test_axe_finds_no_serious_violation_in_charts_palette_menu(
+    browser: Browser, server: dict[str, Any], theme: Any, width: int
+) -> None:
+    size: Any = {"width": width, "height": SIZES[width]}
+    with browser.new_context(bypass_csp=True, color_scheme=theme, viewport=size) as context:
+        page = show_trends(Shown(context.new_page(), server["http"]))
+        page.evaluate(AXE.read_text())
+
+        def violations() -> list[str]:
+            broken = page.evaluate("axe.run().then((it) => it.violations)")
+            return [each["id"] for each in broken if each["impact"] in SERIOUS]
+
+        assert violations() == []
+        if width < 600:
+            page.locator("#menu").click()
+            assert violations() == []
+        page.locator("#find").click()
+        expect(page.get_by_role("option").first).to_be_visible()
+        assert violations() == []
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+        assert violations() == []

@@ -171,6 +171,17 @@ def test_topic_is_created_with_the_keyboard_and_assigned_replicas(
     assert len(kafka.topic(name)["partitions"]) == 2
 
 
+def test_change_loads_token_of_another_process_and_is_sent_again(shown: Shown, width: int) -> None:
+    page = shown.go("#/topics")
+    page.evaluate("import('./api.js').then((each) => (each.session.token = 'other process'))")
+    dialog = opened(page, "Create topic")
+    dialog.get_by_label("Name", exact=True).fill(f"token-{width}")
+    press(dialog, "Create topic")
+    expect(page.get_by_role("link", name=f"token-{width}")).to_be_visible()
+    assert any("403" in each for each in shown.errors)
+    shown.errors.clear()  # the browser logs the response with status 403
+
+
 def test_error_of_broker_is_shown_in_dialog(shown: Shown, kafka: Kafka, width: int) -> None:
     kafka.create(f"taken-{width}")
     page = shown.go("#/topics")

@@ -7,7 +7,9 @@ export const RECOVERED = "broker-recovered";
 const RETRY_MS = 2000,
   READ_MS = 20_000,
   WRITE_MS = 60_000,
-  NOT_READY = 503;
+  NOT_READY = 503,
+  FORBIDDEN = 403,
+  TOKEN_HEADER = "x-kbroker-token";
 const connection = { answeredAt: null, isLost: false, timer: null };
 
 // A parameter whose value is a list is sent several times. `signal` aborts the request.
@@ -23,10 +25,21 @@ export function parameters(query) {
   );
 }
 
+// Each process of a server has its own token. If another process answers now, the token is loaded again.
 export async function post(path, body) {
   const data = typeof body === "string" ? body : JSON.stringify(body ?? {});
-  const options = { method: "POST", body: data, headers: { "x-kbroker-token": session.token } };
-  return parsed(await request(`/api/v1${path}`, options, WRITE_MS));
+  const send = () =>
+    request(
+      `/api/v1${path}`,
+      { method: "POST", body: data, headers: { [TOKEN_HEADER]: session.token } },
+      WRITE_MS,
+    );
+  let response = await send();
+  if (response.status === FORBIDDEN && (await response.clone().text()).includes(TOKEN_HEADER)) {
+    await loadSession();
+    response = await send();
+  }
+  return parsed(response);
 }
 
 // Loads the session: version, user and token.

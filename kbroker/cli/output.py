@@ -86,6 +86,19 @@ def problem(prefix: str, message: str) -> str:
     return Line((printable(prefix), Style.PROBLEM), (printable(message), Style.PLAIN))
 
 
+def prompt(text: str) -> None:
+    """Print a prompt on the standard error stream, without a line break."""
+    click.echo(printable(text), nl=False, err=True)
+
+
+def print_document(text: str) -> None:
+    """Print a document that may be saved to a file: unchanged in a pipe, escaped on a terminal."""
+    if sys.stdout.isatty():
+        say(text, keep="\n\t")
+    else:
+        click.echo(text)
+
+
 def show(output: str, value: object, text: Callable[[bool], list[str]]) -> None:
     """Print a result.
 

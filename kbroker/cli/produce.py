@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import click
 
 from .completion import complete_topics
-from .output import Progress, say
+from .output import Progress, prompt, say
 from .schema_registries import chosen_registry, registry_option
 from .target import Target, run, target_options
 
@@ -242,10 +242,10 @@ def _line_chunks(file: BinaryIO | None, choices: Choices) -> Chunks:
 async def _prompted(chunks: Chunks) -> Chunks:
     """Print a prompt before each line that a person types."""
     say(PROMPT_HELP, err=True)
-    click.echo(PROMPT, nl=False, err=True)
+    prompt(PROMPT)
     async for lines in chunks:
         yield lines
-        click.echo(PROMPT, nl=False, err=True)
+        prompt(PROMPT)
 
 
 async def _one_chunk(values: Sequence[bytes]) -> Chunks:

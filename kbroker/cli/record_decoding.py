@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from kbroker.schemas.core.byte_reader import latin_text, number
 from kbroker.text.documents import read_json
 from kbroker.web.console.schemas import schema_header_of
 
-from .output import say
+from .output import say, to_json
 from .part_types import AUTO, NONE, REGISTERED, PartTypes
 from .record_format import DecodedBatch
 
@@ -193,7 +192,7 @@ def _text(document: object, text: str | None = None) -> bytes:
     """Return the text that templates print: a string itself, other documents as JSON."""
     if isinstance(document, str):
         return document.encode(errors="surrogatepass")
-    text = json.dumps(document, ensure_ascii=False) if text is None else text
+    text = to_json(document) if text is None else text
     return text.encode(errors="surrogatepass")
 
 

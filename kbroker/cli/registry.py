@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .confirmation import Change, Preview, destructive, question_about
-from .output import Column, format_options, say, show, table
+from .output import Column, format_options, print_document, say, show, table, to_json
 from .schema_files import file_options
 from .schema_registries import registry_command
 from .target import fail
@@ -90,7 +90,7 @@ def show_(
     """Show a version of a subject, by default the latest one."""
     found = _subjects(registry).version(*name)
     if only_schema:
-        click.echo(found.text)
+        print_document(found.text)
         return
     show(output, _document(found), lambda _: _version_lines(found))
 
@@ -123,7 +123,7 @@ def _schema_lines(found: SchemaVersion) -> list[str]:
     if found.type == "PROTOBUF":
         return found.text.splitlines()
     try:
-        return json.dumps(json.loads(found.text), indent=2, ensure_ascii=False).splitlines()
+        return to_json(json.loads(found.text), indent=2).splitlines()
     except (ValueError, RecursionError):
         return found.text.splitlines()
 

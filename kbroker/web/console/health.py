@@ -193,7 +193,7 @@ def _transaction_problem(where: str, idle_ms: int, *, is_late: bool) -> Row:
         "read_committed consumers wait"
     )
     if is_late:
-        action = "abort the hanging transaction: `kbroker cluster txn hanging`"
+        action = "abort the hanging transaction on the page Transactions & storage"
         return problem_row("transaction", where, problem, action, ERROR)
     action = "check its producer; the coordinator aborts the transaction at its timeout"
     return problem_row("transaction", where, problem, action, WARNING)

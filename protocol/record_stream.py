@@ -539,11 +539,7 @@ def _parse_heads(
 def _parse_ordinary(
     data: bytes, start: int, most: int, header: BatchHeader
 ) -> tuple[list[Record], int]:
-    """Parse records from `start` on, up to the first incomplete, malformed or unusual record.
-
-    Returns:
-        The records, and the position after them.
-    """
+    """Return the records before the first incomplete or unusual one, and the position after them."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     last_delta, end_of_data = header.last_offset_delta, len(data)
     log_append_time = header.max_timestamp if header.is_log_append_time else None

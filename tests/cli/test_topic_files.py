@@ -13,7 +13,7 @@ async def test_create_restores_topics_from_describe_output(cli: Cli, read_json: 
     before = await read_json("topic", "describe", "a", "b")
     for printed in ("json", "ndjson"):
         text = (await cli("topic", "describe", "a", "b", "-o", printed)).stdout
-        await cli("topic", "delete", "a", "b")
+        await cli("topic", "delete", "a", "b", "--yes")
         await cli("topic", "create", "--file", "-", stdin=text)
         after = await read_json("topic", "describe", "a", "b")
         for row in (*before, *after):

@@ -404,6 +404,19 @@ def test_wrong_expression_is_marked_at_its_field(shown: Shown) -> None:
 
 
 @both_widths
+def test_wrong_expression_of_live_view_is_marked_at_its_field(shown: Shown) -> None:
+    page = shown.go("#/topics/many/messages?from=live&where=value.order%20%3D%204")
+    expect(page.locator("#where-problem")).to_contain_text("invalid syntax at '= 4'")
+    expect(page.get_by_label("Where")).to_have_attribute("aria-invalid", "true")
+    expect(status(page)).to_contain_text("invalid syntax")
+    shown.errors.clear()  # the responses with status 400
+    page.get_by_label("Where").fill("value.order == 4")
+    page.get_by_label("Where").press("Enter")
+    expect(status(page)).to_contain_text("Live: 0 records received")
+    expect(page.locator("#where-problem")).to_be_hidden()
+
+
+@both_widths
 def test_long_search_shows_progress_and_is_cancelled(shown: Shown) -> None:
     page = shown.go("#/topics/many/messages?from=oldest&contains=nowhere&bytes=1")
 

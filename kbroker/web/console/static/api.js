@@ -18,6 +18,21 @@ export async function get(path, query = {}, { signal } = {}) {
   return parsed(await request(`/api/v1${path}${text ? `?${text}` : ""}`, { signal }, READ_MS));
 }
 
+// Returns the error of a stream that the broker refuses, or null if it accepts the stream now. An EventSource
+// does not tell the reason.
+export async function streamError(url) {
+  const aborting = new AbortController();
+  try {
+    const response = await request(url, { signal: aborting.signal }, READ_MS);
+    if (!response.ok) await parsed(response);
+  } catch (error) {
+    return error;
+  } finally {
+    aborting.abort();
+  }
+  return null;
+}
+
 export function parameters(query) {
   const given = Object.entries(query).flatMap(([name, value]) => [value].flat().map((each) => [name, each]));
   return new URLSearchParams(

@@ -1,6 +1,6 @@
 // Live view of new records, in order of time within a short window.
 
-import { encodePart, parameters } from "./api.js";
+import { encodePart, parameters, streamError } from "./api.js";
 import { h, number, visible } from "./dom.js";
 
 const RECORDS_MAX = 5000,
@@ -8,12 +8,14 @@ const RECORDS_MAX = 5000,
   WINDOW_MS = 2000;
 
 export class LiveTail {
-  // query(): returns the parameters of the stream. take(rows): shows rows, newest first.
-  constructor(name, query, status, buttons, take) {
+  // query(): returns the parameters of the stream. take(rows): shows rows, newest first. fail(error): shows why the
+  // broker refuses the stream.
+  constructor(name, query, status, buttons, { take, fail }) {
     this.url = `/api/v1/topics/${encodePart(name)}/live`;
     this.query = query;
     this.status = status;
     this.take = take;
+    this.fail = fail;
     this.rows = [];
     this.waiting = [];
     this.received = 0;
@@ -21,6 +23,7 @@ export class LiveTail {
     this.position = "";
     this.problem = "";
     this.isPaused = false;
+    this.isClosed = false;
     this.pauseButton = h("button", { type: "button", onclick: () => this.pause(!this.isPaused) }, "Pause");
     buttons.replaceChildren(
       this.pauseButton,
@@ -31,14 +34,20 @@ export class LiveTail {
     this.showStatus();
   }
   connect() {
-    const text = parameters({ ...this.query(), position: this.position }).toString();
-    this.source = new EventSource(`${this.url}${text ? `?${text}` : ""}`);
-    this.source.onmessage = (event) => this.receive(event);
-    this.source.onerror = () => {
-      if (this.source.readyState !== EventSource.CLOSED) return;
-      this.status.className = "bad";
-      this.status.textContent = "The live view ended. Press Search to start it again.";
+    const text = parameters({ ...this.query(), position: this.position }).toString(),
+      source = new EventSource(`${this.url}${text ? `?${text}` : ""}`);
+    this.source = source;
+    source.onmessage = (event) => this.receive(event);
+    source.onerror = () => {
+      if (source.readyState === EventSource.CLOSED) this.explainEnd(source);
     };
+  }
+  async explainEnd(source) {
+    const error = await streamError(source.url);
+    if (source !== this.source || this.isClosed) return;
+    this.status.className = "bad";
+    this.status.textContent = visible(error?.message ?? "The live view ended. Press Search to start it again.");
+    if (error) this.fail(error);
   }
   // Continues with other parameters after the last record that was received.
   reconnect() {
@@ -46,6 +55,7 @@ export class LiveTail {
     this.connect();
   }
   close() {
+    this.isClosed = true;
     this.source.close();
   }
   receive(event) {

@@ -82,9 +82,12 @@ class MessagesPage {
     this.progress.hidden = true;
     this.liveButtons.hidden = this.form.applied.from !== "live";
     if (this.form.applied.from === "live") {
-      this.live = new LiveTail(this.name, () => this.liveQuery(), this.status, this.liveButtons, (rows) => {
-        this.rows = rows;
-        this.columns.set(rows);
+      this.live = new LiveTail(this.name, () => this.liveQuery(), this.status, this.liveButtons, {
+        take: (rows) => {
+          this.rows = rows;
+          this.columns.set(rows);
+        },
+        fail: (error) => this.form.showError(error),
       });
       return;
     }

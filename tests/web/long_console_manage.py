@@ -198,6 +198,16 @@ def test_error_of_broker_is_shown_in_dialog(shown: Shown, kafka: Kafka, width: i
     shown.errors.clear()
 
 
+def test_open_dialog_is_closed_when_the_user_goes_back(shown: Shown) -> None:
+    page = shown.go("#/")
+    page.evaluate("location.hash = '#/topics'")
+    expect(page.locator("main h1")).to_have_text("Topics")
+    opened(page, "Create topic")
+    page.go_back()
+    expect(page.locator("main h1")).to_have_text("Overview")
+    expect(page.locator("dialog[open]")).to_have_count(0)
+
+
 def test_selected_topics_are_deleted_after_preview(shown: Shown, kafka: Kafka, width: int) -> None:
     names = [f"old-{width}-{n}" for n in range(3)]
     for name in names:

@@ -70,7 +70,7 @@ async function show() {
     { parts, query } = parseHash(),
     main = document.getElementById("main"),
     isShown = () => mine === shown;
-  document.getElementById("detail").close();
+  for (const each of document.querySelectorAll("dialog[open]")) each.close();
   leavePage?.();
   leavePage = null;
   drawNavigation(parts);

@@ -105,7 +105,7 @@ async def checked_problems(viewer: Viewer, known: Metadata) -> list[Row]:
     reason = f"the queries of all brokers took more than {CHECK_SECONDS} s"
     with trio.move_on_after(CHECK_SECONDS):
         try:
-            found = await cluster_problems(viewer.cluster)
+            found = await _queried_problems(viewer)
         except (ClientError, KafkaError, OSError) as error:
             reason = str(error)
         else:
@@ -115,6 +115,14 @@ async def checked_problems(viewer: Viewer, known: Metadata) -> list[Row]:
     action = "run `kbroker cluster health`"
     failed = problem_row("check", "cluster", f"incomplete check: {reason}", action, WARNING)
     return [failed, *known.problems]
+
+
+async def _queried_problems(viewer: Viewer) -> list[Row]:
+    """Query all leaders; use fresh connections if one broke, for example by a node's restart."""
+    try:
+        return await cluster_problems(viewer.cluster)
+    except OSError:
+        return await cluster_problems(viewer.cluster)
 
 
 # -- groups

@@ -90,6 +90,21 @@ async def test_broker_that_is_down_is_a_problem() -> None:
                 await trio.sleep(0.05)
 
 
+async def test_check_over_a_broken_connection_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    async def break_once(_: ClusterClient) -> list[Row]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise BrokenPipeError("the connection broke")
+        return []
+
+    monkeypatch.setattr(health, "cluster_problems", break_once)
+    async with console() as client:
+        assert (await client.get("/overview"))["problems"] == []
+    assert len(calls) == 2
+
+
 @pytest.mark.parametrize("is_slow", [True, False])
 async def test_incomplete_check_is_reported_with_problems_of_metadata(
     is_slow: bool, monkeypatch: pytest.MonkeyPatch

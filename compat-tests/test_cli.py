@@ -327,8 +327,8 @@ def test_group_with_member_is_described_and_not_changed(
 CHANGES = [
     (("set", "log.roll.ms=7000000", "--default"), ("7000000", "all brokers")),
     (("set", "log.roll.ms=8000000", "--node", "1"), ("8000000", "this broker")),
-    (("unset", "log.roll.ms", "--node", "1"), ("7000000", "all brokers")),
-    (("unset", "log.roll.ms", "--default"), (None, "default")),
+    (("unset", "log.roll.ms", "--node", "1", "--yes"), ("7000000", "all brokers")),
+    (("unset", "log.roll.ms", "--default", "--yes"), (None, "default")),
 ]
 
 

@@ -426,6 +426,8 @@ class Requests:
         if login.is_done:
             if self._peer.client.principal != login.principal:
                 self._peer.set_principal(login.principal)
+                if self._activity is not None:
+                    self._activity.record_login(self._peer)
             self.frames.limit = self._frame_bytes_max
             if math.isinf(login.ends_at):
                 self._login = None

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.compile import Encoded
 from kbroker.protocol.errors import ErrorCode
+from kbroker.security.principals import ANONYMOUS
 
 from .request_metrics import codes_of
 
@@ -21,6 +23,13 @@ CLIENTS_MAX = 1_000
 EVENTS_MAX = 1_000
 # Maximum number of characters of a client ID, and of a reason.
 NAME_MAX = 256
+# Maximum number of denied topics in an event, and of rows that are searched for them.
+TOPICS_SHOWN_MAX = 3
+TOPICS_SCANNED_MAX = 100
+_TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+# Fields with the topics of a response, and with the partitions of a topic.
+_TOPIC_ROWS: Final = ("topics", "responses", "results")
+_PARTITION_ROWS: Final = ("partitions", "partition_responses")
 # Errors that are part of the protocol: clients wait, look up the right broker, or send the request in
 # another way. They count as errors, but not as problems.
 EXPECTED_ERRORS = frozenset(
@@ -130,8 +139,16 @@ class Activity:
             client.software = peer.software  # set by ApiVersions
         if peer.client_id != name:
             peer.client_id = name
-            client.host, client.principal = peer.host, str(peer.client.principal)
+            client.host = peer.host
+            if _has_principal(peer):
+                client.principal = str(peer.client.principal)
             self._record_event(name, peer.host, "came", is_problem=False)
+
+    def record_login(self, peer: Any) -> None:
+        """Record the principal of a client that has authenticated with SASL."""
+        name, principal = peer.client_id or "", str(peer.client.principal)
+        self._client(name).principal = principal
+        self._record_event(name, peer.host, f"authenticated as {principal}", is_problem=False)
 
     def count_response(self, peer: Any, client_id: str | None, key: int, response: Any) -> None:
         """Count the errors of a response, in its first rows."""
@@ -142,10 +159,15 @@ class Activity:
             return
         name = (client_id or "")[:NAME_MAX]
         client = self._client(name)
-        client.principal = str(peer.client.principal)
+        user = ""
+        if _has_principal(peer):
+            client.principal = str(peer.client.principal)
+            user = f" of {client.principal}" if peer.client.principal != ANONYMOUS else ""
         for code, count in codes.items():
             client.errors[key, code] += count
-            text = f"{ApiKey(key).api_name} was answered {error_name(code)}"
+            text = f"{ApiKey(key).api_name}{user} was answered {error_name(code)}"
+            topics = _denied_topics(response) if code == _TOPIC_DENIED else ""
+            text += f" for {topics}" if topics else ""
             self._record_event(name, peer.host, text, is_problem=is_problem(key, code))
 
     def count_disconnect(self, peer: Any, kind: str, reason: str = "") -> None:
@@ -183,6 +205,33 @@ class Activity:
     def since(self, number: int) -> Iterable[ClientEvent]:
         """Return the events after a sequence number, oldest first."""
         return [each for each in self.events if each.number > number]
+
+
+def _has_principal(peer: Any) -> bool:
+    """Return False before the SASL authentication of a client, which has no principal yet."""
+    return peer.login is None or bool(peer.login.has_session)
+
+
+def _denied_topics(response: Any) -> str:
+    """Return the names of the first topics that a response denies, or "" if it has only IDs."""
+    denied = dict[str, None]()
+    for rows in _TOPIC_ROWS:
+        for row in islice(getattr(response, rows, None) or (), TOPICS_SCANNED_MAX):
+            name = getattr(row, "name", None) or getattr(row, "topic", None)
+            if name and _TOPIC_DENIED in _row_codes(row):
+                denied[str(name)] = None
+    names = list(denied)
+    shown = ", ".join(names[:TOPICS_SHOWN_MAX])
+    return shown + (", ..." if len(names) > TOPICS_SHOWN_MAX else "")
+
+
+def _row_codes(row: Any) -> set[int]:
+    """Return the error code of a row of a topic, or those of its first partitions."""
+    codes = {getattr(row, "error_code", 0)}
+    for rows in _PARTITION_ROWS:
+        partitions = islice(getattr(row, rows, None) or (), TOPICS_SCANNED_MAX)
+        codes.update(getattr(each, "error_code", 0) for each in partitions)
+    return codes
 
 
 def is_problem(key: int, code: int) -> bool:

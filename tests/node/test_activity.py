@@ -10,6 +10,9 @@ from kbroker.node.activity import CLIENTS_MAX, EVENTS_MAX, NAME_MAX, Activity, i
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataResponse
+from kbroker.protocol.messages.produce import ProduceResponse
+from kbroker.security.login import Exchange, Login
+from kbroker.security.principals import Principal
 
 
 def peer() -> Peer:
@@ -71,3 +74,56 @@ def test_long_client_names_are_truncated() -> None:
     assert len(name) == NAME_MAX
     assert len(activity.events[-1].text) < 2 * NAME_MAX
     assert activity.events[-1].is_problem
+
+
+class ListenerUsers:
+    """SASL mechanisms of a listener on which nobody authenticates."""
+
+    mechanisms = ("PLAIN",)
+
+    def exchange(self, mechanism: str) -> Exchange:
+        raise AssertionError(mechanism)
+
+    def session_seconds(self, mechanism: str) -> float | None:
+        raise AssertionError(mechanism)
+
+
+def sasl_peer() -> Peer:
+    users = ListenerUsers()
+    return Peer(
+        "10.0.0.1", Endpoint("localhost", 9092), "SASL_PLAINTEXT", None, Login(lambda: users)
+    )
+
+
+def test_sasl_client_has_no_principal_before_its_authentication() -> None:
+    activity, client = Activity(lambda: 5), sasl_peer()
+    activity.count_request(client, "shop", ApiKey.API_VERSIONS)
+    assert activity.clients["shop"].principal == ""
+    client.set_principal(Principal("User", "bob"))
+    activity.record_login(client)
+    assert activity.clients["shop"].principal == "User:bob"
+    assert activity.events[-1].text == "authenticated as User:bob"
+    activity.count_request(sasl_peer(), "shop", ApiKey.API_VERSIONS)
+    assert activity.clients["shop"].principal == "User:bob"
+
+
+def test_event_of_denied_request_names_user_and_topics() -> None:
+    activity, client = Activity(lambda: 5), peer()
+    client.set_principal(Principal("User", "bob"))
+    cls = MetadataResponse
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rows = [cls.Topic(name=name, error_code=denied) for name in "abcd"]
+    rows.append(cls.Topic(name="e"))
+    activity.count_response(client, "shop", ApiKey.METADATA, cls(topics=rows))
+    produced = ProduceResponse(
+        responses=[
+            ProduceResponse.Topic(
+                name="p", partition_responses=[ProduceResponse.Partition(error_code=denied)]
+            )
+        ]
+    )
+    activity.count_response(client, "shop", ApiKey.PRODUCE, produced)
+    assert [each.text for each in activity.events] == [
+        "Metadata of User:bob was answered TOPIC_AUTHORIZATION_FAILED for a, b, c, ...",
+        "Produce of User:bob was answered TOPIC_AUTHORIZATION_FAILED for p",
+    ]

@@ -111,3 +111,14 @@ async def test_password_is_in_no_response_and_no_log(caplog: pytest.LogCaptureFi
             assert PASSWORD not in response.text
         assert PASSWORD not in (await setup.ask("/users")).text
     assert PASSWORD not in caplog.text
+
+
+async def test_activity_shows_principal_of_sasl_client() -> None:
+    async with secured_console("PLAIN") as setup:
+        security = Security(None, Credentials("PLAIN", "alice", "secret"))
+        endpoint = setup.broker.nodes[0].endpoint
+        async with open_cluster([endpoint], "shop", security=security) as cluster:
+            assert (await cluster.metadata([])).cluster_id
+            activity = await setup.get("/activity")
+    found = {each["client_id"]: each["principal"] for each in activity["clients"]}
+    assert found["shop"] == "User:alice"

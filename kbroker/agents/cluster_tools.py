@@ -21,7 +21,7 @@ RESOURCE = {
 
 async def describe_cluster(session: Session, _: Arguments) -> Result:
     """Return the cluster ID, the brokers, and numbers of topics and partitions."""
-    return Result(cluster_details(await session.cluster.metadata()))
+    return Result(await cluster_details(session.cluster))
 
 
 async def check_health(session: Session, arguments: Arguments) -> Result:
@@ -94,7 +94,7 @@ TOOLS: Final = (
     Tool(
         "describe_cluster",
         "Describe the cluster",
-        "Return the cluster ID, the brokers with addresses and racks, and the numbers of topics and "
+        "Return the cluster ID, the brokers with addresses, racks and states, and the numbers of topics and "
         "partitions.",
         Effect.READ,
         describe_cluster,
@@ -102,7 +102,7 @@ TOOLS: Final = (
     Tool(
         "check_health",
         "Check the health of the cluster",
-        "Return problems: unreachable brokers, full disks, and partitions that are offline or "
+        "Return problems: brokers that are down or unreachable, full disks, and partitions that are offline or "
         "under-replicated, each with the next action.",
         Effect.READ,
         check_health,

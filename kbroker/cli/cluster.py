@@ -33,16 +33,18 @@ cluster.add_command(quotas)
 @format_options
 @target_options
 def info(target: Target, output: str) -> None:
-    """Show the cluster ID and the brokers."""
+    """Show the cluster ID and the brokers, including those that are down.
+
+    A drained broker gets no new partitions. A broker that is down is shown with its last address.
+    """
     from kbroker.client.cluster_details import cluster_details
 
-    metadata = run(target, lambda cluster: cluster.metadata())
-    value = cluster_details(metadata)
+    value = run(target, cluster_details)
     brokers = value["brokers"]
 
     def text(wide: bool) -> list[str]:
         columns = [Column("broker"), Column("host"), Column("port"), Column("rack", optional=True)]
-        columns += [Column("controller"), Column("leads")]
+        columns += [Column("controller"), Column("leads"), Column("state")]
         head = f"cluster {value['cluster_id']}: {value['topics']} topics, "
         return [f"{head}{value['partitions']} partitions", *table(columns, brokers, wide=wide)]
 
@@ -57,15 +59,17 @@ def health(target: Target, output: str) -> None:
 
     The command connects to every broker at its advertised address, and reads the end offset of
     every partition. It also reports directories whose disk is 90 % full, but exits with status 0 as
-    long as they accept records.
+    long as they accept records. Partitions with the same problem share a row; -o wide shows a row
+    for each partition.
     """
-    from kbroker.client.cluster_details import ERROR, cluster_problems
+    from kbroker.client.cluster_details import ERROR, cluster_problems, summarize
 
     problems = run(target, cluster_problems)
     columns = [Column("what"), Column("where"), Column("problem"), Column("action")]
 
     def text(wide: bool) -> list[str]:
-        return table(columns, problems, wide=wide) if problems else ["healthy"]
+        shown = problems if wide else summarize(problems)
+        return table(columns, shown, wide=wide) if problems else ["healthy"]
 
     show(output, problems, text)
     if any(problem["severity"] == ERROR for problem in problems):

@@ -60,12 +60,12 @@ async def placement(cluster: ClusterClient) -> Placement:
     }
     for partition, leaving in removing.items():
         replicas[partition] = [each for each in replicas[partition] if each not in leaving]
-    drained = await _drained_brokers(cluster, [row.node_id for row in metadata.brokers])
+    drained = await drained_brokers(cluster, [row.node_id for row in metadata.brokers])
     racks = {row.node_id: row.rack for row in metadata.brokers if row.node_id not in drained}
     return Placement(replicas, racks, drained)
 
 
-async def _drained_brokers(cluster: ClusterClient, node_ids: Iterable[int]) -> set[int]:
+async def drained_brokers(cluster: ClusterClient, node_ids: Iterable[int]) -> set[int]:
     """Return the brokers whose log directories are all cordoned (KIP-1066). Raises KafkaError."""
     drained = set()
     for node_id in node_ids:

@@ -251,6 +251,7 @@ class Membership:
                 clean_epoch=clean_epoch,
                 rack=self._config.rack,
                 features=supported(),
+                listeners=self._listeners,
             )
             if after == before and before.revision != ABSENT:
                 return

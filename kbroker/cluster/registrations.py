@@ -32,13 +32,21 @@ class Registration(NamedTuple):
     @classmethod
     def from_entry(cls, node_id: int, entry: Entry, *, ready: bool) -> Registration:
         value = entry.value
-        listeners = {name: Endpoint.parse(text) for name, text in value["listeners"].items()}
+        listeners = _parse_listeners(value["listeners"])
         epoch = BrokerEpoch(entry.revision)
         return cls(node_id, epoch, value["incarnation"], listeners, value["rack"], ready)
 
     def to_document(self) -> Document:
-        listeners = {name: str(endpoint) for name, endpoint in self.listeners.items()}
+        listeners = _format_listeners(self.listeners)
         return {"incarnation": self.incarnation, "listeners": listeners, "rack": self.rack}
+
+
+def _parse_listeners(addresses: Mapping[str, str]) -> dict[str, Endpoint]:
+    return {name: Endpoint.parse(text) for name, text in addresses.items()}
+
+
+def _format_listeners(listeners: Mapping[str, Endpoint]) -> dict[str, str]:
+    return {name: str(endpoint) for name, endpoint in listeners.items()}
 
 
 class KnownNode(NamedTuple):
@@ -50,6 +58,7 @@ class KnownNode(NamedTuple):
         clean_epoch: Broker epoch of the last run if the node shut down cleanly, else -1.
         rack: Rack of the node.
         features: Level ranges that the node supports.
+        listeners: Advertised addresses at the last start, by listener; empty if written by an older kbroker.
         revision: Revision of the entry in the store.
     """
 
@@ -58,6 +67,7 @@ class KnownNode(NamedTuple):
     clean_epoch: BrokerEpoch = NO_EPOCH
     rack: str | None = None
     features: Ranges = MappingProxyType(UNREGISTERED_RANGES)
+    listeners: Mapping[str, Endpoint] = MappingProxyType({})
     revision: int = ABSENT
 
     @classmethod
@@ -69,6 +79,7 @@ class KnownNode(NamedTuple):
             value.get("clean", NO_EPOCH),
             value.get("rack"),
             value.get("features", UNREGISTERED_RANGES),
+            _parse_listeners(value.get("listeners", {})),
             entry.revision,
         )
 
@@ -79,6 +90,7 @@ class KnownNode(NamedTuple):
             "clean": self.clean_epoch,
             "rack": self.rack,
             "features": dict(self.features),
+            "listeners": _format_listeners(self.listeners),
         }
 
 

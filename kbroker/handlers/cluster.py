@@ -43,27 +43,32 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
     """Return the cluster ID, the unfenced brokers and the controller.
 
     Versions: 1 can request controller endpoints (KIP-919), which a broker listener rejects. 2 can
-    include fenced brokers (KIP-1073).
+    include fenced brokers (KIP-1073): those that are down, and those that are not ready.
     """
     if request.endpoint_type != BROKERS:
         return _wrong_endpoint(request)
     return DescribeClusterResponse(
         cluster_id=ctx.node.cluster.id,
         controller_id=ctx.node.cluster.controller_id,
-        brokers=[
-            DescribeClusterResponse.Broker(
-                broker_id=node.node_id,
-                host=endpoint.host,
-                port=endpoint.port,
-                rack=node.rack,
-                is_fenced=not node.ready,
-            )
-            for node, endpoint in ctx.brokers(fenced=request.include_fenced_brokers)
-        ],
+        brokers=_broker_rows(ctx, with_fenced=request.include_fenced_brokers),
         cluster_authorized_operations=(
             cluster_operations(ctx) if request.include_cluster_authorized_operations else NOT_ASKED
         ),
     )
+
+
+def _broker_rows(ctx: Context, *, with_fenced: bool) -> list[DescribeClusterResponse.Broker]:
+    cls = DescribeClusterResponse.Broker
+    rows = [
+        cls(broker_id=node.node_id, host=endpoint.host, port=endpoint.port, rack=node.rack)
+        for node, endpoint in ctx.brokers()
+    ]
+    if with_fenced:
+        rows += [
+            cls(broker_id=node_id, host=host, port=port, rack=rack, is_fenced=True)
+            for node_id, rack, (host, port) in ctx.fenced_brokers()
+        ]
+    return sorted(rows, key=lambda row: row.broker_id)
 
 
 def _wrong_endpoint(request: DescribeClusterRequest) -> DescribeClusterResponse:

@@ -38,6 +38,8 @@ TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
 TRANSACTIONAL_ID = AclResourceType.TRANSACTIONAL_ID
 # Owner of delegation tokens (KIP-373). The resource name is a principal, such as User:alice.
 USER = AclResourceType.USER
+# Address of a broker that has none for a client, as in Apache Kafka.
+NO_ENDPOINT = Endpoint("", -1)
 # Bit field of all operations that apply to each resource type (KIP-430).
 OPERATIONS = {
     kind: sum(1 << each for each in VALID_OPERATIONS[kind])
@@ -378,24 +380,31 @@ class Context:
         if node_id == self.node.id:
             return self.endpoint()
         registration = self.node.cluster.registration(node_id)
-        return None if registration is None else self._endpoint_of(registration)
+        return None if registration is None else self._endpoint_at(registration.listeners)
 
-    def brokers(self, *, fenced: bool = False) -> Iterator[tuple[Registration, Endpoint]]:
-        """Yield the brokers of the cluster with their addresses for this client.
-
-        Args:
-            fenced: Include fenced brokers, which are registered but not ready.
-        """
+    def brokers(self) -> Iterator[tuple[Registration, Endpoint]]:
+        """Yield the brokers that are not fenced with their addresses for this client."""
         nodes = self.node.cluster.nodes
         for node_id in sorted(nodes):
-            if fenced or nodes[node_id].ready:
+            if nodes[node_id].ready:
                 endpoint = self.endpoint_of(node_id)
                 if endpoint is not None:
                     yield nodes[node_id], endpoint
 
-    def _endpoint_of(self, registration: Registration) -> Endpoint | None:
+    def fenced_brokers(self) -> Iterator[tuple[int, str | None, Endpoint]]:
+        """Yield ID, rack and address of the fenced brokers, which are down or not ready.
+
+        The address is `NO_ENDPOINT` if the broker has no address on the client's listener.
+        """
+        cluster = self.node.cluster
+        for node_id, known in sorted(cluster.registrations.known.items()):
+            if not cluster.is_ready(node_id):
+                endpoint = self.endpoint_of(node_id) or self._endpoint_at(known.listeners)
+                yield node_id, known.rack, endpoint or NO_ENDPOINT
+
+    def _endpoint_at(self, listeners: Mapping[str, Endpoint]) -> Endpoint | None:
         """Return the address of another node on the client's listener."""
-        endpoint = registration.listeners.get(self.peer.listener)
+        endpoint = listeners.get(self.peer.listener)
         if endpoint is not None and endpoint.host in EVERY_INTERFACE:
             return endpoint._replace(host=self.peer.local.host)
         return endpoint

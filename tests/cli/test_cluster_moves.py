@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 from kbroker.broker import Broker
+from kbroker.cluster import Partition
 from kbroker.cluster.topics import NewTopic, create_topic
 
 from ..brokers import started
-from ..commands import Cli
+from ..commands import Cli, ReadJson
 from ..wire import until
 
 
@@ -29,6 +32,11 @@ def replica_lists(broker: Broker) -> Iterator[list[int]]:
 def leaders(broker: Broker) -> list[int]:
     topics = broker.running().cluster.topics.values()
     return [partition.leader for topic in topics for partition in topic.partitions]
+
+
+def partitions(broker: Broker) -> Iterator[Partition]:
+    for topic in broker.running().cluster.topics.values():
+        yield from topic.partitions
 
 
 async def test_node_can_be_drained_rebalanced_and_unregistered(cli: Cli) -> None:
@@ -132,6 +140,47 @@ async def test_cluster_health_reports_missing_replicas(cli: Cli) -> None:
         cluster = broker.running().cluster
         await until(lambda: lone not in cluster.nodes and -1 in leaders(broker))
         output = (await cli("cluster", "health", *bootstrap, status=1)).stdout
-        assert f"under-replicated: not in sync on {lone}; ISR below min.insync.replicas" in output
-        assert f"start broker {lone}" in output
-        assert "alone-0" in output
+        down, offline, under_replicated = output.splitlines()[1:]
+        assert re.match(rf"broker +{lone} +down: not running", down)
+        assert "alone-0" in offline
+        assert f"start broker {lone}" in offline
+        assert "`kafka-leader-election --election-type unclean`" in offline
+        problem = f"under-replicated: broker {lone} is down; ISR below min.insync.replicas"
+        assert problem in under_replicated
+
+
+async def test_cluster_health_reports_stopped_broker_without_partitions(
+    cli: Cli, read_json: ReadJson
+) -> None:
+    async with started(nodes=3) as broker:
+        bootstrap = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 3, 3)
+        await cli("cluster", "drain", "2", "--allow-fewer-replicas", "-y", *bootstrap)
+        port = broker.local_node(2).endpoint.port
+        (_, drained, _) = (await read_json("cluster", "info", *bootstrap))["brokers"]
+        assert drained["state"] == "drained"
+        await broker.local_node(2).stop()
+        (row,) = json.loads(
+            (await cli("cluster", "health", "-o", "json", *bootstrap, status=1)).stdout
+        )
+        assert (row["what"], row["where"], row["severity"]) == ("broker", "2", "error")
+        brokers = (await read_json("cluster", "info", *bootstrap))["brokers"]
+        states = [(each["broker"], each["port"], each["state"]) for each in brokers]
+        assert states[1] == (2, port, "down")
+        assert [state for _, _, state in states] == ["running", "down", "running"]
+
+
+async def test_cluster_health_summarizes_partitions_with_same_cause(
+    cli: Cli, read_json: ReadJson
+) -> None:
+    async with started(nodes=3) as broker:
+        bootstrap = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 6, 3)
+        await broker.local_node(3).stop()
+        await until(lambda: all(3 not in part.isr for part in partitions(broker)))
+        rows = (await cli("cluster", "health", *bootstrap, status=1)).stdout.splitlines()
+        assert len(rows) == 3
+        assert "orders-0, orders-1, orders-2 and 3 more" in rows[2]
+        assert "6 partitions under-replicated: broker 3 is down" in rows[2]
+        wide = (await cli("cluster", "health", "-o", "wide", *bootstrap, status=1)).stdout
+        assert len(wide.splitlines()) == 8

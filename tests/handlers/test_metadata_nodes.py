@@ -213,3 +213,18 @@ async def test_fetch_from_wrong_node_returns_leader(version: int) -> None:
             assert [rows[index].current_leader.leader_id for index in (1, 2)] == [2, 3]
             found = {each.node_id: (each.host, each.port) for each in response.node_endpoints}
             assert found == {each.id: each.endpoint for each in broker.nodes[1:]}
+
+
+async def test_describe_cluster_lists_stopped_broker_only_with_fenced_brokers() -> None:
+    async with three_nodes(broker_rack="a") as (broker, _):
+        addresses = _endpoints(broker)
+        await broker.local_node(2).stop()
+        found = {}
+        async with connected(broker.local_node(1).endpoint) as wire:
+            for fenced in (False, True):
+                ask = DescribeClusterRequest(endpoint_type=1, include_fenced_brokers=fenced)
+                response = await wire.ask(ApiKey.DESCRIBE_CLUSTER, 2, ask)
+                found[fenced] = [(row.broker_id, row.is_fenced) for row in response.brokers]
+        assert found == {False: [(1, False), (3, False)], True: [(1, False), (2, True), (3, False)]}
+        row = response.brokers[1]
+        assert (Endpoint(row.host, row.port), row.rack) == (addresses[2], "a")

@@ -12,6 +12,7 @@ from kbroker.client.cluster_details import (
     WARNING,
     Row,
     cluster_problems,
+    down_problem,
     leaderless_problem,
     problem_row,
     under_replicated_problem,
@@ -74,19 +75,13 @@ async def metadata_problems(node: Node) -> Metadata:
                 if has_room:
                     problems.append(leaderless_problem(where, each.replicas, each.isr))
             elif missing and has_room:
-                problems.append(under_replicated_problem(where, missing))
+                problems.append(under_replicated_problem(where, missing, down))
     counts = {
         "brokers_down": len(down),
         "offline": offline,
         "under_replicated": under_replicated,
     }
     return Metadata(counts, problems)
-
-
-def down_problem(node_id: int) -> Row:
-    """Return the problem of a node that is not connected to the cluster."""
-    action = "start this broker, or check its log"
-    return problem_row("broker", str(node_id), "down: not registered", action)
 
 
 def silent_problem(node_id: int) -> Row:

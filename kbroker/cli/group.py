@@ -257,7 +257,8 @@ def seek(
 
     from .group_seek import (
         BadOffsets,
-        parse_offset_spec,
+        members_problems,
+        parse_new_offset,
         parse_topics,
         preview_of,
         read_offsets,
@@ -268,7 +269,7 @@ def seek(
     if sum(each is not None for each in (spec, shift, file)) != 1:
         raise click.UsageError("give exactly one of --to, --shift and --from-file")
     try:
-        to = parse_offset_spec(spec, time.time_ns() // 1_000_000) if spec is not None else None
+        to = parse_new_offset(spec, time.time_ns() // 1_000_000) if spec is not None else None
         offsets = read_offsets(file.read()) if file is not None else None
         selected = parse_topics(topics)
     except BadOffsets as error:
@@ -276,6 +277,13 @@ def seek(
 
     async def plan(cluster: ClusterClient) -> list[tuple[Seek, list[SeekRow]]]:
         chosen = await group_names(cluster, Names(names, regex))
+        if problems := await members_problems(cluster, chosen):
+            say(*problems, err=True)
+            if not change.is_dry_run:
+                fail(
+                    "nothing was changed; `kbroker group wait NAME --members 0` waits until the "
+                    "members have left"
+                )
         jobs = [Seek(name, to, shift, offsets, selected) for name in chosen]
         return [(job, await job.plan(cluster)) for job in jobs]
 
@@ -283,7 +291,7 @@ def seek(
         return {job.group: await job.apply(cluster, rows) for job, rows in planned}
 
     planned = run(target, plan)
-    if not change.confirm(preview_of({job.group: rows for job, rows in planned})):
+    if not change.confirm(preview_of({job.group: rows for job, rows in planned}, to)):
         return
     rows = rows_of(run(target, apply))
     change.report(rows, lambda wide: table_of(rows, wide=wide))

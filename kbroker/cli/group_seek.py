@@ -11,25 +11,29 @@ from .confirmation import Preview, count_of, question_about
 from .output import Column, table
 
 if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
     from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.seek import SeekRow
     from kbroker.client.topics import Partition
+
+# Maximum number of clients that a message about members names.
+CLIENTS_SHOWN_MAX = 3
 
 
 class BadOffsets(ValueError):
     """A string or file does not contain valid offsets."""
 
 
-def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
+def parse_new_offset(text: str, now_ms: int) -> OffsetSpec:
     """Parse `--to`.
 
     Raises:
-        BadOffsets: The text is not an offset spec.
+        BadOffsets: The text is not an offset spec, or is a time in the future.
     """
     from . import offsets
 
     try:
-        return offsets.parse_offset_spec(text, now_ms)
+        return offsets.parse_past_spec(text, now_ms)
     except offsets.BadOffsetSpec as error:
         raise BadOffsets(str(error)) from None
 
@@ -90,16 +94,51 @@ def table_of(rows: Sequence[Mapping[str, object]], *, wide: bool) -> list[str]:
     return table(columns, rows, wide=wide)
 
 
-def preview_of(planned: Mapping[str, Sequence[SeekRow]]) -> Preview:
-    """Return the preview of new offsets by group."""
+def preview_of(planned: Mapping[str, Sequence[SeekRow]], to: OffsetSpec | None) -> Preview:
+    """Return the preview of new offsets.
+
+    Args:
+        planned: The rows of each group.
+        to: The value of `--to`, or None without it.
+    """
+    from .offsets import first_record_text
+
+    target = first_record_text(to) if to is not None else None
     rows = rows_of(planned)
     return Preview(
         question_about("Set the offsets of", list(planned), "group"),
         rows,
-        [_seek_line(name, some) for name, some in planned.items()],
+        [
+            *([f"new offset: {target}"] if target else ()),
+            *(_seek_line(name, some) for name, some in planned.items()),
+        ],
         lambda wide: table_of(rows, wide=wide),
         is_harmless=all(row["prior_offset"] in (None, row["new_offset"]) for row in rows),
     )
+
+
+async def members_problems(cluster: ClusterClient, groups: Iterable[str]) -> list[str]:
+    """Return a sentence for each group whose members prevent new offsets."""
+    from kbroker.client.errors import NoSuchGroup
+    from kbroker.client.groups import describe_group
+
+    problems = []
+    for name in groups:
+        try:
+            members = (await describe_group(cluster, name)).members
+        except NoSuchGroup:
+            continue
+        if members:
+            clients = sorted({member.client_id or member.id for member in members})
+            shown = ", ".join(clients[:CLIENTS_SHOWN_MAX])
+            more = len(clients) - CLIENTS_SHOWN_MAX
+            problems.append(
+                f"group {name} has {count_of(len(members), 'active member')} "
+                f"({'client' if len(clients) == 1 else 'clients'} {shown}"
+                f"{f' and {more:,} more' if more > 0 else ''}): stop "
+                f"{'it' if len(members) == 1 else 'them'} first"
+            )
+    return problems
 
 
 def _seek_line(name: str, rows: Sequence[SeekRow]) -> str:

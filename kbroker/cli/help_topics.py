@@ -31,7 +31,9 @@ Offsets: positions in partitions
   @T1:T2         from one time to another
 
 TIME is 13 digits (ms), 10 digits (s), a date such as 2026-01-31, RFC 3339, or a duration from now
-such as -48h. In a range, the second duration counts from the first time: @-2h:30m.
+such as -48h. A date or time without a zone is UTC; append a zone such as +02:00 for another one.
+`topic trim` and `group seek` reject times in the future: @-3d is three days ago, @3d is not.
+In a range, the second duration counts from the first time: @-2h:30m.
 
 Examples:
   kbroker topic consume orders -o :end

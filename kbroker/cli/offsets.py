@@ -12,9 +12,12 @@ from datetime import UTC, datetime
 
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN
+from kbroker.text.times import utc_text
 
 from .units import parse_duration
 
+# A sign and a number with a unit.
+_DURATION = re.compile(r"([+-]?)(\d.*[a-z])")
 FORMS = "start, end, 47, +3 (after the start), -2 (before the end), @TIME"
 
 
@@ -33,11 +36,45 @@ def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
     if text.startswith("@"):
         return OffsetSpec(Kind.TIME, parse_time(text[1:], now_ms))
     if not re.fullmatch(r"[+-]?\d{1,19}", text):
-        raise BadOffsetSpec(f"{text!r} is not an offset; valid: {FORMS}")
+        hint = f"did you mean {time}? " if (time := _meant_time(text, now_ms)) else ""
+        raise BadOffsetSpec(f"{text!r} is not an offset; {hint}valid: {FORMS}")
     number = int(text)
     if text.startswith("+"):
         return OffsetSpec(Kind.START, number)
     return OffsetSpec(Kind.END, number) if text.startswith("-") else OffsetSpec(Kind.OFFSET, number)
+
+
+def _meant_time(text: str, now_ms: int) -> str | None:
+    """Return the spec that a time or duration without @ stands for, or None."""
+    try:
+        _parse_time(text, now_ms)
+    except BadOffsetSpec:
+        return None
+    return f"@-{text.lstrip('+-')}" if _DURATION.fullmatch(text) else f"@{text}"
+
+
+def parse_past_spec(text: str, now_ms: int) -> OffsetSpec:
+    """Parse an offset spec of a command for which a time in the future is a mistake.
+
+    A time in the future means the end of the partition, so that `@3d` instead of `@-3d` would
+    affect all records.
+
+    Raises:
+        BadOffsetSpec: The text has no valid form, or is a time in the future.
+    """
+    spec = parse_offset_spec(text, now_ms)
+    if spec.is_after(now_ms):
+        length = text[1:].lstrip("+")
+        hint = f"did you mean @-{length}?" if _DURATION.fullmatch(length) else "use end"
+        raise BadOffsetSpec(f"{text!r} is in the future ({utc_text(spec.value)}); {hint}")
+    return spec
+
+
+def first_record_text(spec: OffsetSpec) -> str | None:
+    """Return the record that a time selects, for previews; None if the spec is not a time."""
+    if spec.kind != Kind.TIME:
+        return None
+    return f"first record at or after {utc_text(spec.value)}"
 
 
 def parse_time(text: str, now_ms: int) -> int:
@@ -58,7 +95,7 @@ def _parse_time(text: str, now_ms: int) -> int:
     if re.fullmatch(r"\d{9,10}", text):
         return int(text) * 1000
     try:
-        if match := re.fullmatch(r"([+-]?)(\d.*[a-z])", text):
+        if match := _DURATION.fullmatch(text):
             seconds = parse_duration(match[2])
             return now_ms + round(seconds * 1000) * (-1 if match[1] == "-" else 1)
         when = datetime.fromisoformat(text)

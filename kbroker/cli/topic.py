@@ -448,10 +448,10 @@ def trim(
     change: Change,
 ) -> None:
     """Delete the oldest records of topics NAMES, which may be patterns such as 'order*'."""
-    from .offsets import BadOffsetSpec, parse_offset_spec
+    from .offsets import BadOffsetSpec, first_record_text, parse_past_spec
 
     try:
-        spec = parse_offset_spec(before, time.time_ns() // 1_000_000)
+        spec = parse_past_spec(before, time.time_ns() // 1_000_000)
     except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--before") from None
 
@@ -466,10 +466,13 @@ def trim(
     for row in planned:
         counts[row["topic"]] = counts.get(row["topic"], 0) + row["records"]
     total = count_of(sum(counts.values()), "record")
+    target_text = first_record_text(spec)
+    lines = [f"new start offset: {target_text}"] if target_text else []
+    lines += [f"topic {name}: delete {count_of(many, 'record')}" for name, many in counts.items()]
     preview = Preview(
         question_about(f"Delete {total} of", list(counts), "topic"),
         planned,
-        [f"topic {name}: delete {count_of(number, 'record')}" for name, number in counts.items()],
+        lines,
         lambda wide: table(columns, planned, wide=wide),
         is_harmless=not any(counts.values()),
     )

@@ -26,6 +26,10 @@ class OffsetSpec(NamedTuple):
     kind: Kind
     value: int = 0
 
+    def is_after(self, now_ms: int) -> bool:
+        """Return True if the spec is a time after `now_ms` (ms since the epoch)."""
+        return self.kind == Kind.TIME and self.value > now_ms
+
 
 START, END = OffsetSpec(Kind.START), OffsetSpec(Kind.END)
 

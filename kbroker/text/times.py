@@ -23,6 +23,15 @@ def date_of(ms: int) -> datetime | None:
         return None
 
 
+def utc_text(ms: int) -> str:
+    """Format ms since the epoch as `2026-01-31 12:00:00 UTC`; as "N ms" if it has no date."""
+    when = date_of(ms)
+    if when is None:
+        return f"{ms} ms"
+    shown = when.replace(tzinfo=None)
+    return f"{shown.isoformat(' ', 'milliseconds' if ms % 1000 else 'seconds')} UTC"
+
+
 def iso_time(ms: int | None) -> str | None:
     """Format ms since the epoch as RFC 3339; the plain number if it has no date, None for None."""
     if ms is None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.broker import Broker
+
 from ..commands import Cli, ReadJson
 from .records import offsets
+from .test_group import member
 
 
 @pytest.mark.slow
@@ -20,7 +23,7 @@ async def test_seek_accepts_all_offset_forms(cli: Cli, read_json: ReadJson, topi
         (("--to", "-1"), 4),
         (("--to", "+1"), 1),
         (("--to", "@1700000002000"), 2),
-        (("--to", "@2100-01-01"), 5),
+        (("--to", "@2023-11-15"), 5),
         (("--to", "77"), 5),
     ]:
         shown = await read_json("group", "seek", "g", *flags, "--dry-run")
@@ -49,6 +52,38 @@ async def test_seek_preview_counts_records_that_are_read_again_or_skipped(
     assert again.stderr == "group g: 2 partitions, read 2 records again\n"
     skipped = await cli("group", "seek", "g", "--to", "end", "--dry-run")
     assert "group g: 2 partitions, skip 4 records" in skipped.stdout
+
+
+async def test_seek_to_time_in_future_is_rejected(cli: Cli, topic: str) -> None:
+    for text, hint in (("@1d", "did you mean @-1d?"), ("@2100-01-01", "use end")):
+        failed = await cli("group", "seek", "g", "--to", text, "-t", topic, "--dry-run", status=2)
+        assert f"'{text}' is in the future (" in failed.stderr
+        assert hint in failed.stderr
+
+
+async def test_seek_preview_states_resolved_time(cli: Cli, topic: str) -> None:
+    flags = ("--to", "@2023-11-14T22:13:22", "-t", topic)
+    shown = await cli("group", "seek", "g", *flags, "--dry-run")
+    text = "new offset: first record at or after 2023-11-14 22:13:22 UTC"
+    assert text in shown.stdout.splitlines()
+
+
+async def test_seek_of_group_with_members_names_clients_and_changes_nothing(
+    cli: Cli, read_json: ReadJson, topic: str, broker: Broker
+) -> None:
+    await cli("group", "seek", "--yes", "g", "--to", "3", "-t", topic)
+    await cli("group", "seek", "--yes", "idle", "--to", "3", "-t", topic)
+    problem = "group g has 1 active member (client test): stop it first"
+    async with member(broker, "g", topic, 0):
+        shown = await cli("group", "seek", "g", "--to", "end", "--dry-run")
+        assert shown.stderr.splitlines()[0] == problem
+        assert "skip 2 records" in shown.stdout
+        failed = await cli("group", "seek", "idle", "g", "--to", "end", "--yes", status=1)
+        assert failed.stderr.splitlines()[0] == problem
+        assert "group wait NAME --members 0" in failed.stderr
+        assert failed.stdout == ""
+    (row,) = await read_json("group", "describe", "idle")
+    assert row["partitions"][0]["current_offset"] == 3
 
 
 async def test_seek_reads_offsets_from_file(cli: Cli, read_json: ReadJson, topic: str) -> None:

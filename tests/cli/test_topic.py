@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from kbroker.broker import Broker
 
 from ..commands import Cli, ReadJson
@@ -83,6 +85,33 @@ async def test_alter_config_sets_appends_and_deletes_settings(
     wrong = await cli("topic", "alter-config", "t", "--set", "retention.ms=soon", status=1)
     assert "retention.ms" in wrong.stderr
     await cli("topic", "alter-config", "t", status=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "hint"),
+    [
+        ("@3d", "did you mean @-3d?"),
+        ("@+3d", "did you mean @-3d?"),
+        ("@2100-01-01", "use end"),
+        ("3d", "did you mean @-3d?"),
+        ("-3d", "did you mean @-3d?"),
+        ("2023-11-14T22:13", "did you mean @2023-11-14T22:13?"),
+    ],
+)
+async def test_trim_before_time_in_future_or_without_sign_is_rejected(
+    before: str, hint: str, cli: Cli, read_json: ReadJson, topic: str
+) -> None:
+    failed = await cli("topic", "trim", topic, "--before", before, "--yes", status=2)
+    assert hint in failed.stderr.replace("\n", " ")
+    assert (await read_json("topic", "describe", topic))[0]["partitions"][0]["start_offset"] == 0
+
+
+async def test_trim_preview_states_resolved_time(cli: Cli, topic: str) -> None:
+    done = await cli("topic", "trim", topic, "--before", "@1700000001500", "--yes")
+    assert done.stderr.splitlines() == [
+        "new start offset: first record at or after 2023-11-14 22:13:21.500 UTC",
+        f"topic {topic}: delete 2 records",
+    ]
 
 
 async def test_trim_deletes_oldest_records(cli: Cli, read_json: ReadJson, broker: Broker) -> None:

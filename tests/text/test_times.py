@@ -21,7 +21,7 @@ from kbroker.protocol.records import (
     read_records,
 )
 from kbroker.testing import LocalBroker
-from kbroker.text.times import date_of, iso_time
+from kbroker.text.times import date_of, iso_time, utc_text
 
 pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
@@ -190,3 +190,15 @@ def test_batch_keeps_any_pair_of_timestamps(base: int) -> None:
     records = [Record(None, b"v", each) for each in (base, *TIMES)]
     found = read_records(encode_batch(records))
     assert [record.timestamp for record in found] == [base, *TIMES]
+
+
+@pytest.mark.parametrize(
+    ("ms", "expected"),
+    [
+        (NOW, "2023-11-14 22:13:20 UTC"),
+        (NOW + 7, "2023-11-14 22:13:20.007 UTC"),
+        (TIMESTAMP_MAX, f"{TIMESTAMP_MAX} ms"),
+    ],
+)
+def test_utc_text_names_zone_or_unit(ms: int, expected: str) -> None:
+    assert utc_text(ms) == expected

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.text.documents import Json
+from kbroker.text.times import utc_text
 
 from .answers import PARTITION_MAX, ApiError
 from .api import field
@@ -111,12 +112,26 @@ def topic_selection(body: Mapping[str, Json]) -> dict[str, set[int] | None]:
     }
 
 
-def offset_spec(body: Mapping[str, Json]) -> OffsetSpec:
-    """Return the offset spec of the fields `to` and `value`. Raises ApiError."""
+def past_offset_spec(body: Mapping[str, Json], now_ms: int) -> OffsetSpec:
+    """Return the offset spec of the fields `to` and `value`.
+
+    A time in the future means the end of the partition, so it is a mistake for changes of offsets.
+
+    Args:
+        body: Request body.
+        now_ms: Current time, in ms since the epoch.
+
+    Raises:
+        ApiError: A field is invalid, or the spec is a time after `now_ms`.
+    """
     kind, value = field(body, "to", str), field(body, "value", int, 0)
     kinds = {each.value: each for each in Kind}
     if kind not in kinds:
         raise ApiError(400, f"invalid to {kind[:40]!r} (valid: {', '.join(kinds)})")
     if not -INT64_MAX <= value <= INT64_MAX:
         raise ApiError(400, "value must be a 64-bit integer")
-    return OffsetSpec(kinds[kind], value)
+    spec = OffsetSpec(kinds[kind], value)
+    if spec.is_after(now_ms):
+        text = f"value {value} is in the future ({utc_text(value)}); did you mean a past time? "
+        raise ApiError(400, f'{text}To select the end, use "to": "end"')
+    return spec

@@ -18,6 +18,7 @@ from kbroker.client.offset_deletion import (
     delete_group_offsets,
     offsets_to_delete,
 )
+from kbroker.client.offset_spec import OffsetSpec
 from kbroker.client.seek import NoOffsets, Seek
 from kbroker.client.topics import Partition
 from kbroker.protocol.errors import KafkaError
@@ -27,7 +28,7 @@ from kbroker.text.documents import Json
 
 from .answers import CONFLICT, PARTITION_MAX, ApiError, json_response, json_rows_response
 from .api import Api, field, read_json_body
-from .bodies import ITEMS_MAX, is_dry_run, names, offset_spec, topic_selection
+from .bodies import ITEMS_MAX, is_dry_run, names, past_offset_spec, topic_selection
 from .groups import DESCRIBE_GROUP
 from .sessions import Viewer
 
@@ -73,7 +74,7 @@ class GroupChanges:
         _require_read(viewer, topics)
         if await _find_group(viewer, name) is not None:
             raise ApiError(CONFLICT, f"group {name!r} exists already; reset its offsets instead")
-        job = Seek(name, offset_spec(body), None, None, topics, creates=kind == SHARE)
+        job = Seek(name, self._spec(body), None, None, topics, creates=kind == SHARE)
         return await self._run_seek(viewer, job, body, problem=None)
 
     async def _seek(self, request: Request, viewer: Viewer) -> Response:
@@ -85,9 +86,12 @@ class GroupChanges:
         elif body.get("to") == SHIFT:
             job = Seek(name, None, _shift(body), None, topics)
         else:
-            job = Seek(name, offset_spec(body), None, None, topics)
+            job = Seek(name, self._spec(body), None, None, topics)
         found = await _find_group(viewer, name)
         return await self._run_seek(viewer, job, body, problem=_members_problem(found))
+
+    def _spec(self, body: Mapping[str, Json]) -> OffsetSpec:
+        return past_offset_spec(body, self._api.node.clock.log_ms())
 
     async def _run_seek(
         self, viewer: Viewer, job: Seek, body: Mapping[str, Json], *, problem: str | None

@@ -39,8 +39,8 @@ from .bodies import (
     integers_by_number,
     is_dry_run,
     names,
-    offset_spec,
     partition_number,
+    past_offset_spec,
     strings_by_name,
 )
 from .sessions import Viewer
@@ -149,7 +149,7 @@ class TopicChanges:
     async def _delete_records(self, request: Request, viewer: Viewer) -> Response:
         body = await read_json_body(request)
         name, dry_run = request.path_params["topic"], is_dry_run(body)
-        rows = await _plan_deletion(viewer, name, body)
+        rows = await _plan_deletion(viewer, name, body, self._api.node.clock.log_ms())
         if not dry_run:
             await _delete_before(viewer, name, rows)
         fields = {
@@ -203,7 +203,9 @@ def _error_text(code: ErrorCode, message: str | None) -> str | None:
     return f"{code.name}: {message}" if message else code.name
 
 
-async def _plan_deletion(viewer: Viewer, name: str, body: Mapping[str, Json]) -> list[DeletionRow]:
+async def _plan_deletion(
+    viewer: Viewer, name: str, body: Mapping[str, Json], now_ms: int
+) -> list[DeletionRow]:
     """Return the new start offset of each selected partition. Raises ApiError."""
     offsets = integers_by_number(body, "offsets", INT64_MAX)
     numbers = tuple(offsets)
@@ -218,7 +220,7 @@ async def _plan_deletion(viewer: Viewer, name: str, body: Mapping[str, Json]) ->
         new = {one: offsets[one[1]] for one in chosen}
         _check_offsets(new, ends)
     else:
-        new = await find(viewer.cluster, chosen, offset_spec(body))
+        new = await find(viewer.cluster, chosen, past_offset_spec(body, now_ms))
     rows: list[DeletionRow] = []
     for one in chosen:
         start, end = starts[one], ends[one]

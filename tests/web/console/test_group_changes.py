@@ -157,6 +157,16 @@ async def test_changes_of_group_with_members_are_explained_and_member_is_removed
     [
         ("seek", {"to": "nowhere"}, "invalid to 'nowhere' (valid: start, end, offset, time)"),
         ("seek", {"to": 1}, "to must be of type str"),
+        (
+            "seek",
+            {"to": "time", "value": 4102444800000},
+            "is in the future (2100-01-01 00:00:00 UTC)",
+        ),
+        (
+            "create",
+            {"type": "share", "to": "time", "value": 1 << 62, "topics": {"t": None}},
+            "future",
+        ),
         ("seek", {"to": "end", "value": "x"}, "value must be of type int"),
         ("seek", {"to": "shift", "value": 1 << 64}, "64-bit"),
         ("seek", {"to": "end", "topics": ["t"]}, "topics must be an object"),

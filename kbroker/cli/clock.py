@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from .control import Control, ask, control_options
+from .lazy import CommandGroup
 from .units import DURATION
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def clock() -> None:
     """Advance the clock of a broker; it must run with --control-port."""
 

@@ -8,12 +8,13 @@ from .cluster_data_dirs import migrate_metadata, resize
 from .cluster_moves import drain, rebalance, unregister
 from .cluster_node import link, node
 from .cluster_quotas import quotas
+from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
 from .target import FAILED, Target, run, target_options
 from .transactions import txn
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """Show brokers, problems, disks, transactions and quotas; stop and start nodes."""
 

@@ -9,6 +9,7 @@ import click
 from .cluster_data_dirs import CLUSTER_HELP, DIRECTORIES, call_or_exit
 from .confirmation import Change, Preview, count_of, destructive
 from .control import Control, ask, control_options
+from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
 from .settings import option
 from .target import fail
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 NODE = click.argument("node_id", metavar="ID", type=int)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def node() -> None:
     """Stop, crash and start nodes of one server; it must run with --control-port.
 
@@ -127,7 +128,7 @@ def mark_dead(address: str, directories: tuple[str, ...]) -> None:
     say(f"node {ended.node_id} {was}")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def link() -> None:
     """Cut network links between nodes of one server; it must run with --control-port."""
 

@@ -10,6 +10,7 @@ import click
 from kbroker.security.quotas import CLIENT_ID, IP, USER, QuotaKey, text_of
 
 from .confirmation import Change, Preview, destructive
+from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
 from .units import ParamType
@@ -23,7 +24,7 @@ DEFAULT = "<default>"
 KEYS = [each.value for each in QuotaKey]
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def quotas() -> None:
     """Show, set and remove client quotas."""
 

@@ -10,6 +10,7 @@ import click
 
 from .completion import complete_groups, complete_topics
 from .control import Control, ask, control_options
+from .lazy import CommandGroup
 from .output import say
 from .target import Target, run, target_options
 
@@ -51,7 +52,7 @@ def _explain(
     say(first, *(f"  {line}" for line in others))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def explain() -> None:
     """Explain the state of an object of any Kafka cluster.
 

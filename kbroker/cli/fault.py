@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from .control import Control, ask, control_options
+from .lazy import CommandGroup
 from .output import say
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def fault() -> None:
     """Inject faults into a broker; it must run with --control-port."""
 

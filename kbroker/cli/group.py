@@ -10,6 +10,7 @@ import click
 from .completion import complete_groups, complete_topics
 from .confirmation import Change, destructive
 from .group_delete import delete, offset_delete
+from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, say, show, table
 from .patterns import GROUP, Names, group_names, matching_names, regex_option
 from .target import Target, fail, run, target_options
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def group() -> None:
     """Show, reset and delete groups."""
 

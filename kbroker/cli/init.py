@@ -9,12 +9,13 @@ import click
 
 from kbroker.pipelines.templates import KINDS, TemplateError, copy_project
 
+from .lazy import CommandGroup
 from .output import say
 
 _FAILED = 1
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def init() -> None:
     """Create a project from a template."""
 

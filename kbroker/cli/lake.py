@@ -16,6 +16,7 @@ import click
 
 from kbroker.text.pairs import parse_pairs
 
+from .lazy import CommandGroup
 from .output import say
 from .target import (
     BROKERS,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kbroker.pipelines.lake.commits import Counts
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def lake() -> None:
     """Archive topics to Parquet files by date and hour, each record exactly once."""
 

@@ -1,4 +1,7 @@
-"""Command groups that import a command only when it is called, to keep the start-up fast."""
+"""Command groups: they suggest commands, and import a command only when it is called.
+
+Late imports keep the start-up fast.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,23 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-class LazyGroup(click.Group):
+class CommandGroup(click.Group):
+    """A group whose error about an unknown command names the command that is probably meant."""
+
+    group_class = type  # groups within this group have the same class
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_unknown = args[0] not in self.list_commands(context) and not args[0].startswith("-")
+        if is_unknown and not context.resilient_parsing:
+            from .suggestions import suggestion
+
+            context.fail(f"No such command {args[0]!r}{suggestion(context, args)}")
+        return super().resolve_command(context, args)
+
+
+class LazyGroup(CommandGroup):
     """A group that knows the names and summaries of its commands and imports each when called.
 
     Args:
@@ -58,18 +77,6 @@ class LazyGroup(click.Group):
             command: click.Command = getattr(importlib.import_module(module), attribute)
         prepare(command)
         return command
-
-    def resolve_command(
-        self, context: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        is_unknown = args and args[0] not in self._lazy and not args[0].startswith("-")
-        if is_unknown and not context.resilient_parsing:
-            from difflib import get_close_matches
-
-            close = get_close_matches(args[0], self._lazy, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            context.fail(f"No such command {args[0]!r}{hint}")
-        return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         listed = {name for names in self._sections.values() for name in names}

@@ -11,6 +11,7 @@ import click
 from kbroker.text.printable import printable
 
 from .confirmation import Change, Preview, destructive, question_about
+from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
 from .profiles import check_known, complete_profiles, read_profiles, toml_lines, write_profiles
 from .target import (
@@ -31,7 +32,7 @@ HIDDEN = "[hidden]"
 EDIT_HELP = '# Settings of profile {name}: KEY = "VALUE" lines. Valid keys:\n# {keys}\n'
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def profile() -> None:
     """Name clusters, and select the one that commands connect to."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .confirmation import Change, Preview, destructive, question_about
+from .lazy import CommandGroup
 from .output import Column, format_options, print_document, say, show, table, to_json
 from .schema_files import file_options
 from .schema_registries import registry_command
@@ -33,7 +34,7 @@ _REASON = re.compile(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def registry() -> None:
     """List, register, check and delete schemas of a schema registry."""
 

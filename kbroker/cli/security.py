@@ -10,6 +10,7 @@ import click
 
 from .completion import complete_users
 from .confirmation import Change, Preview, destructive, question_about
+from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
 from .patterns import Names, regex_option, user_names
 from .security_acl import acl
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def security() -> None:
     """Manage users, delegation tokens and ACLs."""
 

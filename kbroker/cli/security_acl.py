@@ -44,6 +44,7 @@ from kbroker.security.rights import (
 from .acl_patterns import selected_acls
 from .completion import complete_groups, complete_principals, complete_topics
 from .confirmation import Change, Preview, count_of, destructive
+from .lazy import CommandGroup
 from .options import add_options
 from .output import Column, format_options, say, show, table
 from .patterns import regex_option
@@ -182,7 +183,7 @@ prefixed_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def acl() -> None:
     """Show, add and remove ACLs, and explain which ACL decides.
 

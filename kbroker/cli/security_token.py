@@ -10,6 +10,7 @@ from kbroker.text.times import iso_time
 
 from .completion import complete_tokens
 from .confirmation import Change, Preview, destructive, question_about
+from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
 from .target import Target, run, target_options
 from .units import DURATION, ParamType
@@ -50,7 +51,7 @@ class PrincipalType(ParamType["Principal"]):
 PRINCIPAL = PrincipalType()
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def token() -> None:
     """Show, create, renew and expire delegation tokens.
 

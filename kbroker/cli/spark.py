@@ -8,10 +8,11 @@ from typing import TextIO
 
 import click
 
+from .lazy import CommandGroup
 from .output import say
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def spark() -> None:
     """Find Spark's Kafka connector, and diagnose a Spark installation."""
 

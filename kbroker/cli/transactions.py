@@ -11,6 +11,7 @@ from kbroker.text.times import iso_time
 
 from .completion import complete_topics
 from .confirmation import Change, Preview, destructive
+from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
 from .target import Target, fail, run, target_options
 from .units import DURATION
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 OLDER_THAN = "15m"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def txn() -> None:
     """Show transactions, and abort hanging ones."""
 

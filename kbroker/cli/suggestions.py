@@ -1,0 +1,128 @@
+"""Suggestions for unknown commands: the command that the words probably mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Final
+
+import click
+
+from .command_context import words_of
+
+# Commands of other Kafka tools and consoles, and the command that does the same.
+EQUIVALENTS: Final = MappingProxyType(
+    {
+        "acls": "security acl",
+        "broker": "cluster info",
+        "brokers": "cluster info",
+        "client": "explain client",
+        "cluster brokers": "cluster info",
+        "cluster describe": "cluster info",
+        "cluster maintenance": "cluster drain",
+        "cluster reassign": "cluster rebalance",
+        "cluster status": "cluster health",
+        "consumer": "group",
+        "consumer-group": "group",
+        "consumer-groups": "group",
+        "group delete-offsets": "group offset-delete",
+        "group lag": "group describe",
+        "group members": "group describe",
+        "group offsets": "group describe",
+        "group reset": "group seek",
+        "group reset-offsets": "group seek",
+        "maintenance": "cluster drain",
+        "schema": "registry",
+        "start": "serve",
+        "status": "cluster health",
+        "topic add-partition": "topic add-partitions",
+        "topic alter": "topic alter-config",
+        "topic cat": "topic consume",
+        "topic delete-records": "topic trim",
+        "topic purge": "topic trim",
+        "topic read": "topic consume",
+        "topic tail": "topic consume",
+        "topic trim-prefix": "topic trim",
+        "topic truncate": "topic trim",
+        "topic write": "topic produce",
+        "transactions": "cluster txn",
+    }
+)
+# Names of actions in other tools; the first action of a group applies.
+_ACTIONS: Final = MappingProxyType(
+    {
+        "get": ("describe", "show", "list"),
+        "info": ("describe", "show"),
+        "ls": ("list",),
+        "new": ("create", "add"),
+        "remove": ("delete",),
+        "rm": ("delete",),
+        "show": ("describe", "list"),
+    }
+)
+# Maximum number of commands to name.
+_SHOWN_MAX = 3
+
+
+def suggestion(context: click.Context, arguments: Sequence[str]) -> str:
+    """Return the end of an error message: a question with the probable command, or nothing.
+
+    Args:
+        context: Context of the group that does not have the command.
+        arguments: Arguments of the group; the first one is the unknown command.
+    """
+    found = _meant_commands(context, arguments)
+    if not found:
+        return ""
+    return f"; did you mean {' or '.join(f'`kbroker {each}`' for each in found)}?"
+
+
+def _meant_commands(context: click.Context, arguments: Sequence[str]) -> list[str]:
+    path, word = words_of(context), arguments[0]
+    for count in (2, 1):
+        typed = " ".join([*path, *arguments[:count]])
+        if typed in EQUIVALENTS:
+            return [EQUIVALENTS[typed]]
+    known = _commands(context.find_root())
+    siblings = [each[-1] for each in known if list(each[:-1]) == path]
+    for action in _ACTIONS.get(word, ()):
+        if action in siblings:
+            return [" ".join([*path, action])]
+    if swapped := _swapped_words(arguments, known) if not path else None:
+        return [swapped]
+    same_name = [" ".join(each) for each in known if each[-1] == word]
+    if 1 <= len(same_name) <= _SHOWN_MAX:
+        return same_name
+    if close := get_close_matches(word, siblings, n=1):
+        return [" ".join([*path, *close])]
+    if path == ["explain"]:  # such as `explain NAME` without the type of the object
+        return [" ".join([*path, each, word]) for each in ("group", "client")]
+    return []
+
+
+def _swapped_words(arguments: Sequence[str], known: Sequence[tuple[str, ...]]) -> str | None:
+    """Return the command of an action before its object, such as `create topic` or `list topics`."""
+    if len(arguments) < 2:
+        return None
+    action, noun = arguments[0], arguments[1].removesuffix("s")
+    for each in (action, *_ACTIONS.get(action, ())):
+        if (noun, each) in known:
+            return f"{noun} {each}"
+    return None
+
+
+def _commands(root: click.Context) -> list[tuple[str, ...]]:
+    """Return the paths of all commands and groups."""
+    return list(_below(root.command, root, ()))
+
+
+def _below(
+    command: click.Command, context: click.Context, path: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        yield (*path, name)
+        if (child := command.get_command(context, name)) is not None:
+            yield from _below(child, context, (*path, name))

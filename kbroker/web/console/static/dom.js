@@ -16,6 +16,9 @@ export function h(tag, attributes, ...children) {
 
 export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
 
+// A number with its noun, such as "1 record" or "2 records".
+export const counted = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+
 const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 export const compact = (value) => COMPACT.format(value);
 

@@ -81,7 +81,7 @@ async function members(view, title, name) {
       card("Assignor", visible(it.assignor || "–")),
     );
     table.set(it.partitions);
-    actions.set({ may: it.may, topics: it.topics.map((each) => each.topic).filter(Boolean) });
+    actions.set({ may: it.may, members: it.members, topics: it.topics.map((each) => each.topic).filter(Boolean) });
     classic.set(it);
     await details.refresh(it.type);
   }
@@ -96,7 +96,7 @@ function actionsOf(name, it, refresh) {
     location.hash = "#/groups";
   };
   return [
-    may("READ") && actionButton("Reset offsets", resetOffsetsForm(name, it.topics), { done: refresh }),
+    may("READ") && actionButton("Reset offsets", resetOffsetsForm(name, it.topics, it.members), { done: refresh }),
     may("DELETE") &&
       it.topics.length > 0 &&
       actionButton("Delete offsets", deleteOffsetsForm(name, it.topics), { done: refresh }),

@@ -1,18 +1,22 @@
 // Dialogs that create, reset and delete groups, delete their offsets, and remove their members.
 
 import { encodePart, get, post } from "./api.js";
-import { h, number, visible } from "./dom.js";
-import { facts } from "./forms.js";
+import { counted, h, number, visible } from "./dom.js";
+import { blockingProblem, facts, fieldError } from "./forms.js";
 import { Table } from "./table.js";
-import { checkRows, integerOf, partitionsOf, timeOf } from "./topic_forms.js";
+import { checkRows, integerOf, partitionsOf } from "./topic_forms.js";
 
-const VALUE_HELP =
-  "A time is milliseconds since 1970, or a date such as 2026-01-31T12:00Z. Latest and earliest need no value.";
 const TARGETS = [
   ["start", "Earliest"],
   ["end", "Latest"],
   ["offset", "Offset"],
   ["time", "Time"],
+];
+
+// The fields of an offset and a time; each is shown if it is selected.
+const TARGET_FIELDS = [
+  { name: "offset", label: "Offset", type: "number", min: 0, required: true, when: ({ to }) => to === "offset" },
+  { name: "time", label: "Time", type: "time", required: true, when: ({ to }) => to === "time" },
 ];
 
 // Options of the dialog that creates a group.
@@ -33,24 +37,25 @@ export const createGroupForm = (created) => ({
     },
     { name: "topics", label: "Topics", required: true, placeholder: "orders, payments" },
     { name: "to", label: "Start at", type: "select", options: TARGETS },
-    { name: "value", label: "Offset or time", help: VALUE_HELP },
+    ...TARGET_FIELDS,
   ],
-  act: async ({ group, type, topics, to, value }) => {
+  act: async (values) => {
+    const { group, type, topics } = values;
     const names = topics.split(",").map((each) => each.trim());
     const asked = { type, topics: Object.fromEntries(names.filter(Boolean).map((each) => [each, null])) };
-    const it = await post(`/groups/${encodePart(group)}/create`, { ...asked, ...target(to, value), dry_run: false });
+    const it = await post(`/groups/${encodePart(group)}/create`, { ...asked, ...target(values), dry_run: false });
     checkRows(it.partitions, (row) => `${row.topic}-${row.partition}`);
     created(group);
     return `Group ${group} is created.`;
   },
 });
 
-// Options of the dialog that resets the offsets of a group.
-export function resetOffsetsForm(name, topics) {
+// Options of the dialog that resets the offsets of a group with a number of active members.
+export function resetOffsetsForm(name, topics, members) {
   const path = `/groups/${encodePart(name)}/seek`;
   return {
     title: `Reset offsets of ${name}`,
-    text: "Stop all members of the group first.",
+    text: members ? `Stop the ${counted(members, "active member")} of the group first.` : "",
     confirm: "Reset offsets",
     isDangerous: true,
     fields: [
@@ -58,15 +63,34 @@ export function resetOffsetsForm(name, topics) {
         name: "to",
         label: "Reset to",
         type: "select",
-        options: [...TARGETS, ["shift", "Shift by a number of records"], ["offsets", "Offset of each partition"]],
+        required: true,
+        options: [["", "Choose …"], ...TARGETS, ["shift", "Shift by a number of records"], ["offsets", "Offset of each partition"]],
       },
+      ...TARGET_FIELDS,
       {
-        name: "value",
-        label: "Offset, time, shift, or offsets",
-        help: `${VALUE_HELP} A negative shift goes back. Offsets of partitions are 0=100, 1=250.`,
+        name: "shift",
+        label: "Number of records",
+        type: "number",
+        required: true,
+        help: "A negative number goes back.",
+        when: ({ to }) => to === "shift",
       },
       topicField(topics, [["", "All topics of the group"]]),
-      { name: "partitions", label: "Partitions", placeholder: "all", help: "Numbers, such as 0, 3." },
+      {
+        name: "offsets",
+        label: "Offsets",
+        required: true,
+        placeholder: "0=100, 1=250",
+        help: "PARTITION=OFFSET, separated by commas.",
+        when: ({ to }) => to === "offsets",
+      },
+      {
+        name: "partitions",
+        label: "Partitions",
+        placeholder: "all",
+        help: "Numbers, such as 0, 3.",
+        when: ({ to }) => to !== "offsets",
+      },
     ],
     preview: async (values) => seekPreview(await post(path, { ...seek(values), dry_run: true })),
     act: async (values) => {
@@ -84,34 +108,36 @@ const topicField = (topics, others = []) => ({
   ...(topics.length ? { type: "select", options: [...others, ...topics] } : { required: true, placeholder: "orders" }),
 });
 
-function seek({ to, value, topic, partitions }) {
-  const numbers = partitions.trim() ? partitionsOf(partitions) : null;
-  if (numbers && !topic) throw new Error("Select the topic of the partitions.");
-  const topics = topic ? { topics: { [topic]: numbers } } : {};
-  if (to !== "offsets") return { ...target(to, value), ...topics };
-  if (!topic) throw new Error("Select the topic of the offsets.");
-  const offsets = value
+function seek(values) {
+  const { to, topic, partitions } = values;
+  if (to !== "offsets") {
+    const numbers = partitions.trim() ? partitionsOf(partitions) : null;
+    if (numbers && !topic) throw fieldError("topic", "Select the topic of the partitions.");
+    return { ...target(values), ...(topic ? { topics: { [topic]: numbers } } : {}) };
+  }
+  if (!topic) throw fieldError("topic", "Select the topic of the offsets.");
+  const offsets = values.offsets
     .split(",")
     .filter((each) => each.trim())
     .map((each) => {
       const [partition, offset] = each.split("=");
-      return { topic, partition: integerOf(partition, "partition"), offset: integerOf(offset ?? "", "offset") };
+      return {
+        topic,
+        partition: integerOf(partition, "partition", "offsets"),
+        offset: integerOf(offset ?? "", "offset", "offsets"),
+      };
     });
   return { offsets };
 }
 
-function target(to, value) {
-  if (to === "time") return { to, value: timeOf(value) };
-  if (to === "offset" || to === "shift") return { to, value: integerOf(value, to) };
-  return { to };
-}
+const target = ({ to, ...values }) => (to in values ? { to, value: values[to] } : { to });
 
 function seekPreview(it) {
   const change = (row) => (row.prior_offset === null ? null : row.new_offset - row.prior_offset);
   const changes = it.partitions.map(change).filter((each) => each !== null);
   const sum = (values) => values.reduce((total, each) => total + each, 0);
-  const again = -sum(changes.filter((each) => each < 0)),
-    skipped = sum(changes.filter((each) => each > 0));
+  const again = sum(changes.map((each) => Math.max(-each, 0))),
+    skipped = sum(changes.map((each) => Math.max(each, 0)));
   const table = new Table(
     [
       ["Topic", (row) => visible(row.topic)],
@@ -124,8 +150,8 @@ function seekPreview(it) {
   return h(
     "div",
     {},
-    it.problem && h("p", { class: "bad" }, visible(it.problem)),
-    h("p", {}, `${number(again)} records will be read again, and ${number(skipped)} skipped.`),
+    blockingProblem(it.problem),
+    h("p", {}, `${counted(again, "record")} will be read again, and ${number(skipped)} skipped.`),
     table.element,
   );
 }
@@ -149,7 +175,7 @@ export const deleteGroupForm = (name) => ({
         ["Topics with offsets", visible(names.join(", ") || "none")],
         ["Lag", number(lag)],
       ]),
-      it.problem && h("p", { class: "bad" }, visible(it.problem)),
+      blockingProblem(it.problem),
     );
   },
   act: async () => {
@@ -206,7 +232,7 @@ export function deleteOffsetsForm(name, topics) {
         ],
         { label: "Offsets to delete", tall: false },
       ).set(it.partitions);
-      return h("div", {}, it.problem && h("p", { class: "bad" }, visible(it.problem)), table.element);
+      return h("div", {}, blockingProblem(it.problem), table.element);
     },
     act: async (values) => {
       const it = await post(path, { ...asked(values), dry_run: false });

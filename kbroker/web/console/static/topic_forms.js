@@ -1,8 +1,8 @@
 // Dialogs that create, grow and delete topics, and delete records.
 
 import { encodePart, get, post } from "./api.js";
-import { bytes, h, number, visible } from "./dom.js";
-import { facts } from "./forms.js";
+import { bytes, counted, h, number, visible } from "./dom.js";
+import { blockingProblem, facts, fieldError } from "./forms.js";
 import { Table } from "./table.js";
 
 const POLICIES = [["", "Default of the broker"], "delete", "compact", ["compact,delete", "compact and delete"]];
@@ -124,6 +124,7 @@ function growth({ count, replicas }, isDry) {
 }
 
 const DELETE_UNTIL = [
+  ["", "Choose …"],
   ["end", "All records"],
   ["offset", "Records before an offset"],
   ["time", "Records before a time"],
@@ -137,11 +138,17 @@ export const deleteRecordsForm = (name) => ({
   confirm: "Delete records",
   isDangerous: true,
   fields: [
-    { name: "until", label: "Delete", type: "select", options: DELETE_UNTIL },
+    { name: "until", label: "Delete", type: "select", options: DELETE_UNTIL, required: true },
+    { name: "offset", label: "Offset", type: "number", min: 0, required: true, when: ({ until }) => until === "offset" },
+    { name: "time", label: "Time", type: "time", required: true, when: ({ until }) => until === "time" },
     {
-      name: "value",
-      label: "Offset, time or number of records to keep",
-      help: "A time is milliseconds since 1970, or a date such as 2026-01-31T12:00Z.",
+      name: "kept",
+      label: "Number of records to keep",
+      type: "number",
+      min: 1,
+      required: true,
+      help: "In each partition.",
+      when: ({ until }) => until === "kept",
     },
     { name: "partitions", label: "Partitions", placeholder: "all", help: "Numbers, such as 0, 3." },
   ],
@@ -159,23 +166,23 @@ export const deleteRecordsForm = (name) => ({
     return h(
       "div",
       {},
-      h("p", {}, `${number(it.records)} records will be deleted.`),
-      it.problem && h("p", { class: "bad" }, visible(it.problem)),
+      h("p", {}, `${counted(it.records, "record")} will be deleted.`),
+      blockingProblem(it.problem),
       table.element,
     );
   },
   act: async (values) => {
     const it = await post(`/topics/${encodePart(name)}/delete-records`, deletion(values, false));
     checkRows(it.partitions, (row) => `partition ${row.partition}`);
-    return `${number(it.records)} records of ${name} are deleted.`;
+    return `${counted(it.records, "record")} of ${name} ${it.records === 1 ? "is" : "are"} deleted.`;
   },
 });
 
-function deletion({ until, value, partitions }, isDry) {
+function deletion({ until, offset, time, kept, partitions }, isDry) {
   const asked = { to: until === "kept" ? "end" : until, dry_run: isDry };
-  if (until === "kept") asked.value = -integerOf(value, "number of records to keep");
-  if (until === "offset") asked.value = integerOf(value, "offset");
-  if (until === "time") asked.value = timeOf(value);
+  if (until === "kept") asked.value = -kept;
+  if (until === "offset") asked.value = offset;
+  if (until === "time") asked.value = time;
   if (partitions.trim()) asked.partitions = partitionsOf(partitions);
   return asked;
 }
@@ -194,7 +201,7 @@ function parseSettings(text) {
   const found = {};
   for (const line of text.split("\n").filter((each) => each.trim())) {
     const at = line.indexOf("=");
-    if (at < 1) throw new Error(`More settings: ${line.trim()} is not NAME=VALUE`);
+    if (at < 1) throw fieldError("configs", `More settings: ${line.trim()} is not NAME=VALUE`);
     found[line.slice(0, at).trim()] = line.slice(at + 1).trim();
   }
   return found;
@@ -204,30 +211,20 @@ const parseReplicas = (text) =>
   text
     .split(/[;\n]/)
     .filter((each) => each.trim())
-    .map((each) => partitionsOf(each, "broker ID"));
+    .map((each) => partitionsOf(each, "broker ID", "replicas"));
 
 // Parses a list of numbers such as "0, 3".
-export const partitionsOf = (text, what = "partition") =>
+export const partitionsOf = (text, what = "partition", field = "partitions") =>
   text
     .split(",")
     .filter((each) => each.trim())
-    .map((each) => integerOf(each, what));
+    .map((each) => integerOf(each, what, field));
 
-export function integerOf(text, what) {
+export function integerOf(text, what, field) {
   const value = Number(text);
   if (!String(text).trim() || !Number.isSafeInteger(value))
-    throw new Error(`Enter the ${what} as an integer, not ${String(text).trim() || "an empty text"}.`);
+    throw fieldError(field, `Enter the ${what} as an integer, not ${String(text).trim() || "an empty text"}.`);
   return value;
-}
-
-// Parses a time: milliseconds since 1970, or a date. Without a zone the date is in UTC.
-export function timeOf(text) {
-  const given = text.trim();
-  if (/^-?\d+$/.test(given)) return integerOf(given, "time");
-  const hasZone = /(Z|[+-]\d\d:?\d\d)$/i.test(given);
-  const found = Date.parse(given.includes("T") || given.includes(" ") ? (hasZone ? given : `${given}Z`) : given);
-  if (Number.isNaN(found)) throw new Error(`Enter a time such as 2026-01-31T12:00Z, not ${given || "an empty text"}.`);
-  return found;
 }
 
 // The operations that the viewer may perform on a topic.

@@ -249,6 +249,8 @@ class Api:
                     "user": viewer.client.principal.name,
                     "may_write": self._may_write,
                     "request_bytes_max": self.node.config.http_max_request_bytes,
+                    "num_partitions": self.node.config.num_partitions,
+                    "default_replication_factor": self.node.config.default_replication_factor,
                     "token": self._token,
                     "under_test": is_under_test(),
                 }

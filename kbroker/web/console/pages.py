@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,6 +13,21 @@ from .answers import with_error_responses
 from .sessions import Sessions
 
 ROOT_PATH = "/console/"
+# First parts of the paths of pages, which the fragment of the URL contains.
+PAGE_NAMES = frozenset(
+    [
+        "activity",
+        "brokers",
+        "cluster",
+        "explain",
+        "groups",
+        "schemas",
+        "security",
+        "storage",
+        "tests",
+        "topics",
+    ]
+)
 CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -34,7 +50,7 @@ class Pages:
             Route("/", self._redirect),
             Route("/console", self._redirect),
             Route(ROOT_PATH, with_error_responses(self._index)),
-            Route(ROOT_PATH + "{name}", self._file),
+            Route(ROOT_PATH + "{name:path}", self._file),
         ]
 
     async def _redirect(self, _: Request) -> Response:
@@ -45,7 +61,11 @@ class Pages:
             return self._static_file("index.html")
 
     async def _file(self, request: Request) -> Response:
-        return self._static_file(request.path_params["name"])
+        name = request.path_params["name"]
+        if name.split("/")[0] in PAGE_NAMES:
+            query = f"?{request.url.query}" if request.url.query else ""
+            return RedirectResponse(f"{ROOT_PATH}#/{quote(name)}{query}")
+        return self._static_file(name)
 
     def _static_file(self, name: str) -> Response:
         data = self._files.get(name)

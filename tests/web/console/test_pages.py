@@ -7,6 +7,8 @@ from importlib.resources import files
 
 import pytest
 
+from .consoles import console
+
 STATIC = files("kbroker.web.console").joinpath("static")
 MODULES = {each.name: each.read_text() for each in STATIC.iterdir() if each.name.endswith(".js")}
 IMPORT = re.compile(r'import (?:\{([^}]*)\} from )?"([^"]+)";')
@@ -42,3 +44,19 @@ def test_first_page_loads_few_bytes() -> None:
             needed += [each.removeprefix("./") for _, each in IMPORT.findall(MODULES[name])]
     size = sum(len(STATIC.joinpath(name).read_bytes()) for name in found)
     assert size < FIRST_PAGE_BYTES, found
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("/console/topics", "/console/#/topics"),
+        ("/console/topics/a.b/messages?from=live", "/console/#/topics/a.b/messages?from=live"),
+        ("/console/groups/a%20b", "/console/#/groups/a%20b"),
+    ],
+)
+async def test_path_of_a_page_redirects_to_its_fragment(path: str, location: str) -> None:
+    async with console() as client:
+        response = await client.http.ask(path)
+        assert response.status == 307
+        assert response.headers["location"] == location
+        assert (await client.http.ask("/console/absent")).status == 404

@@ -1,11 +1,13 @@
 // Dialogs that create, grow and delete topics, and delete records.
 
-import { encodePart, get, post } from "./api.js";
+import { encodePart, get, post, session } from "./api.js";
 import { bytes, counted, h, number, visible } from "./dom.js";
 import { blockingProblem, facts, fieldError } from "./forms.js";
 import { Table } from "./table.js";
 
 const POLICIES = [["", "Default of the broker"], "delete", "compact", ["compact,delete", "compact and delete"]];
+
+const defaultOf = (name) => `${session[name]} (default of the broker)`;
 
 // Options of the dialog that creates a topic. `created` is called with the name of the new topic.
 export const createTopicForm = (created) => ({
@@ -13,8 +15,14 @@ export const createTopicForm = (created) => ({
   confirm: "Create topic",
   fields: [
     { name: "name", label: "Name", required: true, placeholder: "orders" },
-    { name: "partitions", label: "Partitions", type: "number", min: 1, placeholder: "default of the broker" },
-    { name: "factor", label: "Replication factor", type: "number", min: 1, placeholder: "default of the broker" },
+    { name: "partitions", label: "Partitions", type: "number", min: 1, placeholder: defaultOf("num_partitions") },
+    {
+      name: "factor",
+      label: "Replication factor",
+      type: "number",
+      min: 1,
+      placeholder: defaultOf("default_replication_factor"),
+    },
     { name: "policy", label: "Cleanup policy", type: "select", options: POLICIES },
     { name: "retention", label: "Retention time (ms)", placeholder: "default of the broker; -1 is unlimited" },
     {

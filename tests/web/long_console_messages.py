@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import trio
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
@@ -287,6 +287,24 @@ def test_inspector_walks_through_loaded_and_unloaded_records(shown: Shown) -> No
     assert "record=" not in page.url
 
 
+def show_more(panel: Locator) -> None:
+    """Show the buttons that are hidden in a narrow window."""
+    if panel.locator("details.more").get_attribute("open") is None:
+        panel.get_by_text("Copy and resend").click()
+
+
+@both_widths
+def test_inspector_shows_the_value_first_in_a_narrow_window(shown: Shown) -> None:
+    page = shown.go("#/topics/many/messages?record=0-1")
+    panel = page.locator("#detail")
+    value, facts = panel.locator("pre").last.bounding_box(), panel.locator("dl").bounding_box()
+    assert value
+    assert facts
+    viewport = page.viewport_size
+    assert viewport
+    assert (value["y"] < facts["y"]) is (viewport["width"] < 600)
+
+
 @both_widths
 def test_link_opens_record_and_its_neighbours_in_the_partition(shown: Shown) -> None:
     page = shown.go("#/topics/many/messages?from=live&record=1-10")
@@ -297,6 +315,7 @@ def test_link_opens_record_and_its_neighbours_in_the_partition(shown: Shown) -> 
     for _ in range(2):
         panel.get_by_role("button", name="← Previous").click()
     expect(panel.locator("h1")).to_have_text("many, partition 1, offset 9")
+    show_more(panel)
     panel.get_by_role("button", name="Copy link").click()
     expect(page.locator("#notes")).to_contain_text("Copied: link")
     link = copied(page)
@@ -416,6 +435,13 @@ def test_wrong_expression_of_live_view_is_marked_at_its_field(shown: Shown) -> N
     expect(page.locator("#where-problem")).to_be_hidden()
 
 
+def test_live_view_counts_matching_records(shown: Shown) -> None:
+    page = shown.go("#/topics/typed/messages?from=live&contains=needle")
+    expect(status(page)).to_contain_text("Live: 0 of 0 records match")
+    produce(page, "typed", {"value": "needle"}, {"value": "hay"})
+    expect(status(page)).to_contain_text("Live: 1 of 2 records matches")
+
+
 @both_widths
 def test_long_search_shows_progress_and_is_cancelled(shown: Shown) -> None:
     page = shown.go("#/topics/many/messages?from=oldest&contains=nowhere&bytes=1")
@@ -510,6 +536,7 @@ def test_record_is_written_with_headers_and_linked(shown: Shown) -> None:
     expect(panel.locator("h1")).to_contain_text("written, partition 1")
     expect(panel.get_by_role("region", name="Headers")).to_contain_text("a=b")
     expect(panel).to_contain_text("12345678901234567890")
+    show_more(panel)
     panel.get_by_role("link", name="Copy to Produce").click()
     expect(page.get_by_role("status").filter(has_text="Copied from")).to_be_visible()
     assert page.get_by_label("Header name").input_value() == "trace, id"
@@ -546,6 +573,15 @@ def test_files_are_written_as_value_and_as_lines(shown: Shown, tmp_path: Path) -
         "2,000 records were written before. line 2502"
     )
     shown.errors.clear()  # the response with status 400
+    page.get_by_label("NDJSON lines", exact=True).fill(
+        '{"value": "a"}\n{"value": "b", "partition": 7}'
+    )
+    page.get_by_role("button", name="Produce").click()
+    expect(page.get_by_role("alert")).to_contain_text("line 2: written has no partition 7")
+    shown.errors.clear()  # the response with status 400
+    page.get_by_label("Choose partitions by key").check()
+    page.get_by_role("button", name="Produce").click()
+    expect(page.get_by_role("status").filter(has_text="2 records written")).to_be_visible()
 
 
 @both_widths

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kbroker.client.errors import NoSuchPartition
 from kbroker.client.ndjson import BadLine, parse_line
 from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topics import Partition
@@ -20,6 +21,8 @@ from .topics import READ_TOPIC, WRITE_TOPIC
 
 # Maximum number of lines per request; `http.max.request.bytes` limits its size.
 LINES_MAX = 1_000
+# Query parameter that ignores the partitions of the lines.
+BY_KEY = "by_key"
 # Maximum version of a subject.
 VERSION_MAX = (1 << 31) - 1
 NO_SCHEMAS = "run kbroker with --registry-port, and permit READ on the topic _schemas"
@@ -56,7 +59,9 @@ class Writing:
                 parsed = parse_line(line, now_ms)
             except BadLine as error:
                 raise ApiError(400, f"line {line_number}: {error}") from None
-            at = ANY_PARTITION if parsed.partition is None else parsed.partition
+            at = parsed.partition
+            if at is None or BY_KEY in request.query_params:
+                at = ANY_PARTITION
             records.append((parsed.record, at))
         for part in ("key", "value"):
             records = await self._encode(request, viewer, part, records)
@@ -103,8 +108,12 @@ class Writing:
     ) -> Response:
         producer = Producer(viewer.cluster)
         placed: dict[Partition, list[Record]] = {}
-        for record, at in records:
-            placed.setdefault(await producer.place(topic, record, at), []).append(record)
+        for line_number, (record, at) in enumerate(records, 1):
+            try:
+                partition = await producer.place(topic, record, at)
+            except NoSuchPartition as error:
+                raise ApiError(400, f"line {line_number}: {error}") from None
+            placed.setdefault(partition, []).append(record)
         rows: list[dict[str, object]] = [
             {"topic": topic, "partition": each.partition[1], "offset": record.offset}
             for each in await producer.write(placed)

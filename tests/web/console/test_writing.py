@@ -20,6 +20,23 @@ async def test_records_are_produced_and_resent_with_token() -> None:
         assert (await client.post("/topics/absent/records", b'{"value": "x"}\n')).status == 404
 
 
+async def test_missing_partition_of_a_line_is_reported_and_can_be_ignored() -> None:
+    async with console() as client:
+        await client.create_topic("t", partitions=2)
+        lines = b'{"key": "k", "partition": 1}\n{"key": "k", "partition": 7}\n'
+        response = await client.post("/topics/t/records", lines)
+        assert response.status == 400
+        assert response.json()["error"].startswith("line 2: t has no partition 7, it has 2")
+        response = await client.post("/topics/t/records?by_key=1", lines)
+        assert len({each["partition"] for each in response.json()["written"]}) == 1
+
+
+async def test_session_has_defaults_of_topics() -> None:
+    async with console(num_partitions=3) as client:
+        session = await client.get("/session")
+        assert (session["num_partitions"], session["default_replication_factor"]) == (3, 1)
+
+
 async def test_session_has_size_limit_of_requests() -> None:
     async with console(http_max_request_bytes=2000) as client:
         await client.create_topic("t")

@@ -1,7 +1,7 @@
 // Inspector: a panel with one record, its neighbours, its schemas and its context.
 
 import { encodePart, get, post, session } from "./api.js";
-import { bytes, h, link, notify, number, visible } from "./dom.js";
+import { bytes, counted, h, link, notify, number, visible } from "./dom.js";
 import { facts } from "./forms.js";
 import { deadLetterOf, idOf, indented, isCut, isDecoded, oversizedText, plain, pretty, shown, sizeOf } from "./records.js";
 import { localZone, timeText } from "./times.js";
@@ -20,6 +20,9 @@ export class Inspector {
     this.neighbour = neighbour;
     this.onOpen = onOpen;
     this.row = null;
+    // Narrow windows show the key and the value first, and fewer buttons.
+    this.isNarrow = matchMedia("(max-width: 600px)").matches;
+    this.isMoreOpen = !this.isNarrow;
     this.moving = Promise.resolve();
     this.movesWaiting = 0;
     this.dialog = document.getElementById("detail");
@@ -108,6 +111,9 @@ export class Inspector {
       isOversized = Boolean(oversizedText(row));
     this.problem = h("p", { class: "bad", role: "status" });
     this.facts = factsOf(row);
+    const contents = isOversized
+      ? h("p", { class: "bad" }, `${oversizedText(row)}; use kbroker topic consume to read the record.`)
+      : [row.summary ? h("p", {}, visible(row.summary)) : [], deadLetterBlock(row), this.block("key"), this.block("value"), headersOf(row)];
     const focused = this.dialog.contains(document.activeElement) ? document.activeElement.dataset.name : null;
     const button = (name, act, more = {}) =>
       h("button", { type: "button", "data-name": name, onclick: act, ...more }, name);
@@ -122,16 +128,21 @@ export class Inspector {
           button("Close", () => this.dialog.close(), { autofocus: true }),
           button("← Previous", () => this.move(-1), { "aria-keyshortcuts": "ArrowLeft" }),
           button("Next →", () => this.move(1), { "aria-keyshortcuts": "ArrowRight" }),
-          button("Copy link", () => this.copy(this.linkOf(row), "link")),
-          isOversized ? [] : this.copyMenu(row),
-          session.may_write && !isOversized ? this.writeButtons(row) : [],
+        ),
+        h(
+          "details",
+          { class: "more", open: this.isMoreOpen, ontoggle: (event) => (this.isMoreOpen = event.target.open) },
+          h("summary", {}, "Copy and resend"),
+          h(
+            "div",
+            { class: "row" },
+            button("Copy link", () => this.copy(this.linkOf(row), "link")),
+            isOversized ? [] : this.copyMenu(row),
+            session.may_write && !isOversized ? this.writeButtons(row) : [],
+          ),
         ),
         this.problem,
-        this.facts,
-        isOversized
-          ? h("p", { class: "bad" }, `${oversizedText(row)}; use kbroker topic consume to read the record.`)
-          : [row.summary ? h("p", {}, visible(row.summary)) : [], deadLetterBlock(row)],
-        isOversized ? [] : [this.block("key"), this.block("value"), headersOf(row)],
+        this.isNarrow ? [contents, this.facts] : [this.facts, contents],
       ),
     );
     if (focused) [...this.dialog.querySelectorAll("[data-name]")].find((each) => each.dataset.name === focused)?.focus();
@@ -238,7 +249,7 @@ function factsOf(row) {
     value === null || value === undefined
       ? "–"
       : value < 1000
-        ? `${value} bytes`
+        ? counted(value, "byte")
         : `${bytes(value)} (${number(value)} bytes)`;
   const { batch } = row;
   const isWritten = row.timestamp >= 0;
@@ -257,7 +268,7 @@ function factsOf(row) {
     found.push(
       ["Headers", `${number(row.header_count)}, ${size(row.headers_size)}`],
       ["Key, value and headers", size(row.headers_size === null ? null : total)],
-      ["Batch", `offset ${batch.base_offset}, ${number(batch.records)} records, ${bytes(batch.bytes)}, compression ${batch.codec}`],
+      ["Batch", `offset ${batch.base_offset}, ${counted(batch.records, "record")}, ${bytes(batch.bytes)}, compression ${batch.codec}`],
       ["Producer", `${producer}${batch.transactional ? ", in a transaction" : ""}`],
       ["Leader epoch", String(batch.leader_epoch)],
     );

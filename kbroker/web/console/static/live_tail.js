@@ -1,24 +1,26 @@
 // Live view of new records, in order of time within a short window.
 
 import { encodePart, parameters, streamError } from "./api.js";
-import { h, number, visible } from "./dom.js";
+import { counted, h, number, visible } from "./dom.js";
 
 const RECORDS_MAX = 5000,
   // Records that arrive within this time are sorted by timestamp. Older rows keep their place.
   WINDOW_MS = 2000;
 
 export class LiveTail {
-  // query(): returns the parameters of the stream. take(rows): shows rows, newest first. fail(error): shows why the
+  // query(): returns the parameters of the stream. isFiltered(): returns true if they select records. take(rows): shows rows, newest first. fail(error): shows why the
   // broker refuses the stream.
-  constructor(name, query, status, buttons, { take, fail }) {
+  constructor(name, query, status, buttons, { isFiltered, take, fail }) {
     this.url = `/api/v1/topics/${encodePart(name)}/live`;
     this.query = query;
     this.status = status;
+    this.isFiltered = isFiltered;
     this.take = take;
     this.fail = fail;
     this.rows = [];
     this.waiting = [];
     this.received = 0;
+    this.matching = 0;
     this.dropped = 0;
     this.position = "";
     this.problem = "";
@@ -63,6 +65,7 @@ export class LiveTail {
       now = Date.now();
     this.position = event.lastEventId;
     this.received += it.received;
+    this.matching += it.records.length;
     this.dropped += it.dropped;
     this.problem = it.problem;
     const arrived = it.records.map((row) => ({ ...row, arrivedAt: now }));
@@ -95,18 +98,23 @@ export class LiveTail {
     this.rows = [];
     this.waiting = [];
     this.received = 0;
+    this.matching = 0;
     this.dropped = 0;
     this.take(this.rows);
     this.showStatus();
+  }
+  receivedText() {
+    if (!this.isFiltered()) return `${counted(this.received, "record")} received`;
+    return `${number(this.matching)} of ${counted(this.received, "record")} ${this.matching === 1 ? "matches" : "match"}`;
   }
   showStatus() {
     const waiting = this.waiting.length;
     this.pauseButton.textContent = this.isPaused ? `Resume (${number(waiting)} waiting)` : "Pause";
     const skipped = this.dropped ? `, ${number(this.dropped)} skipped (rate limit)` : "",
-      paused = this.isPaused ? `; paused, ${number(waiting)} records wait` : "";
+      paused = this.isPaused ? `; paused, ${counted(waiting, "waiting record")}` : "";
     this.status.textContent = this.problem
       ? visible(this.problem)
-      : `Live: ${number(this.received)} records received${skipped}${paused}`;
+      : `Live: ${this.receivedText()}${skipped}${paused}`;
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { encodePart, get } from "./api.js";
 import { RecordColumns } from "./columns.js";
-import { h, notify, number, visible } from "./dom.js";
+import { counted, h, notify, number, visible } from "./dom.js";
 import { Inspector } from "./inspector.js";
 import { LiveTail } from "./live_tail.js";
 import { FILTERS, SearchForm } from "./search_form.js";
@@ -83,6 +83,7 @@ class MessagesPage {
     this.liveButtons.hidden = this.form.applied.from !== "live";
     if (this.form.applied.from === "live") {
       this.live = new LiveTail(this.name, () => this.liveQuery(), this.status, this.liveButtons, {
+        isFiltered: () => FILTERS.some((each) => this.form.applied[each]),
         take: (rows) => {
           this.rows = rows;
           this.columns.set(rows);
@@ -180,7 +181,7 @@ class MessagesPage {
       percent = Math.floor((100 * this.scanned) / Math.max(all, 1));
     const rate = this.seconds > 0.5 ? ` (${number(Math.round(this.scanned / this.seconds))} records/s)` : "";
     const parts = [
-      `${number(this.rows.length)} records found, ${number(this.scanned)} scanned in ${this.seconds.toFixed(1)} s${rate}`,
+      `${counted(this.rows.length, "record")} found, ${number(this.scanned)} scanned in ${this.seconds.toFixed(1)} s${rate}`,
       this.isDone ? "complete" : `${number(this.remaining)} left (${percent} % done)`,
       this.tooLarge ? `${number(this.tooLarge)} values too large for the expression` : "",
       this.isDone ? "" : state,

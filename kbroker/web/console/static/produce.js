@@ -50,6 +50,7 @@ class ProducePage {
     this.results = h("ul", { class: "lines card", "aria-label": "Written records", hidden: true });
     this.status = h("p", { class: "soft", role: "status" });
     this.isLines = h("input", { type: "checkbox", name: "isLines", onchange: () => this.arrange() });
+    this.isByKey = h("input", { type: "checkbox", name: "isByKey" });
     this.submit = h("button", { class: "main" }, "Produce");
     this.fileNote = h("p", { class: "soft", hidden: true });
     this.element = this.build();
@@ -100,6 +101,7 @@ class ProducePage {
         { class: "soft" },
         `Each line is a JSON object with the optional fields key, value, headers, partition and timestamp, as in files of Save as NDJSON. At most ${number(LINES_MAX)} lines and ${limit}; a file is sent in several requests.`,
       ),
+      h("label", { class: "check" }, this.isByKey, "Choose partitions by key (ignore the partitions of the lines)"),
       fileField(`NDJSON file (up to ${bytes(FILE_MAX)})`, "linesFile", (file) => this.takeLines(file)),
       field("NDJSON lines", this.lines),
     );
@@ -284,7 +286,7 @@ class ProducePage {
     if (size > session.request_bytes_max)
       throw new Error(`The request has ${bytes(size)}, more than ${bytes(session.request_bytes_max)} (http.max.request.bytes).`);
     const schemas = this.isLines.checked
-      ? {}
+      ? { by_key: this.isByKey.checked ? "1" : "" }
       : { ...this.keySchema.parameters("key"), ...this.valueSchema.parameters("value") };
     const query = parameters(schemas).toString();
     return post(`${this.path}/records${query ? `?${query}` : ""}`, body);

@@ -49,7 +49,9 @@ export class SearchForm {
       "select",
       { name: "zone", onchange: () => this.changeZone() },
       h("option", { value: "UTC", selected: !zone.isLocal }, "UTC"),
-      h("option", { value: "local", selected: zone.isLocal }, `${localZone()} (this browser)`),
+      localZone() === "UTC"
+        ? ""
+        : h("option", { value: "local", selected: zone.isLocal }, `${localZone()} (this browser)`),
     );
     this.problem = h("span", { class: "bad", id: "where-problem", role: "alert", hidden: true });
     this.pending = h("span", { class: "soft", "aria-live": "polite", hidden: true });

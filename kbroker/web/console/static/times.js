@@ -21,7 +21,10 @@ export function useZone(isLocal) {
   }
 }
 
-export const localZone = () => Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
+export function localZone() {
+  const name = Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
+  return name.replace(/^Etc\//, "");
+}
 export const zoneName = (isLocal = zone.isLocal) => (isLocal ? localZone() : "UTC");
 
 const padded = (value, digits = 2) => String(value).padStart(digits, "0");

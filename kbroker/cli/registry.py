@@ -20,7 +20,12 @@ from .units import ParamType
 
 if TYPE_CHECKING:
     from kbroker.client.schema_registry import SchemaRegistry
-    from kbroker.client.schema_subjects import SchemaSubjects, SchemaVersion, SubjectSummary
+    from kbroker.client.schema_subjects import (
+        CheckedSchema,
+        SchemaSubjects,
+        SchemaVersion,
+        SubjectSummary,
+    )
 
 LEVELS = (
     "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE",
@@ -29,9 +34,23 @@ LEVELS = (
 COLUMNS = [
     Column("subject"), Column("versions"), Column("latest_id"), Column("type"), Column("compatibility"),
 ]  # fmt: skip
+# HTTP status of the registration of an incompatible schema.
+CONFLICT = 409
 _REASON = re.compile(
     r"""\{errorType:['"](\w+)['"], description:['"](.*?)['"](?:, additionalInfo:.*)?\}""", re.DOTALL
 )
+# Messages that describe the check instead of a reason, as those of Confluent's registry.
+_CONTEXT = re.compile(r"\{(oldSchemaVersion|oldSchema|validateFields|compatibility)\s*:")
+_OLD = re.compile(r"\{oldSchemaVersion: (\d+)\}")
+# A field without a default, in descriptions of kbroker and of Confluent's registry.
+_NO_DEFAULT = re.compile(r"no field (\S+), and the reader has no default|[Tt]he field '([^']+)'")
+_ADVICE = {
+    "TYPE_MISMATCH": "keep the type of the field, or add a new field",
+    "NAME_MISMATCH": "keep the name, or add it as an alias",
+    "MISSING_ENUM_SYMBOLS": "keep these symbols, or give the enum a default",
+    "MISSING_UNION_BRANCH": "keep this branch of the union",
+    "FIXED_SIZE_MISMATCH": "keep the size, or add a new field",
+}
 
 
 @click.group(cls=CommandGroup)
@@ -135,9 +154,18 @@ def _schema_lines(found: SchemaVersion) -> list[str]:
 @registry_command
 def register(registry: SchemaRegistry, subject: str, document: dict[str, object]) -> None:
     """Register the schema in FILE (- for standard input) as a new version of SUBJECT."""
+    from kbroker.client.schema_registry import RegistryRejection
+
     subjects = _subjects(registry)
     earlier = subjects.registered(subject, document)
-    found = subjects.register(subject, document)
+    try:
+        found = subjects.register(subject, document)
+    except RegistryRejection as error:
+        checked = subjects.check(subject, document) if error.status == CONFLICT else None
+        if checked is None or checked.is_compatible:
+            raise
+        level = subjects.level(subject)
+        fail("\n".join([f"{subject}: not registered", *_incompatibility(subject, level, checked)]))
     is_new = earlier is None or earlier.version != found.version
     say(f"{_title(found)}: {'registered' if is_new else 'was registered before'}")
 
@@ -155,19 +183,61 @@ def check(registry: SchemaRegistry, name: str, document: dict[str, object]) -> N
     subjects = _subjects(registry)
     subject, version = VersionName().convert(name, None, None)
     is_one = name != subject
+    _require_subject(subjects, subject)
     result = subjects.check(subject, document, version if is_one else None)
     level = subjects.level(subject)
     if result.is_compatible:
         say(f"compatible with {name} ({level})")
         return
-    say(f"incompatible with {name} ({level}):", *(f"  {_reason(each)}" for each in result.reasons))
+    say(*_incompatibility(name, level, result))
     sys.exit(1)
 
 
-def _reason(text: str) -> str:
-    """Return a reason of Confluent's form `{errorType:'TYPE', description:'TEXT'}` as plain text."""
+def _require_subject(subjects: SchemaSubjects, subject: str) -> None:
+    """Exit with a suggestion if a subject does not exist."""
+    from kbroker.client.cluster import did_you_mean
+    from kbroker.client.schema_registry import RegistryRejection
+    from kbroker.client.schema_subjects import NO_SUCH_SUBJECT
+
+    try:
+        subjects.versions(subject)
+    except RegistryRejection as error:
+        if error.code != NO_SUCH_SUBJECT:
+            raise
+        known = subjects.names()
+        derived = [f"{subject}{suffix}" for suffix in ("-value", "-key")]
+        near = next((each for each in derived if each in known), None)
+        hint = f"; did you mean {near!r}?" if near else did_you_mean(subject, known)
+        fail(f"subject {subject!r} does not exist{hint} `kbroker registry list` shows all subjects")
+
+
+def _incompatibility(name: str, level: str, checked: CheckedSchema) -> list[str]:
+    """Return lines with the sentences of a failed check; `name` is what the schema was checked with."""
+    version = next((match[1] for each in checked.reasons if (match := _OLD.fullmatch(each))), None)
+    title = f"incompatible with {name} ({level})"
+    if version is not None and not name.endswith(f":{version}"):
+        title += f", version {version}"
+    reasons = [_reason(each, level) for each in checked.reasons if not _CONTEXT.match(each)]
+    return [f"{title}:", *(f"  {each}" for each in reasons)]
+
+
+def _reason(text: str, level: str) -> str:
+    """Return a reason of Confluent's form `{errorType:'TYPE', description:'TEXT'}` as a sentence."""
     match = _REASON.fullmatch(text)
-    return f"{match[1]}: {match[2]}" if match else text.strip("{}")
+    if not match:
+        return text.strip("{}")
+    kind, description = match.groups()
+    if kind == "READER_FIELD_MISSING_DEFAULT_VALUE" and (field := _NO_DEFAULT.search(description)):
+        name = field[1] or field[2]
+        if level.startswith("BACKWARD"):
+            return f"new field {name} has no default: add one"
+        if level.startswith("FORWARD"):
+            return f"removed field {name} has no default in the earlier version: keep the field"
+        return (
+            f"field {name} is in only one of both versions and has no default: add one, or keep it"
+        )
+    advice = _ADVICE.get(kind)
+    return f"{description}: {advice}" if advice else description
 
 
 @registry.command()

@@ -14,6 +14,7 @@ from .registries import Registered
 
 FIRST = avro_record("Order", ("id", "int"))
 SECOND = avro_record("Order", ("id", "int"), ("note", ["null", "string"], None))
+REQUIRED = avro_record("Order", ("id", "int"), ("country", "string"))
 INCOMPATIBLE = avro_record("Order", ("id", "string"))
 
 
@@ -72,18 +73,59 @@ async def test_show_prints_latest_or_given_version(registered: Registered) -> No
 
 
 async def test_check_explains_incompatible_schema(registered: Registered, file: Path) -> None:
-    assert "compatible with t-value" in await run(
-        registered, "check", "t-value", write(file, FIRST)
-    )
     await registered.registry.register("t-value", FIRST)
     assert "compatible with t-value" in await run(
         registered, "check", "t-value", write(file, SECOND)
     )
     output = await run(registered, "check", "t-value:1", write(file, INCOMPATIBLE), status=1)
-    assert output.startswith("incompatible with t-value:1 (BACKWARD):\n  TYPE_MISMATCH: ")
+    reason = (
+        "  a reader of string cannot read int (at /fields/0/type): "
+        "keep the type of the field, or add a new field"
+    )
+    assert output.splitlines() == ["incompatible with t-value:1 (BACKWARD):", reason]
     assert await registered.registry.get("/subjects/t-value/versions") == [1]
     rejected = await run(registered, "register", "t-value", str(file), status=1)
-    assert "`kbroker registry check` lists what is incompatible" in rejected
+    assert rejected.splitlines() == [
+        "kbroker: t-value: not registered",
+        "  incompatible with t-value (BACKWARD), version 1:",
+        f"  {reason}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("level", "earlier", "later", "expected"),
+    [
+        ("BACKWARD", FIRST, REQUIRED, "new field country has no default: add one"),
+        ("FORWARD", REQUIRED, FIRST, "removed field country has no default in the earlier version"),
+        ("FULL", FIRST, REQUIRED, "field country is in only one of both versions"),
+    ],
+)
+async def test_check_names_field_without_default(
+    registered: Registered,
+    file: Path,
+    level: str,
+    earlier: dict[str, Any],
+    later: dict[str, Any],
+    expected: str,
+) -> None:
+    await registered.registry.register("t-value", earlier)
+    await run(registered, "level", "set", level, "t-value")
+    output = await run(registered, "check", "t-value", write(file, later), status=1)
+    assert f"  {expected}" in output
+    assert "{" not in output
+
+
+async def test_check_of_missing_subject_fails_with_suggestion(
+    registered: Registered, file: Path
+) -> None:
+    await registered.registry.register("t-value", FIRST)
+    output = await run(registered, "check", "t", write(file, FIRST), status=1)
+    assert "subject 't' does not exist; did you mean 't-value'?" in output
+    output = await run(registered, "check", "t-valu:1", str(file), status=1)
+    assert "subject 't-valu' does not exist; did you mean 't-value'?" in output
+    assert "'x' does not exist. `kbroker registry list`" in (
+        await run(registered, "check", "x", str(file), status=1)
+    )
 
 
 async def test_references_are_registered(registered: Registered, tmp_path: Path) -> None:

@@ -125,9 +125,9 @@ def _version() -> str:
     return f"{VERSION} (kbroker {__version__})"
 
 
-def exit_with_message(message: str) -> NoReturn:
-    """Print a message on the error stream and exit."""
-    say(message, err=True)
+def exit_with_message(*lines: str) -> NoReturn:
+    """Print the lines of a message on the error stream and exit."""
+    say(*lines, err=True)
     sys.exit(FAILED)
 
 

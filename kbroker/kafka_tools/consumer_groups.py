@@ -270,8 +270,9 @@ async def _new_offsets(
         group = None
     if group is not None and group.state not in ("Empty", "Dead"):
         exit_with_message(
-            f"\nError: Assignments can only be reset if the group '{name}' is inactive, but the "
-            f"current state is {group.state}."
+            "",
+            f"Error: Assignments can only be reset if the group '{name}' is inactive, but the "
+            f"current state is {group.state}.",
         )
     committed = await committed_offsets(cluster, name)
     if options.from_file is not None:

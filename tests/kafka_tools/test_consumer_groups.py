@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kbroker.broker import Broker
 
+from ..cli.test_group import member
 from ..commands import Cli
 
 
@@ -28,3 +29,21 @@ async def test_consumer_groups_tool_resets_offsets(cli: Cli, broker: Broker) -> 
     described = await cli(*groups, "--describe")
     assert described.stdout.split()[9:15] == ["g", "orders", "0", "2", "3", "1"]
     assert "Consumer group 'g' has no active members." in described.stderr
+
+
+async def test_reset_of_group_with_member_fails_with_lines_of_kafka(
+    cli: Cli, broker: Broker
+) -> None:
+    await cli("topic", "create", "orders")
+    await cli("group", "seek", "g", "--to", "start", "-t", "orders")
+    async with member(broker, "g", "orders", 0):
+        failed = await cli(
+            *("compat", "kafka-consumer-groups", "--bootstrap-server", broker.bootstrap_servers),
+            *("--group", "g", "--reset-offsets", "--to-earliest", "--topic", "orders"),
+            "--execute",
+            status=1,
+        )
+    assert failed.stderr == (
+        "\nError: Assignments can only be reset if the group 'g' is inactive, but the current "
+        "state is Stable.\n"
+    )

@@ -127,6 +127,8 @@ def consume(target: Target, **options: Any) -> None:
         job.progress.clear()
     if job.ended_by:
         sys.exit(SIGNALLED + job.ended_by)
+    if text := job.empty_text():
+        say(text, err=True)
     if job.timed_out:
         fail(f"timed out after {job.count} records", TIMED_OUT)
 
@@ -225,6 +227,15 @@ class _Job:
                 else:
                     await self._read_as_member(cluster, choices.group, decode)
         self.timed_out = scope.cancelled_caught
+
+    def empty_text(self) -> str | None:
+        """Return why a range had nothing to print, or None if the range has no end, or records."""
+        if self._choices.last is None or self.count or self.timed_out:
+            return None
+        if self._total == 0:
+            return "the range has no records; `kbroker topic describe` shows the offsets"
+        of = f" of {self._total:,}" if self._total is not None else ""
+        return f"0{of} records match"
 
     async def _read(self, cluster: ClusterClient, decode: Decode) -> None:
         from kbroker.client.consumer import reading_records

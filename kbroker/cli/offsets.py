@@ -113,8 +113,15 @@ def parse_range(text: str, now_ms: int) -> tuple[OffsetSpec, OffsetSpec | None]:
     A single offset spec is the start; `:47` starts at the beginning and ends at 47.
 
     Raises:
-        BadOffsetSpec: A part has no valid form.
+        BadOffsetSpec: A part has no valid form, or the end is before the start.
     """
+    first, last = _parse_range(text, now_ms)
+    if last is not None and first.kind == last.kind and last.value < first.value:
+        raise BadOffsetSpec(f"range {text!r} is reversed: its end is before its start")
+    return first, last
+
+
+def _parse_range(text: str, now_ms: int) -> tuple[OffsetSpec, OffsetSpec | None]:
     timed = text.startswith("@")
     for match in re.finditer(":", text):
         left, right = text[: match.start()], text[match.end() :]

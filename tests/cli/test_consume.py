@@ -77,6 +77,18 @@ async def test_consume_filter_counts_only_printed_records(cli: Cli) -> None:
     assert "invalid regular expression" in bad.stderr
 
 
+async def test_consume_of_range_without_matching_records_says_so(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", "a", "b", "c")
+    for flags, text in (
+        (("-o", ":end", "--filter-key", "x"), "0 of 3 records match\n"),
+        (("-o", "2:2"), "the range has no records; `kbroker topic describe` shows the offsets\n"),
+        (("-o", ":end"), ""),
+    ):
+        read = await cli("topic", "consume", "t", *flags)
+        assert read.stderr == text
+
+
 async def test_consume_says_that_it_waits_on_terminal(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

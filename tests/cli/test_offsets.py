@@ -22,7 +22,7 @@ async def test_consume_accepts_all_offset_ranges(cli: Cli) -> None:
         "@1700000001000:2s": "12",
         "@2023-11-14T22:13:21Z:2023-11-14T22:13:23Z": "12",
         "@:1700000001": "0",
-        "3:2": "",
+        "2:2": "",
     }.items():
         read = await cli("topic", "consume", "t", "-o", offset_range, "-f", "%v")
         assert read.stdout == wanted, offset_range
@@ -30,5 +30,8 @@ async def test_consume_accepts_all_offset_ranges(cli: Cli) -> None:
     first = await cli("topic", "consume", "t", "--from-beginning", "-n", "1", "-f", "%v")
     assert first.stdout == "0"
     await cli("topic", "consume", "t", "-o", "nowhere", status=2)
+    for reversed_range in ("3:2", "@1700000002000:@1700000001000", "+3:+2", "-1:-2"):
+        failed = await cli("topic", "consume", "t", "-o", reversed_range, status=2)
+        assert "is reversed" in failed.stderr, reversed_range
     output = await cli("topic", "consume", "t", "-o", "77", status=1)
     assert "does not have offset 77" in output.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -13,7 +14,6 @@ _HINTS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
     {
         ErrorCode.TOPIC_ALREADY_EXISTS: "pass --if-not-exists to keep it unchanged",
         ErrorCode.INVALID_REPLICATION_FACTOR: "`kbroker cluster info` shows the number of brokers",
-        ErrorCode.INVALID_CONFIG: "`kbroker config explain NAME` shows the valid values of a setting",
         ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with "
         "`kbroker topic alter-config TOPIC --set max.message.bytes=BYTES`",
         ErrorCode.NOT_ENOUGH_REPLICAS: "`kbroker cluster health` shows which brokers are missing",
@@ -33,15 +33,35 @@ _HINTS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
 )
 
 
+# The setting that a message about an invalid setting of Kafka or kbroker means.
+_SETTINGS: Final = (
+    re.compile(r"did you mean ([\w.-]+)\?$"),
+    re.compile(r"for configuration ([\w.-]*\w)"),
+)
+
+
 def rejection_text(code: ErrorCode, message: str | None) -> str:
     """Return a broker's error message, or the name of the error code, and the next action."""
-    text, action = message or code.name, _HINTS.get(code) or next_action(code)
-    return f"{text.rstrip('.')}; {action}" if action else text
+    action = _HINTS.get(code) or next_action(code)
+    if code == ErrorCode.INVALID_CONFIG:
+        action = _setting_action(message or "")
+    return _with_action((message or code.name).rstrip("."), action)
+
+
+def _setting_action(message: str) -> str:
+    """Return how to get the valid names or values after a message about an invalid setting."""
+    for pattern in _SETTINGS:
+        if match := pattern.search(message):
+            return f"`kbroker config explain {match[1]}` shows the valid values"
+    return "docs/reference/configuration.md lists all settings"
 
 
 def error_text(error: ClientError) -> str:
     """Return the message of an error with its hint."""
-    text = str(error)
-    if error.hint is None:
+    return _with_action(str(error), error.hint)
+
+
+def _with_action(text: str, action: str | None) -> str:
+    if action is None:
         return text
-    return f"{text} {error.hint}" if text.endswith((".", "?")) else f"{text}; {error.hint}"
+    return f"{text} {action}" if text.endswith((".", "?")) else f"{text}; {action}"

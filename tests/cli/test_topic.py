@@ -52,8 +52,11 @@ async def test_rejected_topic_is_named_with_exit_status_1(cli: Cli) -> None:
     assert "orders: Topic 'orders' already exists; pass --if-not-exists" in second_output.stderr
     assert (await cli("topic", "create", "orders", "--if-not-exists")).stdout == "orders: exists\n"
     wrong = await cli("topic", "create", "x", "-c", "retentoin.ms=1", status=1)
-    assert "retention.ms" in wrong.stderr
-    assert "kbroker config explain" in wrong.stderr
+    assert "did you mean retention.ms? `kbroker config explain retention.ms`" in wrong.stderr
+    wrong = await cli("topic", "create", "x", "-c", "retention.ms=x", status=1)
+    assert "; `kbroker config explain retention.ms` shows the valid values" in wrong.stderr
+    wrong = await cli("topic", "create", "x", "-c", "xyzzy=1", status=1)
+    assert "xyzzy; docs/reference/configuration.md lists all settings" in wrong.stderr
     many = await cli("topic", "create", "x", "-r", "3", status=1)
     assert "kbroker cluster info" in many.stderr
     await cli("topic", "create", "y", "--dry-run")

@@ -56,7 +56,8 @@ def _explain(
 def explain() -> None:
     """Explain the state of an object of any Kafka cluster.
 
-    With --control, also show the history that a kbroker broker with --control-port keeps.
+    With --control after the type of the object, also show the history that a kbroker broker with
+    --control-port keeps: kbroker explain group NAME --control ADDRESS --control-token-file FILE
     """
 
 

@@ -34,6 +34,18 @@ class CommandGroup(click.Group):
 
     group_class = type  # groups within this group have the same class
 
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(context, args)
+        except click.NoSuchOption as error:
+            from .suggestions import misplaced_option_text
+
+            text = misplaced_option_text(context, error.option_name, given)
+            if text is None:
+                raise
+            raise click.UsageError(text, context) from None
+
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -101,6 +101,31 @@ def _meant_commands(context: click.Context, arguments: Sequence[str]) -> list[st
     return []
 
 
+def misplaced_option_text(
+    context: click.Context, option: str, arguments: Sequence[str]
+) -> str | None:
+    """Return the error about an option before its command, or None if no command has it.
+
+    Args:
+        context: Context of the group that does not have the option.
+        option: The unknown option.
+        arguments: Arguments of the group.
+    """
+    path = words_of(context)
+    found = [
+        words
+        for words, command in _below(context.command, context, tuple(path))
+        if any(option in each.opts for each in command.params)
+    ]
+    if not found:
+        return None
+    example = next((words for words in found if words[-1] in arguments), found[0])
+    return (
+        f"No such option {option!r} of `{' '.join(['kbroker', *path])}`; give it after the "
+        f"command, such as `kbroker {' '.join(example)} {option}`"
+    )
+
+
 def _swapped_words(arguments: Sequence[str], known: Sequence[tuple[str, ...]]) -> str | None:
     """Return the command of an action before its object, such as `create topic` or `list topics`."""
     if len(arguments) < 2:
@@ -114,15 +139,16 @@ def _swapped_words(arguments: Sequence[str], known: Sequence[tuple[str, ...]]) -
 
 def _commands(root: click.Context) -> list[tuple[str, ...]]:
     """Return the paths of all commands and groups."""
-    return list(_below(root.command, root, ()))
+    return [path for path, _ in _below(root.command, root, ())]
 
 
 def _below(
     command: click.Command, context: click.Context, path: tuple[str, ...]
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield the path and the command of everything below a group."""
     if not isinstance(command, click.Group):
         return
     for name in command.list_commands(context):
-        yield (*path, name)
         if (child := command.get_command(context, name)) is not None:
+            yield (*path, name), child
             yield from _below(child, context, (*path, name))

@@ -46,3 +46,20 @@ def test_unknown_command_without_similar_command_gets_no_suggestion() -> None:
 @pytest.mark.parametrize("command", sorted(set(EQUIVALENTS.values())))
 def test_suggested_command_exists(command: str) -> None:
     invoke(*command.split(), "--help")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("explain --control x group billing", "explain group --control"),
+        ("topic --json list", "topic list --json"),
+        ("--before 3 topic trim t", "topic trim --before"),
+    ],
+)
+def test_option_before_its_command_is_answered_with_its_place(typed: str, meant: str) -> None:
+    output = " ".join(invoke(*typed.split(), status=2).stderr.split())
+    assert f"give it after the command, such as `kbroker {meant}`" in output
+
+
+def test_option_that_no_command_has_is_unknown() -> None:
+    assert "No such option" in invoke("topic", "--xyzzy", "list", status=2).stderr

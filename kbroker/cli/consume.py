@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from .completion import complete_groups, complete_topics
-from .filters import chosen_filter, filter_options
+from .confirmation import count_of
+from .filters import chosen_filter, filter_options, where_option
 from .output import Format, Progress, say
 from .patterns import Names, regex_option, topic_names
 from .schema_registries import chosen_registry, registry_option
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kbroker.client.record_filter import RecordPredicate
     from kbroker.client.schema_registry import SchemaRegistry
     from kbroker.client.topics import Partition
+    from kbroker.protocol.records import Record
+    from kbroker.text.expression import Test as FieldsTest
 
     from .part_types import PartTypes
     from .record_format import Printer
@@ -108,6 +111,7 @@ OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47
     help="Also print transaction markers (control records).",
 )
 @filter_options
+@where_option
 @click.option(
     "--timeout",
     type=DURATION,
@@ -127,6 +131,9 @@ def consume(target: Target, **options: Any) -> None:
         job.progress.clear()
     if job.ended_by:
         sys.exit(SIGNALLED + job.ended_by)
+    if job.too_large:
+        records = count_of(job.too_large, "record")
+        say(f"--where did not search {records} completely: too large", err=True)
     if text := job.empty_text():
         say(text, err=True)
     if job.timed_out:
@@ -148,6 +155,7 @@ class Choices:
     committed: bool
     control: bool
     wanted: RecordPredicate | None
+    where: FieldsTest | None
     timeout: float | None
     types: PartTypes
     registry: SchemaRegistry | None
@@ -195,6 +203,7 @@ def _choices(target: Target, **options: Any) -> Choices:
         options["read_committed"],
         options["print_control_records"],
         chosen_filter(options),
+        options["where"],
         options["timeout"],
         parse_types(options["types"], NONE if registry is None else AUTO),
         registry,
@@ -211,6 +220,8 @@ class _Job:
         self._may_hint = choices.registry is None and not choices.has_types and is_watched()
         self._total: int | None = None
         self.count = 0
+        # Number of records that the expression did not search completely.
+        self.too_large = 0
         self.timed_out = False
         self.ended_by = 0  # the signal that stopped a group member
         self.progress = Progress("records read", is_visible=not sys.stdout.isatty())
@@ -360,10 +371,25 @@ class _Job:
                 return
 
     def _wanted_indexes(self, batch: ReadBatch) -> Sequence[int]:
-        wanted = self._choices.wanted
-        if wanted is None:
+        wanted, where = self._choices.wanted, self._choices.where
+        if wanted is None and where is None:
             return range(len(batch.records))
-        return [index for index, record in enumerate(batch.records) if wanted(record)]
+        return [
+            index
+            for index, record in enumerate(batch.records)
+            if (wanted is None or wanted(record)) and self._matches(batch.partition, record)
+        ]
+
+    def _matches(self, partition: Partition, record: Record) -> bool:
+        """Return True if a record matches the expression."""
+        from kbroker.client.record_fields import FieldsOfRecord
+
+        if self._choices.where is None:
+            return True
+        fields = FieldsOfRecord(*partition, record)
+        found = self._choices.where(fields)
+        self.too_large += fields.is_too_large
+        return found
 
 
 def is_watched() -> bool:

@@ -31,7 +31,8 @@ def record_filter(
         values: Regular expressions to find in the value bytes. A null value never matches.
         headers: NAME or NAME=REGEX; at least one header of that name must match.
         fields: PATH=REGEX; PATH is a dotted path into a JSON value (`user.country`). A value that
-            is not a string is matched in its JSON form (`true`, `12`).
+            is not a string is matched in its JSON form (`true`, `12`). PATH may start with
+            `value.`, as in expressions.
 
     Raises:
         BadFilter: A filter is malformed.
@@ -79,6 +80,8 @@ def _by_field(path: str, pattern: re.Pattern[bytes]) -> RecordPredicate:
 
     def test(record: Record) -> bool:
         found = _field(record.value, names)
+        if found is _MISSING and names[0] == "value":
+            found = _field(record.value, names[1:])
         if found is _MISSING:
             return False
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)

@@ -77,6 +77,58 @@ async def test_consume_filter_counts_only_printed_records(cli: Cli) -> None:
     assert "invalid regular expression" in bad.stderr
 
 
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("value.n > 7", ["k8", "k9"]),
+        ('key == "k3" or offset < 1', ["k0", "k3"]),
+        ('topic == "t" and partition == 0 and value ~ "7"', ["k7"]),
+        ("headers.odd and value.n < 4", ["k1", "k3"]),
+    ],
+)
+async def test_consume_where_prints_matching_records(
+    expression: str, expected: list[str], cli: Cli
+) -> None:
+    await cli("topic", "create", "t")
+    for n in range(10):
+        header = ("-H", "odd:1") if n % 2 else ()
+        await cli("topic", "produce", "t", "-k", f"k{n}", f'{{"n": {n}}}', *header)
+    read = await cli("topic", "consume", "t", "-o", ":end", "--where", expression, "-f", "%k\\n")
+    assert read.stdout.split() == expected
+
+
+async def test_consume_where_reports_position_of_error_and_large_records(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    bad = await cli("topic", "consume", "t", "--where", "value.n > ", status=2)
+    text = " ".join(bad.stderr.split())
+    assert "Invalid value for '--where'" in text
+    assert "at character 10; for example --where 'value.amount > 100" in text
+    value = f'{{"n": 1, "text": "{"x" * 300_000}"}}'
+    await cli("topic", "produce", "t", stdin=value)
+    read = await cli("topic", "consume", "t", "-o", ":end", "--where", "value.n == 1")
+    assert read.stderr.splitlines() == [
+        "--where did not search 1 record completely: too large",
+        "0 of 1 records match",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "example"),
+    [
+        (("--filter-field", "order"), "for example --filter-field 'user.country=^DE$'"),
+        (("--filter-key", "("), "for example --filter-key '^customer-1$'"),
+        (("--filter-header", "=x"), "for example --filter-header 'source=^web$'"),
+    ],
+)
+async def test_invalid_filter_is_rejected_with_option_and_example(
+    flags: tuple[str, str], example: str, cli: Cli
+) -> None:
+    bad = await cli("topic", "consume", "t", *flags, status=2)
+    text = " ".join(bad.stderr.split())
+    assert f"Invalid value for {flags[0]}: " in text
+    assert example in text
+
+
 async def test_consume_of_range_without_matching_records_says_so(cli: Cli) -> None:
     await cli("topic", "create", "t")
     await cli("topic", "produce", "t", "a", "b", "c")

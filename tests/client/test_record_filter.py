@@ -31,6 +31,8 @@ RECORD = Record(
         ({"fields": ["user.age=^7$"]}, True),
         ({"fields": ["ok=^true$"]}, True),
         ({"fields": ["user.name=."]}, False),
+        ({"fields": ["value.user.country=^DE$"]}, True),
+        ({"fields": ["value.country=."]}, False),
         ({"fields": ["user.country.code=."]}, False),
     ],
 )

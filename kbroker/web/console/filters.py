@@ -6,29 +6,21 @@ from itertools import islice
 
 from starlette.requests import Request
 
+from kbroker.client.record_fields import HEADERS_MAX, FieldsOfRecord, value_at
 from kbroker.protocol.records import Record
-from kbroker.text.documents import read_json
+from kbroker.text.expression import BadExpression, Test, parse, path_of, text_of
 
 from .answers import ApiError, number
-from .expression import BadExpression, Test, parse, path_of, text_of
 from .schemas import Decoded, DecodedParts
 
 # Maximum number of characters of a query parameter.
 TEXT_MAX = 1_000
-# Maximum size of a JSON value that is searched: larger ones exceed a time slice.
-JSON_BYTES_MAX = 256 * 1024
-# Maximum number of headers of a record that are searched.
-HEADERS_MAX = 10_000
-# Maximum number of characters of one record that all terms of an expression search together.
-CHARACTERS_SEARCHED_MAX = 8 * 1024 * 1024
 # Maximum number of columns, and of characters of a column.
 COLUMNS_MAX, COLUMN_TEXT_MAX = 20, 300
 # Largest integer that browsers read exactly.
 EXACT_MAX = (1 << 53) - 1
 # Bounds of a time range, in ms since the epoch.
 TIME_MAX = (1 << 63) - 2
-# Cost of serializing a part of a JSON document, relative to searching a string of that length.
-SERIALIZING_COST = 4
 
 
 class RecordFilter:
@@ -134,93 +126,23 @@ def _column_value(found: object) -> object:
     return text_of(found)[:COLUMN_TEXT_MAX]
 
 
-class _DecodedFields:
+class _DecodedFields(FieldsOfRecord):
     """Fields of a record for expressions, with key and value decoded by their schemas."""
 
     def __init__(self, topic: str, partition: int, record: Record, decoded: DecodedParts) -> None:
-        self._topic = topic
-        self._partition = partition
-        self._record = record
+        super().__init__(topic, partition, record)
         self._decoded = decoded
-        self._documents: dict[str, object] = {}
-        self._whole: dict[str, str] = {}
-        self._texts: dict[str, str] = {}
-        self._characters_left = CHARACTERS_SEARCHED_MAX
-        self.is_too_large = False
 
-    def text(self, path: list[str]) -> str:
-        """Return the value at a path as a string.
-
-        After `CHARACTERS_SEARCHED_MAX` characters, return "" and set `is_too_large`.
-        """
-        name = ".".join(path)
-        if name not in self._texts:
-            if self._characters_left <= 0:
-                self.is_too_large = True
-                return ""
-            found = self(path)
-            text = text_of(found)
-            self._texts[name] = text
-            self._characters_left -= len(text) * (1 if isinstance(found, str) else SERIALIZING_COST)
-        text = self._texts[name]
-        self._characters_left -= len(text)
-        if self._characters_left < 0 and text:
-            self.is_too_large = True
-            return ""
-        return text
-
-    def __call__(self, path: list[str]) -> object:
-        record, (first, *rest) = self._record, path
-        if first in ("key", "value"):
-            is_key = first == "key"
-            decoded = self._decoded.key if is_key else self._decoded.value
-            if decoded is not None and decoded.text is not None:
-                return _decoded_value(decoded, rest)
-            self.is_too_large |= decoded is not None and decoded.is_too_large
-            return self._undecoded_value(first, record.key if is_key else record.value, rest)
-        if first == "headers":
-            name = ".".join(rest)
-            headers = islice(record.headers, HEADERS_MAX)
-            texts = (value for key, value in headers if key == name)
-            found = next(texts, None)
-            return None if found is None else found.decode(errors="replace")
-        return {
-            "topic": self._topic,
-            "partition": self._partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "size": len(record.value or b""),
-        }[first]
-
-    def _undecoded_value(self, name: str, data: bytes | None, path: list[str]) -> object:
-        if data is None:
-            return None
-        if not path:
-            if name not in self._whole:
-                self._whole[name] = data.decode(errors="replace")
-            return self._whole[name]
-        if name not in self._documents:
-            self.is_too_large |= len(data) > JSON_BYTES_MAX
-            try:
-                self._documents[name] = read_json(data) if len(data) <= JSON_BYTES_MAX else None
-            except ValueError:
-                self._documents[name] = None
-        return _value_at(self._documents[name], path)
+    def part(self, name: str, data: bytes | None, path: list[str]) -> object:
+        decoded = self._decoded.key if name == "key" else self._decoded.value
+        if decoded is not None and decoded.text is not None:
+            return _decoded_value(decoded, path)
+        self.is_too_large |= decoded is not None and decoded.is_too_large
+        return super().part(name, data, path)
 
 
 def _decoded_value(decoded: Decoded, path: list[str]) -> object:
     """Return the value at a path, or the JSON text if the path is the whole object or list."""
     if not path and isinstance(decoded.document, dict | list):
         return decoded.text
-    return _value_at(decoded.document, path)
-
-
-def _value_at(found: object, path: list[str]) -> object:
-    for step in path:
-        if isinstance(found, dict):
-            found = found.get(step)
-        elif isinstance(found, list) and step.isascii() and step.isdigit() and len(step) < 9:
-            found = found[int(step)] if int(step) < len(found) else None
-        else:
-            return None
-    return found
+    return value_at(decoded.document, path)

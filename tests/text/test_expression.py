@@ -1,4 +1,4 @@
-"""The filter language of the console."""
+"""The filter language of the console and of `topic consume`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.web.console.expression import BadExpression, parse, text_of
+from kbroker.text.expression import BadExpression, parse, text_of
 
 RECORD: dict[str, Any] = {
     "key": "k1",

@@ -6,6 +6,7 @@ import fnmatch
 from typing import Final
 
 from kbroker.client.group_details import group_details
+from kbroker.client.group_overview import group_overviews
 from kbroker.client.groups import delete_groups, describe_group, list_groups
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.client.seek import Seek
@@ -32,17 +33,24 @@ TARGETS = ("to", "to_time", "shift_by", "to_offsets")
 async def show_groups(session: Session, arguments: Arguments) -> Result:
     """Return the groups of all brokers."""
     pattern, state = arguments.optional_text("pattern"), arguments.optional_text("state")
-    rows = (
-        {
-            "group": each.name,
-            "state": each.state,
-            "type": each.type,
-            "protocol_type": each.protocol_type,
-            "coordinator": each.coordinator,
-        }
+    listed = [
+        each
         for each in await list_groups(session.cluster)
         if (pattern is None or fnmatch.fnmatchcase(each.name, pattern))
         and (state is None or each.state.lower() == state.lower())
+    ]
+    rows = (
+        {
+            "group": each.listed.name,
+            "state": each.listed.state,
+            "type": each.listed.type.capitalize(),
+            "protocol_type": each.listed.protocol_type,
+            "coordinator": each.listed.coordinator,
+            "members": each.members,
+            "total_lag": each.lag,
+            "without_offset": each.without_offset,
+        }
+        for each in await group_overviews(session.cluster, listed)
     )
     found = page(rows, arguments)
     return Result(found.facts, {"groups": found.rows})
@@ -52,7 +60,8 @@ async def show_group(session: Session, arguments: Arguments) -> Result:
     """Return a group with its members, and offsets and lag per partition."""
     details = await group_details(session.cluster, arguments.text("group"))
     found = page(details["partitions"], arguments)
-    facts = {key: details[key] for key in ("state", "type", "coordinator", "members", "total_lag")}
+    facts = {key: details[key] for key in ("state", "type", "coordinator", "members")}
+    facts |= {key: details[key] for key in ("total_lag", "without_offset")}
     named = {key: cut(details[key]) for key in ("group", "assignor")}
     return Result({**facts, **found.facts}, {**named, "partitions": found.rows})
 
@@ -117,7 +126,8 @@ TOOLS: Final = (
     Tool(
         "list_groups",
         "List groups",
-        "Return consumer, share and streams groups with their states.",
+        "Return consumer, share and streams groups with states, members and lag. `without_offset` "
+        "counts the partitions that the lag lacks: they hold records, and have no committed offset.",
         Effect.READ,
         show_groups,
         {

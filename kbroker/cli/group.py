@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -50,7 +51,8 @@ def list_(
 ) -> None:
     """Show all groups with their members and lag, or those that match one of PATTERNS ('bill*').
 
-    A value is - if a broker does not report it.
+    A value is - if a broker does not report it. The lag includes only partitions with a committed
+    offset. WITHOUT-OFFSET counts the other partitions with records of the topics that a group reads.
     """
     from kbroker.client.group_overview import group_overviews
     from kbroker.client.groups import list_groups
@@ -68,9 +70,10 @@ def list_(
 
     rows = [_overview_row(each) for each in run(target, work)]
     columns = [Column("group"), Column("state"), Column("type", optional=True)]
-    columns += [Column("members"), Column("lag")]
+    columns += [Column("members"), Column("lag"), Column("without_offset", optional=True)]
     columns += [Column(key, wide=True) for key in ("topics", "assignor", "protocol", "coordinator")]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+    shown = [row | {"without_offset": row["without_offset"] or None} for row in rows]
+    show(output, rows, lambda wide: table(columns, shown, wide=wide))
 
 
 def _overview_row(found: GroupOverview) -> Row:
@@ -80,6 +83,7 @@ def _overview_row(found: GroupOverview) -> Row:
         "type": found.listed.type,
         "members": found.members,
         "lag": found.lag,
+        "without_offset": found.without_offset,
         "topics": found.topics,
         "assignor": found.assignor,
         "protocol": found.listed.protocol_type,
@@ -122,6 +126,9 @@ def describe(
 ) -> None:
     """Show members, offsets and lag of groups NAMES, which may be patterns such as 'bill*'.
 
+    The output has all partitions of the topics that a group reads. Partitions without a committed
+    offset have the lag -, which the total does not include.
+
     The output for a share group has its dead-letter queue, and for a streams group its topology.
     """
     if summary + commits + topics > 1:
@@ -152,7 +159,7 @@ def describe(
     show(output, rows, text)
 
 
-TOPIC_COLUMNS = [Column("topic"), Column("partitions"), Column("lag")]
+TOPIC_COLUMNS = [Column("topic"), Column("partitions"), Column("lag"), Column("without_offset")]
 # Statuses of topology descriptions (KIP-1331).
 TOPOLOGY_STATUSES = {
     "NOT_REQUESTED": "unknown, because the broker does not support topology descriptions",
@@ -163,13 +170,15 @@ TOPOLOGY_STATUSES = {
 
 
 def _summary(row: Row) -> list[str]:
+    from kbroker.client.group_details import lag_text
+
     lines: dict[str, object] = {
         "GROUP": row["group"],
         "COORDINATOR": row["coordinator"],
         "STATE": row["state"],
         "ASSIGNOR": row["assignor"] or "-",
         "MEMBERS": row["members"],
-        "TOTAL-LAG": "-" if row["total_lag"] is None else row["total_lag"],
+        "TOTAL-LAG": lag_text(row["total_lag"], row["without_offset"]),
     }
     if "topology_description" in row:
         lines["TOPOLOGY"] = TOPOLOGY_STATUSES[row["topology_description"]["status"]]
@@ -305,6 +314,14 @@ def seek(
 
 # -- wait
 
+ABSENT = MappingProxyType({"state": "absent", "members": 0, "total_lag": None, "without_offset": 0})
+
+
+def _has_lag(found: Row, most: int) -> bool:
+    """Return True if the lag of all partitions with records is known and at most `most`."""
+    lag = found["total_lag"]
+    return lag is not None and lag <= most and not found["without_offset"]
+
 
 @group.command()
 @click.argument("name", shell_complete=complete_groups)
@@ -315,7 +332,8 @@ def seek(
 @click.option(
     "--lag",
     type=click.IntRange(0),
-    help="Wait until the total lag is at most this number of records.",
+    help="Wait until the total lag is at most this number of records, and every partition with "
+    "records has a committed offset.",
 )
 @click.option(
     "--timeout",
@@ -342,23 +360,23 @@ def wait(
         import trio
 
         from kbroker.client.errors import NoSuchGroup, TimedOut
-        from kbroker.client.group_details import group_details
+        from kbroker.client.group_details import group_details, lag_text
 
         deadline = trio.current_time() + timeout
         while True:
             try:
                 group_state = await group_details(cluster, name)
             except NoSuchGroup:
-                group_state = {"state": "absent", "members": 0, "total_lag": None}
+                group_state = dict(ABSENT)
             is_met = (
                 state in (None, group_state["state"])
                 and members in (None, group_state["members"])
-                and (
-                    lag is None
-                    or (group_state["total_lag"] is not None and group_state["total_lag"] <= lag)
-                )
+                and (lag is None or _has_lag(group_state, lag))
             )
-            description = f"{group_state['state']}, {group_state['members']} members, lag {group_state['total_lag']}"
+            shown_lag = lag_text(group_state["total_lag"], group_state["without_offset"])
+            description = (
+                f"{group_state['state']}, {group_state['members']} members, lag {shown_lag}"
+            )
             if is_met:
                 say(f"{name}: {description}")
                 return

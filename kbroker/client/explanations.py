@@ -15,7 +15,7 @@ from kbroker.text.times import iso_time
 from .cluster import ClusterClient
 from .configs import Resource, describe_configs
 from .errors import NoSuchTopic, error_code
-from .group_details import Row, group_details
+from .group_details import Row, group_details, lacks_offset
 from .groups import describe_group, list_groups
 from .list_offsets import EARLIEST, LATEST, list_offsets
 from .topics import Partition
@@ -90,8 +90,10 @@ def _member_lines(rows: Iterable[Row]) -> list[str]:
 def _lag_lines(found: Row) -> list[str]:
     rows = [row for row in found["partitions"] if row["topic"] is not None]
     behind = sorted((row for row in rows if row["lag"]), key=lambda row: row["lag"], reverse=True)
+    missing = _without_offset_lines(found, rows)
     if not behind:
-        return ["it has read all records of its partitions"] if rows else []
+        read_all = ["it has read all records of its partitions"] if rows and not missing else []
+        return read_all + missing
     lines = []
     for row in behind:
         owner = "" if row["member_id"] is not None or not found["members"] else ", has no member"
@@ -99,7 +101,23 @@ def _lag_lines(found: Row) -> list[str]:
             f"{row['topic']}-{row['partition']} is {row['lag']:,} records behind "
             f"(at {row['current_offset']} of {row['log_end_offset']}){owner}"
         )
-    return [f"{found['total_lag']:,} records are unread", *_shortened(lines, "partitions")]
+    return [
+        f"{found['total_lag']:,} records are unread",
+        *_shortened(lines, "partitions"),
+        *missing,
+    ]
+
+
+def _without_offset_lines(found: Row, rows: Iterable[Row]) -> list[str]:
+    """Return a sentence about partitions with records and without a committed offset."""
+    if not found["without_offset"]:
+        return []
+    names = [f"{row['topic']}-{row['partition']}" for row in rows if lacks_offset(row)]
+    line = (
+        f"no offset is committed for {_some(names)}: the lag does not include these partitions, and "
+        "consumers start there as their setting auto.offset.reset says"
+    )
+    return [line]
 
 
 async def explain_partition(cluster: ClusterClient, topic: str, index: int) -> list[str]:

@@ -34,6 +34,11 @@ FIELDS = (
 async def group_details(cluster: ClusterClient, name: str) -> Row:
     """Return a group with its partitions and lag.
 
+    The rows include the partitions without a committed offset of all topics that the group reads:
+    topics with any committed offset, and topics of which members have partitions. The lag of such a
+    partition is unknown. `without_offset` counts those that hold records. A share group has no such
+    rows, because it starts to read by itself.
+
     Raises:
         NoSuchGroup: The group does not exist.
         KafkaError: The broker rejects a request.
@@ -47,9 +52,11 @@ async def group_details(cluster: ClusterClient, name: str) -> Row:
     topics: dict[str, Row] = {}
     for row in rows:
         entry = topics.setdefault(
-            row["topic"], {"topic": row["topic"], "partitions": 0, "lag": None}
+            row["topic"],
+            {"topic": row["topic"], "partitions": 0, "lag": None, "without_offset": 0},
         )
         entry["partitions"] += 1
+        entry["without_offset"] += found.type != SHARE and lacks_offset(row)
         if row["lag"] is not None:
             entry["lag"] = (entry["lag"] or 0) + row["lag"]
     return {
@@ -60,9 +67,30 @@ async def group_details(cluster: ClusterClient, name: str) -> Row:
         "assignor": found.assignor,
         "members": len(found.members),
         "total_lag": sum(lags) if lags else None,
+        "without_offset": sum(each["without_offset"] for each in topics.values()),
         "topics": list(topics.values()),
         "partitions": rows,
     }
+
+
+def lacks_offset(row: Row) -> bool:
+    """Return True if a partition holds records, and the group has no committed offset for it."""
+    start, end = row["log_start_offset"], row["log_end_offset"]
+    has_records = start is not None and end is not None and start < end
+    return row["current_offset"] is None and has_records
+
+
+def lag_text(lag: int | None, without_offset: int) -> str:
+    """Return a lag, and the number of partitions that it does not include.
+
+    Args:
+        lag: Number of unread records; None if no partition has a committed offset.
+        without_offset: Number of partitions with records and without a committed offset.
+    """
+    text = "-" if lag is None else str(lag)
+    if not without_offset:
+        return text
+    return f"{text}, {without_offset} partition{'s' * (without_offset > 1)} without offsets"
 
 
 async def details_by_type(cluster: ClusterClient, name: str, group_type: str) -> Row:
@@ -92,10 +120,11 @@ async def details_by_type(cluster: ClusterClient, name: str, group_type: str) ->
 async def _partition_rows(
     cluster: ClusterClient, found: Group, committed: Mapping[Partition, int]
 ) -> list[Row]:
-    """Return a row per committed or assigned partition, then a row per member without partitions."""
+    """Return a row per partition of the group's topics, then a row per member without partitions."""
     owners = {one: member for member in found.members for one in member.partitions}
-    partitions = sorted({*committed, *owners})
-    starts, ends = await _bounds(cluster, partitions)
+    existing = await _existing(cluster, {name for name, _ in (*committed, *owners)})
+    partitions = sorted({*committed, *owners, *existing})
+    starts, ends = await _bounds(cluster, existing)
     rows: list[Row] = []
     for one in partitions:
         current, end, member = committed.get(one), ends.get(one), owners.get(one)
@@ -117,7 +146,8 @@ async def _share_rows(
         for one in member.partitions:
             owners.setdefault(one, []).append(member)
     partitions = sorted({*offsets, *owners})
-    starts, ends = await _bounds(cluster, partitions)
+    existing = await _existing(cluster, {name for name, _ in partitions})
+    starts, ends = await _bounds(cluster, [one for one in partitions if one in existing])
     rows: list[Row] = []
     for one in partitions:
         known = offsets.get(one)
@@ -144,15 +174,21 @@ def _member_fields(member: Member | None) -> Row:
     }
 
 
+async def _existing(cluster: ClusterClient, topics: Iterable[str]) -> set[Partition]:
+    """Return the partitions of the topics that still exist."""
+    metadata = await cluster.metadata(sorted(topics))
+    return {
+        (topic.name or "", part.partition_index)
+        for topic in metadata.topics
+        for part in topic.partitions
+    }
+
+
 async def _bounds(
     cluster: ClusterClient, partitions: Iterable[Partition]
 ) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """Return start and end offsets of the partitions that still exist."""
-    metadata = await cluster.metadata(sorted({name for name, _ in partitions}))
-    existing = {
-        (topic.name, part.partition_index) for topic in metadata.topics for part in topic.partitions
-    }
-    wanted = [one for one in partitions if one in existing]
+    """Return start and end offsets of existing partitions."""
+    wanted = sorted(partitions)
     found = [
         await list_offsets(cluster, dict.fromkeys(wanted, timestamp))
         for timestamp in (EARLIEST, LATEST)

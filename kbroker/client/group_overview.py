@@ -19,7 +19,7 @@ from .cluster import ClusterClient
 from .connection import Connection
 from .errors import ClientError
 from .groups import OFFSETS_BY_NAME, SHARE, STREAMS, ListedGroup
-from .list_offsets import LATEST, list_offsets
+from .list_offsets import EARLIEST, LATEST, list_offsets
 from .topics import Partition
 
 GROUPS_PER_REQUEST = 200
@@ -37,6 +37,8 @@ class GroupOverview:
         lags: Lag by partition with a committed offset; None if the end of the partition is unknown.
             None instead of the dictionary if the coordinator does not report the offsets.
         assigned: Topics of which members have partitions; empty for streams groups.
+        without_offset: Number of partitions with records and without a committed offset, of topics
+            that the group reads; None if unknown.
     """
 
     listed: ListedGroup
@@ -44,6 +46,7 @@ class GroupOverview:
     assignor: str | None = None
     lags: dict[Partition, int | None] | None = None
     assigned: set[str] = field(default_factory=set)
+    without_offset: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -84,13 +87,38 @@ async def group_overviews(
                 found[name].lags = lags
         else:
             committed |= await _committed_offsets(coordinator, names)
-    ends = await _ends(cluster, {one for offsets in committed.values() for one in offsets})
+    await _add_lags(cluster, found, committed)
+    return list(found.values())
+
+
+async def _add_lags(
+    cluster: ClusterClient,
+    found: Mapping[str, GroupOverview],
+    committed: Mapping[str, Mapping[Partition, int]],
+) -> None:
+    """Add the lags of groups, and count the partitions without a committed offset."""
+    topics = {
+        name: {topic for topic, _ in offsets} | found[name].assigned
+        for name, offsets in committed.items()
+    }
+    existing = await _existing(cluster, {each for some in topics.values() for each in some})
+    missing = {
+        name: [
+            one for topic in some for one in existing.get(topic, ()) if one not in committed[name]
+        ]
+        for name, some in topics.items()
+    }
+    partitions = {one for some in existing.values() for one in some}
+    ends = await _offsets(cluster, partitions, LATEST)
+    starts = await _offsets(cluster, {one for some in missing.values() for one in some}, EARLIEST)
     for name, offsets in committed.items():
         found[name].lags = {
             one: None if (end := ends.get(one)) is None else max(end - offset, 0)
             for one, offset in offsets.items()
         }
-    return list(found.values())
+        found[name].without_offset = sum(
+            one in starts and starts[one] < ends.get(one, 0) for one in missing[name]
+        )
 
 
 async def _batches(
@@ -199,17 +227,20 @@ async def _share_lags(
     }
 
 
-async def _ends(cluster: ClusterClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Return the end offsets of the partitions that exist and have a leader."""
-    wanted = set(partitions)
-    metadata = await cluster.metadata(sorted({name for name, _ in wanted}))
-    existing = {
-        (topic.name or "", part.partition_index)
-        for topic in metadata.topics
-        for part in topic.partitions
+async def _existing(cluster: ClusterClient, topics: Iterable[str]) -> dict[str, list[Partition]]:
+    """Return the partitions of topics."""
+    return {
+        topic.name or "": [(topic.name or "", part.partition_index) for part in topic.partitions]
+        for topic in (await cluster.metadata(sorted(topics))).topics
     }
+
+
+async def _offsets(
+    cluster: ClusterClient, partitions: Iterable[Partition], timestamp: int
+) -> dict[Partition, int]:
+    """Return the start or end offsets of the partitions that have a leader."""
     try:
-        found = await list_offsets(cluster, dict.fromkeys(sorted(wanted & existing), LATEST))
+        found = await list_offsets(cluster, dict.fromkeys(sorted(partitions), timestamp))
     except (KafkaError, ClientError):
         return {}
     return {one: row.offset for one, row in found.items() if not row.error}

@@ -24,13 +24,18 @@ async def group(agent: Agent) -> str:
 
 async def offsets(agent: Agent) -> dict[int, int]:
     found = await agent("describe_group", group="g")
-    return {each["partition"]: each["current_offset"] for each in found["untrusted"]["partitions"]}
+    return {
+        each["partition"]: each["current_offset"]
+        for each in found["untrusted"]["partitions"]
+        if each["current_offset"] is not None
+    }
 
 
 async def test_groups_are_listed_by_pattern_and_state(agent: Agent, group: str) -> None:
     found = await agent("list_groups", pattern="g*", state="empty")
     (row,) = found["untrusted"]["groups"]
-    assert (row["group"], row["state"]) == (group, "Empty")
+    assert (row["group"], row["state"], row["type"]) == (group, "Empty", "Classic")
+    assert (row["members"], row["total_lag"], row["without_offset"]) == (0, 2, 0)
     assert (await agent("list_groups", pattern="x*"))["total"] == 0
     assert (await agent("list_groups", state="stable"))["total"] == 0
 
@@ -38,6 +43,7 @@ async def test_groups_are_listed_by_pattern_and_state(agent: Agent, group: str) 
 async def test_description_contains_lag_and_members(agent: Agent, group: str) -> None:
     found = await agent("describe_group", group=group)
     assert (found["state"], found["members"], found["total_lag"]) == ("Empty", 0, 2)
+    assert found["without_offset"] == 0
     async with open_member(agent.cluster, group, ["t"]) as member:
         await member.join()
         found = await agent("describe_group", group=group)

@@ -88,9 +88,33 @@ async def test_group_commands_show_and_protect_group_with_member(
     assert "MEMBER-ID" not in text
     assert "TOTAL-LAG" not in (await cli("group", "describe", "g", "-c")).stdout
     assert (await cli("group", "describe", "g", "-t")).stdout.split() == [
-        *("TOPIC", "PARTITIONS", "LAG"),
-        *("t", "2", "2"),
+        *("TOPIC", "PARTITIONS", "LAG", "WITHOUT-OFFSET"),
+        *("t", "2", "2", "0"),
     ]
+
+
+async def test_group_lag_excludes_and_counts_partitions_without_offset(
+    cli: Cli, read_json: ReadJson, topic: str
+) -> None:
+    """Partition 0 holds five records; the group has read only partition 1."""
+    await cli("group", "seek", "--yes", "g", "--to", "end", "-t", f"{topic}:1")
+    (listed,) = await read_json("group", "list")
+    assert (listed["lag"], listed["without_offset"]) == (0, 1)
+    assert "WITHOUT-OFFSET" in (await cli("group", "list")).stdout
+    (row,) = await read_json("group", "describe", "g")
+    found = [(each["partition"], each["current_offset"], each["lag"]) for each in row["partitions"]]
+    assert found == [(0, None, None), (1, 0, 0)]
+    assert (row["total_lag"], row["without_offset"]) == (0, 1)
+    text = (await cli("group", "describe", "g")).stdout
+    assert "TOTAL-LAG    0, 1 partition without offsets" in text
+    waited = await cli("group", "wait", "g", "--lag", "0", "--timeout", "100ms", status=4)
+    assert "lag 0, 1 partition without offsets" in waited.stderr
+    explained = (await cli("explain", "group", "g")).stdout
+    assert "no offset is committed for t-0: " in explained
+    assert "it has read all records" not in explained
+    await cli("group", "seek", "--yes", "g", "--to", "end", "-t", f"{topic}:0")
+    await cli("group", "wait", "g", "--lag", "0")
+    assert "WITHOUT-OFFSET" not in (await cli("group", "list")).stdout
 
 
 async def test_group_commands_support_share_groups(
@@ -156,7 +180,7 @@ async def test_group_delete_removes_offsets_and_groups(
         await cli("group", "offset-delete", "--yes", "g", "-t", f"{topic}:1")
     ).stdout == "t-1: deleted\n"
     (row,) = await read_json("group", "describe", "g")
-    assert [each["partition"] for each in row["partitions"]] == [0]
+    assert [each["current_offset"] for each in row["partitions"]] == [2, None]
     none = await cli("group", "offset-delete", "--yes", "g", "-t", "other", status=1)
     assert "no offsets for these topics" in none.stderr
     assert (await cli("group", "delete", "--yes", "g")).stdout == "g: deleted\n"
@@ -336,7 +360,8 @@ async def test_group_list_shows_consumer_group_without_offsets(
         (listed,) = await read_json("group", "list", "c")
     assert (listed["type"], listed["members"], listed["topics"]) == ("consumer", 1, [topic])
     assert (listed["assignor"], listed["lag"]) == ("uniform", None)
+    assert (listed["lag"], listed["without_offset"]) == (None, 1)
     lines = (await cli("group", "list", "-o", "wide")).stdout.splitlines()
-    assert lines[0].split()[:7] == [
-        *("GROUP", "STATE", "TYPE", "MEMBERS", "LAG", "TOPICS", "ASSIGNOR")
+    assert lines[0].split()[:8] == [
+        *("GROUP", "STATE", "TYPE", "MEMBERS", "LAG", "WITHOUT-OFFSET", "TOPICS", "ASSIGNOR")
     ]

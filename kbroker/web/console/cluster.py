@@ -79,6 +79,10 @@ class ClusterViews:
                     row | {"replicas": replica_counts[row["broker"]]}
                     for row in broker_rows(metadata, leader_counts)
                 ],
+                "brokers_down": [
+                    {"broker": each, "replicas": replica_counts[each]}
+                    for each in sorted(set(cluster.node_ids) - set(cluster.nodes))
+                ],
                 "offline": offline,
                 "under_replicated_count": under_replicated_count,
                 "under_replicated": under_replicated,

@@ -33,6 +33,10 @@ from .sessions import Viewer
 
 # Maximum number of kinds of client software in a response.
 SOFTWARE_MAX = 50
+# Maximum number of partitions that a problem names.
+PLACES_MAX = 100
+# Start of the problem of an under-replicated partition; broker IDs follow.
+NOT_IN_SYNC = "under-replicated: not in sync on "
 # Number of groups with the largest lags whose trends are in a response.
 LAGGING_MAX = 5
 # Trends that are sums over the nodes, and those whose worst node counts.
@@ -95,6 +99,7 @@ class Overview:
         found = await checked_problems(viewer, known) if is_checked else known.problems
         problems += [*found, *_silent_problems(others, found)]
         problems += lag_problems(viewer, self._api.trends.groups)
+        problems = grouped_problems(problems)
         problems.sort(key=lambda each: each["severity"] != ERROR)
         return {
             "software": dict(_software(parts).most_common(SOFTWARE_MAX)),
@@ -149,6 +154,40 @@ def _silent_problems(others: Gathered, known: Iterable[Row]) -> list[Row]:
     """Return the problems of nodes whose consoles do not respond, unless they are known."""
     reported = {each["where"] for each in known if each["what"] == "broker"}
     return [silent_problem(each) for each in others.silent if str(each) not in reported]
+
+
+def grouped_problems(problems: Iterable[Row]) -> list[Row]:
+    """Merge the problems of partitions with one cause, so that they do not hide other problems.
+
+    Args:
+        problems: Problems of all types.
+
+    Returns:
+        Problems in the given order. One that stands for several has their number as `count`, and
+        the first of their partitions as `places`.
+    """
+    rows = [*problems]
+    down = {
+        each["where"] for each in rows if each["what"] == "broker" and each["severity"] == ERROR
+    }
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for each in rows:
+        is_alone = each["what"] != "partition"
+        cause = (each["what"], each["problem"], each["action"], is_alone and each["where"])
+        groups.setdefault(cause, []).append(each)
+    return [_merged_problem(each, down) if len(each) > 1 else each[0] for each in groups.values()]
+
+
+def _merged_problem(rows: list[Row], down: set[object]) -> Row:
+    problem = str(rows[0]["problem"])
+    missing = problem.removeprefix(NOT_IN_SYNC).split(", ")
+    if problem.startswith(NOT_IN_SYNC) and down.issuperset(missing):
+        names = (
+            f"broker {missing[0]} is" if len(missing) == 1 else f"brokers {', '.join(missing)} are"
+        )
+        problem = f"under-replicated: {names} down"
+    places = [each["where"] for each in rows[:PLACES_MAX]]
+    return rows[0] | {"problem": problem, "count": len(rows), "places": places}
 
 
 def _software(parts: Iterable[Mapping[str, object]]) -> Counter[str]:

@@ -167,6 +167,8 @@ class Settings:
             brokers = await _broker_ids(viewer)
             name = name or str(self._api.local.id)
             if int(name) not in brokers:
+                if int(name) in self._api.node.cluster.node_ids:
+                    raise ApiError(404, down_text(name))
                 valid = ", ".join(map(str, brokers))
                 raise ApiError(404, f"broker {name} does not exist (valid: {valid})")
         found = await describe_configs(
@@ -183,6 +185,14 @@ class Settings:
             fallbacks = {each.name: each for each in describe({}, config)}
             listed = (_setting(each, fallbacks.get(each.name)) for each in described)
         return {each.setting.name: each for each in listed if each is not None}
+
+
+def down_text(name: str) -> str:
+    """Return why the settings of a node that is down are unknown."""
+    return (
+        f"node {name} is down: it is not registered with the cluster; start it, or check its log. "
+        "Its settings are shown while it runs"
+    )
 
 
 async def _broker_ids(viewer: Viewer) -> list[int]:

@@ -9,6 +9,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.cluster_details import Row
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import commit_offsets
+from kbroker.client.topics import NewTopic, create_topics
 from kbroker.storage.producer_state import ProducerStates
 from kbroker.web.console import health
 from kbroker.web.console.health import lag_growth
@@ -103,6 +104,26 @@ async def test_check_over_a_broken_connection_is_repeated(monkeypatch: pytest.Mo
     async with console() as client:
         assert (await client.get("/overview"))["problems"] == []
     assert len(calls) == 2
+
+
+async def test_partitions_of_broker_that_is_down_are_one_problem() -> None:
+    async with console(nodes=3) as client:
+        await create_topics(client.cluster, [NewTopic("t", 6, 3)])
+        await client.broker.nodes[2].crash()
+        with trio.fail_after(30):
+            while True:
+                rows = (await client.get("/overview"))["problems"]
+                found = [each for each in rows if each["what"] == "partition"]
+                if any("broker 3 is down" in each["problem"] for each in found):
+                    break
+                await trio.sleep(0.05)
+        (row,) = [each for each in found if each.get("count") == 6]
+        assert row["problem"] == "under-replicated: broker 3 is down"
+        assert sorted(row["places"]) == [f"t-{n}" for n in range(6)]
+        cluster = await client.get("/cluster")
+        assert [each["broker"] for each in cluster["brokers_down"]] == [3]
+        response = await client.ask("/brokers/3/config")
+        assert "node 3 is down" in response.text
 
 
 @pytest.mark.parametrize("is_slow", [True, False])

@@ -20,7 +20,7 @@ export default async function cluster(view, _, query) {
     h(
       "div",
       { class: "cards" },
-      card("Nodes", number(it.brokers.length)),
+      card("Nodes", nodeCount(it)),
       card("Topics", number(it.topics)),
       card("Partitions", number(it.partitions)),
       card("Offline partitions", h("span", { class: it.offline ? "bad" : "good" }, number(it.offline))),
@@ -35,16 +35,16 @@ export default async function cluster(view, _, query) {
     new Table(
       [
         ["Node", (row) => nodeLink(row.broker), "num", (row) => row.broker],
-        ["Address", (row) => h("code", {}, visible(`${row.host}:${row.port}`))],
+        ["Address", (row) => (row.isDown ? "–" : h("code", {}, visible(`${row.host}:${row.port}`)))],
+        ["State", (row) => stateOf(row, placed)],
         ["Rack", (row) => visible(row.rack ?? "–")],
         ["Controller", (row) => (row.controller ? "yes" : "")],
         ["Leaders", (row) => number(row.leads), "num", (row) => row.leads],
         ["Replicas", (row) => number(row.replicas), "num", (row) => row.replicas],
-        ["State", (row) => (placed.drained.includes(row.broker) ? "drained" : "")],
         ...forChanges(["Actions", (row) => nodeActions(placed, row, reload)]),
       ],
       { label: "Nodes" },
-    ).set(it.brokers).element,
+    ).set(nodesOf(it)).element,
     placed.may_alter ? clusterActions(reload) : "",
     h("h2", {}, "Offline and under-replicated partitions"),
     new Table(place, {
@@ -63,4 +63,21 @@ export default async function cluster(view, _, query) {
     ).set(it.reassignments).element,
     await partitionSection(query, reload),
   );
+}
+
+function nodeCount(it) {
+  const down = it.brokers_down.length;
+  if (!down) return number(it.brokers.length);
+  return [`${number(it.brokers.length)} `, h("span", { class: "bad" }, `and ${number(down)} down`)];
+}
+
+// All nodes in the order of their IDs, also those that are down.
+const nodesOf = (it) =>
+  [...it.brokers, ...it.brokers_down.map((each) => ({ ...each, leads: 0, isDown: true }))].sort(
+    (a, b) => a.broker - b.broker,
+  );
+
+function stateOf(row, placed) {
+  if (row.isDown) return h("span", { class: "bad" }, "down: not registered");
+  return placed.drained.includes(row.broker) ? "drained" : "up";
 }

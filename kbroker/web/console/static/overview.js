@@ -48,12 +48,25 @@ function problemLine(row) {
     h(
       "div",
       {},
-      h("strong", {}, `${row.what[0].toUpperCase()}${row.what.slice(1)} `, link(pageOf(row), row.where)),
-      `: ${visible(row.problem)}`,
+      row.count
+        ? h("strong", {}, `${number(row.count)} partitions `)
+        : h("strong", {}, `${row.what[0].toUpperCase()}${row.what.slice(1)} `, link(pageOf(row), row.where)),
+      row.count ? visible(row.problem) : `: ${visible(row.problem)}`,
+      row.count && placesOf(row),
       row.action && h("div", { class: "soft" }, `Suggested fix: ${visible(row.action)}`),
     ),
   );
 }
+
+// The partitions of a problem that stands for several.
+const placesOf = (row) =>
+  h(
+    "details",
+    {},
+    h("summary", {}, "Partitions"),
+    row.places.map((where, at) => [at ? ", " : "", link(pageOf({ ...row, where }), where)]),
+    row.count > row.places.length && ` and ${number(row.count - row.places.length)} more`,
+  );
 
 // The page on which a problem can be examined or fixed.
 function pageOf({ what, where }) {

@@ -137,6 +137,35 @@ def test_problems_come_first_and_link_to_their_pages(shown: Shown) -> None:
     page.screenshot(path=PICTURES / f"problems-{page.viewport_size['width']}.png")  # type: ignore[index]
 
 
+def test_partitions_with_one_cause_are_one_problem_with_a_list(shown: Shown) -> None:
+    problem = {
+        "what": "partition",
+        "where": "orders-0",
+        "problem": "under-replicated: broker 2 is down",
+        "action": "start it",
+        "severity": "error",
+        "count": 3,
+        "places": ["orders-0", "orders-1"],
+    }
+    respond_with(shown.page, "**/overview", {"problems": [problem]})
+    page = shown.go("#/")
+    row = page.locator(".problems li")
+    expect(row).to_contain_text("3 partitions under-replicated: broker 2 is down")
+    expect(row.get_by_role("link", name="orders-1")).to_be_hidden()
+    row.get_by_text("Partitions", exact=True).click()
+    expect(row.get_by_role("link", name="orders-1")).to_be_visible()
+    expect(row).to_contain_text("and 1 more")
+
+
+def test_node_that_is_down_is_listed_with_the_others(shown: Shown) -> None:
+    respond_with(shown.page, "**/cluster", {"brokers_down": [{"broker": 2, "replicas": 5}]})
+    page = shown.go("#/cluster")
+    expect(page.locator(".card").first).to_have_text("Nodes1 and 1 down")
+    row = page.get_by_role("region", name="Nodes", exact=True).locator("tbody tr").nth(1)
+    expect(row.locator(".bad")).to_have_text("down: not registered")
+    expect(row.get_by_role("link", name="2")).to_have_attribute("href", "#/brokers/2")
+
+
 def test_charts_have_axes_legends_and_values_at_the_pointer(shown: Shown) -> None:
     page = show_trends(shown)
     charts = page.locator("figure.chart")
@@ -283,7 +312,7 @@ def test_failed_page_can_be_tried_again(shown: Shown) -> None:
 
 
 def test_errors_of_the_protocol_are_not_painted_as_problems(shown: Shown) -> None:
-    client = {
+    client: dict[str, Any] = {
         "node": 1,
         "client_id": "shop",
         "software": "x/1",
@@ -301,24 +330,57 @@ def test_errors_of_the_protocol_are_not_painted_as_problems(shown: Shown) -> Non
                 "errors": {"UNKNOWN_TOPIC_OR_PARTITION": 3},
                 "problems": [],
             },
-            {
-                "api": "Produce",
-                "requests": 4,
-                "errors": {"NOT_ENOUGH_REPLICAS": 1},
-                "problems": ["NOT_ENOUGH_REPLICAS"],
-            },
         ],
     }
-    bad = client | {"client_id": "bad", "problems": 1}
+    produce = {
+        "api": "Produce",
+        "requests": 4,
+        "errors": {"NOT_ENOUGH_REPLICAS": 1},
+        "problems": ["NOT_ENOUGH_REPLICAS"],
+    }
+    bad = client | {"client_id": "bad", "problems": 1, "apis": [*client["apis"], produce]}
     respond_with(shown.page, "**/api/v1/activity*", {"clients": [client, bad]})
     page = shown.go("#/activity")
     rows = page.locator("tr.pick")
     expect(rows.filter(has_text="shop").locator(".bad")).to_have_count(0)
-    expect(rows.filter(has_text="bad").locator(".bad")).to_have_text("3")
-    rows.first.locator("td").nth(1).click()
+    expect(rows.filter(has_text="bad").locator(".bad")).to_have_text("NOT_ENOUGH_REPLICAS 1")
+    rows.filter(has_text="bad").locator("td").nth(1).click()
     apis = page.get_by_role("region", name="APIs")
     expect(apis.locator(".bad")).to_have_text("NOT_ENOUGH_REPLICAS 1")
     expect(apis).to_contain_text("UNKNOWN_TOPIC_OR_PARTITION 3")
+
+
+def test_client_of_several_nodes_is_one_row_with_sums(shown: Shown) -> None:
+    def at(node: int, requests: int) -> dict[str, Any]:
+        api = {"api": "Fetch", "requests": requests, "errors": {"NOT_LEADER": 1}, "problems": []}
+        return {
+            "node": node,
+            "client_id": "shop" if requests > 1 else "small",
+            "software": "x/1",
+            "principal": "User:a",
+            "host": "h",
+            "requests": requests,
+            "errors": 1,
+            "problems": 0,
+            "disconnects": {"left": 1},
+            "last_at_ms": SAMPLED_AT_MS,
+            "apis": [api],
+        }
+
+    rows = [at(1, 1), at(2, 70), at(1, 30)]
+    respond_with(shown.page, "**/api/v1/activity*", {"clients": rows})
+    page = shown.go("#/activity")
+    found = page.locator("tr.pick")
+    expect(found).to_have_count(2)
+    expect(found.first).to_contain_text("shop100")
+    expect(found.first).to_contain_text("NOT_LEADER 2")
+    expect(found.first.locator("td").last).to_have_text("1, 2")
+
+
+def test_explanation_of_client_lists_its_errors_by_api(shown: Shown) -> None:
+    page = shown.go("#/explain/client/shop")
+    apis = page.get_by_role("region", name="APIs")
+    expect(apis.locator("tbody tr").filter(has_text="Produce")).to_have_count(1)
 
 
 def test_empty_table_explains_how_to_get_rows(shown: Shown) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,7 +108,14 @@ class Activity:
         lines = [await work.run(partial(metric_lines, each), account) for each in pushes.newest]
         explained = pushes.explanation(lines)
         sentences = [*_client_sentences(self._api.nodes, name), explained.now]
-        return _explanation_response(Explanation(". ".join(sentences), explained.past))
+        clients = [
+            _client_row(node, name, node.activity.clients[name])
+            for node in self._api.nodes
+            if node.activity is not None and name in node.activity.clients
+        ]
+        return _explanation_response(
+            Explanation(". ".join(sentences), explained.past), clients=clients
+        )
 
     async def _partition(self, request: Request, viewer: Viewer) -> Response:
         name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
@@ -148,28 +156,30 @@ def _api_row(key: int, count: int) -> dict[str, Any]:
 
 
 def _client_sentences(nodes: list[Node], name: str) -> list[str]:
-    """Return sentences about a client: its requests, errors and disconnects."""
+    """Return sentences about a client: its software and disconnects."""
     sentences = []
     for node in nodes:
         known = node.activity.clients.get(name) if node.activity is not None else None
         if known is None:
             continue
-        apis = ", ".join(
-            f"{count} {ApiKey(key).api_name}" for key, count in known.requests.most_common(5)
-        )
         who = f"client {name!r} of {known.host}"
         who += f" runs {known.software}" if known.software else " does not report its software"
-        sentences.append(f"{who}; at node {node.id} it sent {apis}")
-        for (key, code), count in known.errors.most_common(5):
-            sentences.append(f"{ApiKey(key).api_name} returned {error_name(code)} {count} times")
+        requests = known.requests.total()
+        sentences.append(
+            f"{who}; at node {node.id} it sent {requests:,} request{'s' if requests != 1 else ''}"
+        )
         for kind, count in known.disconnects.items():
-            sentences.append(f"{count} connections closed: {kind}")
+            closed = "connection" if count == 1 else "connections"
+            sentences.append(f"{count} {closed} closed: {kind}")
     return sentences
 
 
-def _explanation_response(explanation: Explanation) -> Response:
+def _explanation_response(
+    explanation: Explanation, clients: Sequence[Mapping[str, object]] = ()
+) -> Response:
     return json_response(
         {
+            "clients": clients,
             "now": explanation.now,
             "past": [
                 {"at_ms": each.at_ms, "at": iso_time(each.at_ms), "text": each.text}

@@ -133,7 +133,9 @@ async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> No
         texts = [each["text"] for each in (await viewer.get("/activity"))["events"]]
         assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION" in texts
         explained = await viewer.get("/explain/client/shop-1")
-        assert "CreateTopics returned INVALID_TOPIC_EXCEPTION 1 times" in explained["now"]
+        (row,) = explained["clients"]
+        (errors,) = [each["errors"] for each in row["apis"] if each["api"] == "CreateTopics"]
+        assert errors == {"INVALID_TOPIC_EXCEPTION": 1}
         assert "is online" in (await viewer.get("/explain/partition/t/0"))["now"]
 
 

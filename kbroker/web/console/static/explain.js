@@ -1,5 +1,6 @@
 // Explanation of the state of a group, partition, transaction or client.
 
+import { apiTable, mergedClients } from "./activity.js";
 import { get, encodePart } from "./api.js";
 import { h, time, visible } from "./dom.js";
 
@@ -9,6 +10,7 @@ export default async function explain(view, parts) {
   view.append(
     h("h1", {}, `Explanation: ${kind} ${visible(names.join("-"))}`),
     h("p", {}, visible(it.now)),
+    ...mergedClients(it.clients).map((each) => apiTable(each.apis)),
     h(
       "ul",
       { class: "lines card" },

@@ -455,6 +455,40 @@ def test_first_column_stays_visible_on_a_phone(browser: Browser, server: dict[st
         assert first.bounding_box() == before
 
 
+@pytest.mark.parametrize(
+    ("path", "headings"),
+    [
+        ("#/groups", ["Lag"]),
+        ("#/groups/billing", ["Lag"]),
+        ("#/topics", ["Size", "Lag"]),
+        ("#/activity", ["Requests", "Errors"]),
+    ],
+)
+def test_main_columns_of_a_table_are_visible_on_a_phone(
+    browser: Browser, server: dict[str, Any], path: str, headings: list[str]
+) -> None:
+    with browser.new_context(viewport={"width": 390, "height": 844}) as context:
+        page = Shown(context.new_page(), server["http"]).go(path)
+        for heading in headings:
+            button = page.locator("main").get_by_role("button", name=heading, exact=True)
+            box = button.bounding_box()
+            assert box
+            assert box["x"] + box["width"] <= 390
+
+
+def test_search_form_is_closed_on_a_phone_if_a_search_is_shown(
+    browser: Browser, server: dict[str, Any]
+) -> None:
+    with browser.new_context(viewport={"width": 390, "height": 844}) as context:
+        shown = Shown(context.new_page(), server["http"])
+        page = shown.go("#/topics/orders/messages")
+        expect(page.get_by_label("Where")).to_be_visible()
+        page = shown.go("#/topics/orders/messages?from=oldest")
+        expect(page.get_by_label("Where")).to_be_hidden()
+        page.get_by_text("Filter", exact=True).click()
+        expect(page.get_by_label("Where")).to_be_visible()
+
+
 def test_navigation_is_a_menu_on_a_phone_and_targets_can_be_touched(
     browser: Browser, server: dict[str, Any]
 ) -> None:

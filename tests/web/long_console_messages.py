@@ -287,6 +287,12 @@ def test_inspector_walks_through_loaded_and_unloaded_records(shown: Shown) -> No
     assert "record=" not in page.url
 
 
+def show_filters(page: Page) -> None:
+    """Show the form that a narrow window hides."""
+    if page.locator("details.filters").get_attribute("open") is None:
+        page.get_by_text("Filter", exact=True).click()
+
+
 def show_more(panel: Locator) -> None:
     """Show the buttons that are hidden in a narrow window."""
     if panel.locator("details.more").get_attribute("open") is None:
@@ -451,6 +457,7 @@ def test_long_search_shows_progress_and_is_cancelled(shown: Shown) -> None:
         route.continue_()
 
     shown.page.route("**/messages?*", slowly)
+    show_filters(page)
     page.get_by_label("Contains", exact=True).fill("nowhere!")
     page.get_by_role("button", name="Search", exact=True).click()
     expect(page.get_by_role("progressbar")).to_be_visible()

@@ -20,8 +20,8 @@ export default async function activity(view) {
     [
       ["Client ID", (row) => (row.client_id ? clientLink(row.client_id) : clientName("")), "", (row) => row.client_id],
       ["Requests", (row) => number(row.requests), "num", (row) => row.requests],
-      ["Requests / s", (row) => number(row.rate), "num", (row) => row.rate],
       ["Errors", (row) => errorsOf(row.apis), "", (row) => row.errors],
+      ["Requests / s", (row) => number(row.rate), "num", (row) => row.rate],
       ["Disconnects", (row) => counts(row.disconnects)],
       ["Last request", (row) => time(row.last_at_ms), "", (row) => row.last_at_ms],
       ["Software", (row) => visible(row.software || "–"), "", (row) => row.software],

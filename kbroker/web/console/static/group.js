@@ -52,9 +52,9 @@ async function members(view, title, name) {
     [
       ["Topic", (row) => topicLink(row.topic), "", (row) => row.topic],
       ["Partition", (row) => number(row.partition), "num", (row) => row.partition],
+      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       ["Current offset", (row) => number(row.current_offset), "num", (row) => row.current_offset],
       ["End offset", (row) => number(row.log_end_offset), "num", (row) => row.log_end_offset],
-      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       ["Last 10 min", (row) => sparkline(row.trend, "lag")],
       ["Member ID", (row) => shortened(row.member_id ?? "–"), "", (row) => row.member_id],
       ["Client ID", (row) => clientLink(row.client_id), "", (row) => row.client_id],

@@ -11,11 +11,11 @@ export default async function groups(view, _, query) {
   const table = new Table(
     [
       ["Group", (row) => groupLink(row.group), "", (row) => row.group],
-      ["State", (row) => row.state, "", (row) => row.state],
-      ["Type", (row) => row.type, "", (row) => row.type],
-      ["Members", (row) => number(row.members), "num", (row) => row.members],
       ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
+      ["State", (row) => row.state, "", (row) => row.state],
+      ["Members", (row) => number(row.members), "num", (row) => row.members],
       ["Last 10 min", (row) => sparkline(row.trend, "lag")],
+      ["Type", (row) => row.type, "", (row) => row.type],
       ["Coordinator", (row) => nodeLink(row.coordinator), "num", (row) => row.coordinator],
     ],
     {

@@ -40,8 +40,11 @@ class MessagesPage {
     this.progress = h("progress", { max: 1, value: 0, "aria-label": "Scanned records", hidden: true });
     this.more = h("button", { type: "button", hidden: true, onclick: () => this.load() }, "Load more");
     this.liveButtons = h("span", { class: "row", hidden: true });
+    // In a narrow window a search of the URL is closed, so that its records are visible.
+    const isOpen = !matchMedia("(max-width: 600px)").matches || !Object.keys(this.form.applied).length;
+    this.filters = h("details", { class: "filters", open: isOpen }, h("summary", {}, "Filter"), this.form.element);
     view.append(
-      this.form.element,
+      this.filters,
       h("div", { class: "searching" }, this.progress, this.status),
       this.columns.element,
       h(
@@ -88,7 +91,7 @@ class MessagesPage {
           this.rows = rows;
           this.columns.set(rows);
         },
-        fail: (error) => this.form.showError(error),
+        fail: (error) => this.showError(error),
       });
       return;
     }
@@ -150,13 +153,18 @@ class MessagesPage {
         this.take(found);
       } catch (error) {
         if (signal.aborted) break;
-        this.form.showError(error);
+        this.showError(error);
         this.showStatus("", error.message);
         this.isDone = true;
         return;
       }
     }
     if (this.aborting?.signal === signal) this.showStatus(signal.aborted ? "cancelled" : "");
+  }
+  // Shows an error at its field.
+  showError(error) {
+    this.filters.open = true;
+    this.form.showError(error);
   }
   take(it) {
     ({ cursor: this.cursor, done: this.isDone, remaining: this.remaining } = it);

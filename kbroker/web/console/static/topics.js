@@ -14,12 +14,12 @@ export default async function topics(view, _, query) {
   const table = new Table(
     [
       ["Topic", (row) => topicLink(row.name), "", (row) => row.name],
+      ["Size", (row) => bytes(row.bytes), "num", (row) => row.bytes],
+      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
+      ["Records", (row) => number(row.records), "num", (row) => row.records],
+      ["Records in / s", (row) => number(row.records_per_second), "num", (row) => row.records_per_second],
       ["Partitions", (row) => number(row.partitions), "num", (row) => row.partitions],
       ["Replicas", (row) => number(row.replicas), "num", (row) => row.replicas],
-      ["Records", (row) => number(row.records), "num", (row) => row.records],
-      ["Size", (row) => bytes(row.bytes), "num", (row) => row.bytes],
-      ["Records in / s", (row) => number(row.records_per_second), "num", (row) => row.records_per_second],
-      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       [
         "Groups",
         (row) =>

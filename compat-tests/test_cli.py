@@ -476,7 +476,7 @@ async def add_partition(
 
 
 def test_open_and_hanging_transactions_are_listed_and_aborted(apache: Broker, ours: Broker) -> None:
-    """Only hanging transactions are listed by `find-hanging` and can be aborted."""
+    """Hanging transactions are aborted in a partition, others by their transactional ID."""
     for broker in (apache, ours):
         ask(broker, "topic", "create", "hangs")
         for name, added in (("open", True), ("hanging", False)):
@@ -498,14 +498,15 @@ def test_open_and_hanging_transactions_are_listed_and_aborted(apache: Broker, ou
         find = (*txn, "find-hanging", "--topic", "hangs", "--older-than", "0s", *JSON)
         (row,) = json.loads(ask(broker, *find).out)
         assert (row["topic"], row["partition"], row["start_offset"]) == ("hangs", 0, 1)
-        abort = (*txn, "abort", "--yes", "hangs", "0")
+        abort = (*txn, "abort-hanging", "--yes", "hangs", "0")
         assert ask(broker, *abort, "0").status == 1, (
             "a transaction known to its coordinator was aborted"
         )
         done = ask(broker, *abort, "1")
         assert done.status == 0, done
         assert json.loads(ask(broker, *find).out) == []
-        assert ask(broker, *abort, "0", "--force").status == 0
+        done = ask(broker, *txn, "abort", "--yes", "open")
+        assert done.status == 0, done
         read = ("topic", "consume", "hangs", "-o", ":end", "--read-committed")
         assert ask(broker, *read).out == ""
 

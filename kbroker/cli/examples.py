@@ -140,7 +140,8 @@ _TRANSACTIONS = _guides(
         "cluster txn list": ("cluster txn list --state Ongoing --longer-than 1m",),
         "cluster txn describe": ("cluster txn describe payments-1",),
         "cluster txn find-hanging": ("cluster txn find-hanging --topic orders",),
-        "cluster txn abort": ("cluster txn abort orders 0 4711",),
+        "cluster txn abort": ("cluster txn abort payments-1",),
+        "cluster txn abort-hanging": ("cluster txn abort-hanging orders 0 4711",),
     },
 )
 _SETTINGS = _guides(

@@ -1,4 +1,4 @@
-"""The `kbroker cluster txn` command: state of transactions, and aborts of hanging ones."""
+"""The `kbroker cluster txn` command: state of transactions, and aborts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 from kbroker.text.times import iso_time
 
 from .completion import complete_topics
-from .confirmation import Change, Preview, destructive
+from .confirmation import Change, Preview, count_of, destructive
 from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
-from .target import Target, fail, run, target_options
+from .target import Target, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ OLDER_THAN = "15m"
 
 @click.group(cls=CommandGroup)
 def txn() -> None:
-    """Show transactions, and abort hanging ones."""
+    """Show and abort transactions."""
 
 
 @txn.command("list")
@@ -77,8 +77,40 @@ def describe(target: Target, names: tuple[str, ...], output: str) -> None:
 
 def _summary(row: Row) -> list[str]:
     lines = {key.upper().replace("_", "-"): value for key, value in row.items()}
+    lines["START-TIMESTAMP"] = iso_time(row["start_timestamp"])
     lines["PARTITIONS"] = ", ".join(row["partitions"]) or None
     return [f"{key:<18}{'-' if value is None else value}" for key, value in lines.items()]
+
+
+@txn.command()
+@click.argument("transactional_id")
+@destructive
+@target_options
+def abort(target: Target, transactional_id: str, change: Change) -> None:
+    """Abort the open transaction of TRANSACTIONAL_ID.
+
+    The command fences the producer: it cannot write with this transactional ID until it starts
+    again. `txn abort-hanging` aborts transactions that no coordinator knows.
+    """
+    from kbroker.client.transactions import fence_producer, find_ongoing_transaction
+
+    found = run(target, lambda cluster: find_ongoing_transaction(cluster, transactional_id))
+    question = f"Abort the transaction of {transactional_id} and fence its producer?"
+    if not change.confirm(Preview(question, [found.row()], [_abort_summary(found)])):
+        return
+    run(target, lambda cluster: fence_producer(cluster, transactional_id))
+    done = f"{transactional_id}: aborted the transaction"
+    change.report([found.row()], lambda _: [done])
+
+
+def _abort_summary(found: Transaction) -> str:
+    """Return the producer, age and partitions of a transaction in a line."""
+    places = ", ".join(found.row()["partitions"]) or "no partition"
+    line = f"{found.id}: transaction of producer {found.producer_id} in {places}"
+    if found.start_ms < 0:
+        return line
+    open_seconds = max(int(time.time() - found.start_ms / 1000), 0)
+    return f"{line}, open since {iso_time(found.start_ms)} ({count_of(open_seconds, 'second')})"
 
 
 # -- transactions that hang
@@ -115,7 +147,8 @@ HANGING_COLUMNS = [
 def find_hanging(target: Target, topics: tuple[str, ...], older_than: float, output: str) -> None:
     """Show transactions that are open in a partition, but unknown to any coordinator.
 
-    A hanging transaction blocks read_committed consumers of its partition. `txn abort` aborts it.
+    A hanging transaction blocks read_committed consumers of its partition until
+    `txn abort-hanging` aborts it.
     """
     from kbroker.client.transactions import hanging_transactions
 
@@ -127,7 +160,8 @@ def find_hanging(target: Target, topics: tuple[str, ...], older_than: float, out
         )
 
     rows = [one.row() for one in run(target, work)]
-    show(output, rows, lambda wide: table(HANGING_COLUMNS, rows, wide=wide))
+    dated = [{**row, "last_timestamp": iso_time(row["last_timestamp"])} for row in rows]
+    show(output, rows, lambda wide: table(HANGING_COLUMNS, dated, wide=wide))
 
 
 async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[Partition]:
@@ -135,7 +169,7 @@ async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[P
     return [(row.name or "", each.partition_index) for row in rows for each in row.partitions]
 
 
-@txn.command()
+@txn.command("abort-hanging")
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("partition", type=int)
 @click.argument("start_offset", type=int)
@@ -144,22 +178,23 @@ async def _partitions(cluster: ClusterClient, topics: tuple[str, ...]) -> list[P
 )
 @destructive
 @target_options
-def abort(
+def abort_hanging(
     target: Target, topic: str, partition: int, start_offset: int, force: bool, change: Change
 ) -> None:
     """Abort the hanging transaction that starts at START_OFFSET in PARTITION of TOPIC.
 
     The command writes an abort marker to this partition only. It does not change the state of the
-    coordinator or of other partitions.
+    coordinator or of other partitions. `txn abort` aborts transactions that a coordinator knows.
     """
-    from kbroker.client.transactions import abort_transaction
+    from kbroker.client.transactions import abort_transaction, find_hanging_transaction
 
-    place = f"{topic}-{partition}"
     found = run(
-        target, lambda cluster: _abortable(cluster, (topic, partition), start_offset, force)
+        target,
+        lambda cluster: find_hanging_transaction(
+            cluster, (topic, partition), start_offset, force=force
+        ),
     )
-    if isinstance(found, str):
-        fail(f"{place}: {found}")
+    place = f"{topic}-{partition}"
     line = (
         f"{place}: transaction of producer {found.producer_id} from offset {start_offset}, newest "
         f"record at {iso_time(found.last_timestamp)}"
@@ -170,23 +205,3 @@ def abort(
     run(target, lambda cluster: abort_transaction(cluster, found))
     done = f"{place}: aborted the transaction at offset {start_offset}"
     change.report([found.row()], lambda _: [done])
-
-
-async def _abortable(
-    cluster: ClusterClient, partition: Partition, start_offset: int, force: bool
-) -> OpenTransaction | str:
-    """Return the transaction that starts at an offset, or the reason why it cannot be aborted."""
-    from kbroker.client.transactions import hanging_transactions, open_transactions
-
-    found = await open_transactions(cluster, [partition])
-    one = next((one for one in found if one.start_offset == start_offset), None)
-    if one is None:
-        return f"no open transaction starts at offset {start_offset}"
-    if not force and one not in await hanging_transactions(
-        cluster, [partition], before_ms=one.last_timestamp + 1
-    ):
-        return (
-            f"the coordinator of producer {one.producer_id} manages this transaction and ends it "
-            "at its timeout; use --force to abort it anyway"
-        )
-    return one

@@ -77,6 +77,10 @@ class NoSuchTransaction(ClientError):
     """A transactional ID does not exist."""
 
 
+class CannotAbort(ClientError):
+    """A transaction cannot be aborted in this way, because of its state."""
+
+
 class NoSuchUser(ClientError):
     """A user does not exist, or has no credential for the requested SCRAM mechanism."""
 

@@ -1,7 +1,8 @@
-"""Operations on transactions for operators: list, describe, and abort if hanging (KIP-664)."""
+"""Operations on transactions for operators: list, describe and abort (KIP-664)."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from kbroker.protocol.messages.transactions import (
 )
 
 from .cluster import RETRY_BACKOFF_SECONDS, TRANSACTION, ClusterClient
-from .errors import NoSuchTransaction, check, error_code
+from .errors import CannotAbort, NoSuchTransaction, check, error_code
 from .topics import Partition, by_leader
 
 ONGOING = "Ongoing"
@@ -237,14 +238,77 @@ async def hanging_transactions(
     ]
     if not suspects:
         return []
-    producer_ids = {one.producer_id for one in suspects}
-    known = {
-        (described.producer_id, partition)
+    known = await _managed_partitions(cluster, {one.producer_id for one in suspects})
+    return [one for one in suspects if (one.producer_id, one.partition) not in known]
+
+
+async def _managed_partitions(
+    cluster: ClusterClient, producer_ids: Iterable[int]
+) -> dict[tuple[int, Partition], str]:
+    """Return the transactional IDs by producer ID and partition that their coordinators know."""
+    return {
+        (described.producer_id, partition): described.id
         for listed in await list_transactions(cluster, producer_ids=producer_ids)
         for described in [await describe_transaction(cluster, listed.id)]
         for partition in described.partitions
     }
-    return [one for one in suspects if (one.producer_id, one.partition) not in known]
+
+
+async def find_hanging_transaction(
+    cluster: ClusterClient, partition: Partition, start_offset: int, *, force: bool = False
+) -> OpenTransaction:
+    """Return the hanging transaction that starts at an offset of a partition.
+
+    Args:
+        cluster: The cluster to query.
+        partition: The partition.
+        start_offset: Offset of the transaction's first record.
+        force: Also return a transaction that its coordinator manages.
+
+    Raises:
+        NoSuchTransaction: No open transaction starts at the offset.
+        CannotAbort: A coordinator manages the transaction.
+        NoSuchTopic: The topic does not exist.
+        KafkaError: A broker rejects a request.
+    """
+    name, index = partition
+    opened = await open_transactions(cluster, [partition])
+    found = next((each for each in opened if each.start_offset == start_offset), None)
+    if found is None:
+        raise NoSuchTransaction(
+            f"{name}-{index}: no open transaction starts at offset {start_offset}",
+            hint=f"list hanging transactions with `kbroker cluster txn find-hanging --topic {name} "
+            "--older-than 0s`",
+        )
+    if force:
+        return found
+    known = await _managed_partitions(cluster, [found.producer_id])
+    transactional_id = known.get((found.producer_id, partition))
+    if transactional_id is not None:
+        raise CannotAbort(
+            f"{name}-{index}: the transaction at offset {start_offset} is not hanging: it belongs "
+            f"to transactional ID {transactional_id!r}",
+            hint=f"abort it with `kbroker cluster txn abort {shlex.quote(transactional_id)}`",
+        )
+    return found
+
+
+async def find_ongoing_transaction(cluster: ClusterClient, transactional_id: str) -> Transaction:
+    """Return the open transaction of a transactional ID, which `fence_producer` can abort.
+
+    Raises:
+        NoSuchTransaction: The transactional ID does not exist.
+        CannotAbort: The transactional ID has no open transaction.
+        KafkaError: The coordinator rejects the request.
+    """
+    found = await describe_transaction(cluster, transactional_id)
+    if found.state != ONGOING:
+        raise CannotAbort(
+            f"transactional ID {transactional_id!r} has no open transaction, its state is "
+            f"{found.state}",
+            hint="list open transactions with `kbroker cluster txn list --state Ongoing`",
+        )
+    return found
 
 
 async def fence_producer(cluster: ClusterClient, transactional_id: str) -> None:

@@ -6,6 +6,7 @@ Coordinators report their changes to `Shards.run`, and partition changes are rep
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from itertools import chain
@@ -267,10 +268,17 @@ def _explain_unstable(
         name = transactional_id if may_describe(resource) else HIDDEN
         if known.producer_id == producer_id and known.state is TransactionState.ONGOING:
             producer = f"producer {producer_id} (transactional id {name})"
-            return f"{first}: {producer} has a transaction {_open_since(node, known)} there"
+            state = f"{producer} has a transaction {_open_since(node, known)} there"
+            return f"{first}: {state}; {_abort_command(name)}"
         if known.producer_id == producer_id and known.state.is_prepared:
             return f"{first}: the transaction of {name} is {known.state.label}, a marker is pending"
     return (
         f"{first}: producer {producer_id} has an open transaction that is unknown to the "
-        f"coordinators of this node; `kbroker cluster txn abort {topic} {index} {offset}` aborts it"
+        "coordinators of this node; "
+        f"`kbroker cluster txn abort-hanging {topic} {index} {offset}` aborts it"
     )
+
+
+def _abort_command(name: str) -> str:
+    argument = "ID" if name == HIDDEN else shlex.quote(name)
+    return f"`kbroker cluster txn abort {argument}` aborts it"

@@ -37,6 +37,7 @@ from .test_transactions import begin
 VERBS = frozenset(
     [
         "abort",
+        "abort-hanging",
         "delete",
         "drain",
         "expire",
@@ -72,7 +73,8 @@ CALLS = {
 # Commands that `prepare` does not prepare; each has a test of its own below, and those of a schema
 # registry in `test_registry`.
 OTHERS = {
-    "cluster txn abort", "log repair", "profile delete", "registry delete", "registry level unset",
+    "cluster txn abort", "cluster txn abort-hanging", "log repair", "profile delete",
+    "registry delete", "registry level unset",
 }  # fmt: skip
 PREPARATION = (
     "topic create a --partitions 1 -c retention.ms=100000",
@@ -181,14 +183,27 @@ async def test_destructive_commands_change_nothing_without_confirmation(tmp_path
             assert await state() == before, line
 
 
-async def test_txn_abort_changes_nothing_without_confirmation(cli: Cli) -> None:
+async def test_txn_abort_hanging_changes_nothing_without_confirmation(cli: Cli) -> None:
     async with started(transaction_partition_verification_enable=False) as broker:
         async with connected(broker.endpoint) as wire:
             producer_id = await begin(wire, "hangs", await create_topic(wire, "t"), added=False)
-        abort = ("cluster", "txn", "abort", "t", "0", "0", "-b", broker.bootstrap_servers)
+        abort = ("cluster", "txn", "abort-hanging", "t", "0", "0", "-b", broker.bootstrap_servers)
         refused = await cli(*abort, status=2)
         check_refusal(refused)
         assert f"t-0: transaction of producer {producer_id} from offset 0" in refused.stderr
+        check_dry_run(await cli(*abort, "--dry-run"))
+        check_json_dry_run(await cli(*abort, "--dry-run", "--json"))
+        assert broker.node.partitions.named_replica("t", 0).log.last_stable_offset == 0
+
+
+async def test_txn_abort_changes_nothing_without_confirmation(cli: Cli) -> None:
+    async with started() as broker:
+        async with connected(broker.endpoint) as wire:
+            producer_id = await begin(wire, "payments", await create_topic(wire, "t"))
+        abort = ("cluster", "txn", "abort", "payments", "-b", broker.bootstrap_servers)
+        refused = await cli(*abort, status=2)
+        check_refusal(refused)
+        assert f"payments: transaction of producer {producer_id} in t-0" in refused.stderr
         check_dry_run(await cli(*abort, "--dry-run"))
         check_json_dry_run(await cli(*abort, "--dry-run", "--json"))
         assert broker.node.partitions.named_replica("t", 0).log.last_stable_offset == 0

@@ -96,7 +96,8 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "cluster txn list": FORMS,
         "cluster txn describe": [[OPEN, *form] for form in FORMS] + [[EVIL]],
         "cluster txn find-hanging": [["--older-than", "0s"]],
-        "cluster txn abort": [["t", "0", "7", "--yes"]],
+        "cluster txn abort": [[OPEN, "--dry-run"], [EVIL, "--yes"]],
+        "cluster txn abort-hanging": [["t", "0", "7", "--yes"]],
         **security_commands(),
         "cluster quotas list": [*FORMS, ["--user", EVIL]],
         "cluster quotas set": [["--user", EVIL, "producer_byte_rate=1e9"]],
@@ -302,7 +303,12 @@ async def test_commands_escape_control_characters_of_client_names(tmp_path: Path
                 if "evil" in result.output:
                     seen.add(command)
     may_be_silent = {"cluster health", "cluster info", "cluster logdirs", "fault check"}
-    may_be_silent |= {"cluster txn find-hanging", "cluster txn abort", "topic list", "audit"}
+    may_be_silent |= {
+        "cluster txn find-hanging",
+        "cluster txn abort-hanging",
+        "topic list",
+        "audit",
+    }
     may_be_silent |= {"topic describe", "explain partition"}
     # Delegation tokens need authentication: see test_security_token.py.
     may_be_silent |= {f"security token {verb}" for verb in ("list", "create", "renew", "expire")}

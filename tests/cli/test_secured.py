@@ -97,7 +97,8 @@ CALLS = [
     "cluster node crash 2",
     "cluster node remove --yes 2",
     "cluster txn describe tx",
-    "cluster txn abort --yes a 0 0",
+    "cluster txn abort --yes tx",
+    "cluster txn abort-hanging --yes a 0 0",
     "topic consume a -o :end -g readers -f %v",
     "group delete --yes readers",
     "topic delete --yes b",
@@ -105,7 +106,8 @@ CALLS = [
 # Errors of commands that find nothing to do.
 NOTHING_THERE = {
     "cluster txn describe tx": "transactional ID 'tx' does not exist",
-    "cluster txn abort --yes a 0 0": "no open transaction starts at offset 0",
+    "cluster txn abort --yes tx": "transactional ID 'tx' does not exist",
+    "cluster txn abort-hanging --yes a 0 0": "no open transaction starts at offset 0",
 }
 
 

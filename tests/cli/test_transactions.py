@@ -1,4 +1,4 @@
-"""`kbroker cluster txn`: list, describe, find-hanging, abort."""
+"""`kbroker cluster txn`: list, describe, abort, find-hanging, abort-hanging."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kbroker.broker import Broker
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 from kbroker.storage.lookups import aborted_transactions
+from kbroker.text.times import iso_time
 
 from ..brokers import started
 from ..commands import Cli, ReadJson
@@ -78,6 +79,7 @@ async def test_txn_list_and_describe_show_transaction_states(
     assert described[1]["start_timestamp"] is None
     text = (await cli("cluster", "txn", "describe", "open")).stdout
     assert "STATE             Ongoing" in text
+    assert f"START-TIMESTAMP   {iso_time(described[0]['start_timestamp'])}" in text
     output = await cli("cluster", "txn", "describe", "missing", status=1)
     assert "`kbroker cluster txn list`" in output.stderr
 
@@ -94,14 +96,38 @@ async def test_hanging_transaction_is_found_and_aborted(
         (row,) = await read_json("cluster", "txn", "find-hanging", "--older-than", "0s", *only)
         assert (row["topic"], row["partition"], row["start_offset"]) == ("t", 0, 1)
         assert row["producer_id"] == hanging_id
+    text = (await cli("cluster", "txn", "find-hanging", "--older-than", "0s")).stdout
+    assert str(iso_time(row["last_timestamp"])) in text
     log = broker.node.partitions.named_replica("t", 0).log
     assert log.last_stable_offset == 0
-    abort = ("cluster", "txn", "abort", "--yes", "t", "0")
+    abort = ("cluster", "txn", "abort-hanging", "--yes", "t", "0")
     assert "no open transaction" in (await cli(*abort, "7", status=1)).stderr
-    assert "--force" in (await cli(*abort, "0", status=1)).stderr
+    refused = (await cli(*abort, "0", status=1)).stderr
+    assert "`kbroker cluster txn abort open`" in refused
+    assert "--force" not in refused
     assert log.log_end_offset == 2
     await cli(*abort, "1")
     assert await read_json("cluster", "txn", "find-hanging", "--older-than", "0s") == []
     assert aborted_transactions(log, 0, 3) == [(hanging_id, 1)]
     await cli(*abort, "0", "--force")
     assert log.last_stable_offset == 4
+
+
+async def test_transaction_known_to_coordinator_is_aborted_by_transactional_id(
+    broker: Broker, cli: Cli, read_json: ReadJson
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        producer_id = await begin(wire, "open", await create_topic(wire, "t"))
+    log = broker.node.partitions.named_replica("t", 0).log
+    shown = (await cli("cluster", "txn", "abort", "open", "--dry-run")).stdout
+    assert f"open: transaction of producer {producer_id} in t-0, open since " in shown
+    assert log.last_stable_offset == 0
+    done = await cli("cluster", "txn", "abort", "open", "--yes")
+    assert "open: aborted the transaction" in done.stdout
+    assert log.last_stable_offset == 2
+    assert aborted_transactions(log, 0, 2) == [(producer_id, 0)]
+    assert await read_json("cluster", "txn", "list", "--state", "Ongoing") == []
+    refused = await cli("cluster", "txn", "abort", "open", "--yes", status=1)
+    assert "'open' has no open transaction" in refused.stderr
+    missing = await cli("cluster", "txn", "abort", "missing", "--yes", status=1)
+    assert "'missing' does not exist" in missing.stderr

@@ -313,7 +313,8 @@ async def test_explanation_names_transaction_that_blocks_readers(
     assert re.search(
         r"; read_committed consumers cannot read offset 1 and later: producer "
         rf"{writer.id} \(transactional id {NAME}\) has a transaction open since "
-        r"\d\d:\d\d:\d\d \(\d+\.\d s\) there",
+        r"\d\d:\d\d:\d\d \(\d+\.\d s\) there; "
+        rf"`kbroker cluster txn abort {NAME}` aborts it",
         explanation,
     ), explanation
     assert "read_committed consumers" in await broker.report()
@@ -333,7 +334,7 @@ async def test_explanation_names_transaction_unknown_to_coordinator(
     replica.append(memoryview(hanging), read_header(hanging), broker.clock.log_ms())
     explanation = str(broker.explain.partition("orders", 0))
     assert "producer 9 has an open transaction that is unknown to the coordinators" in explanation
-    assert "`kbroker cluster txn abort orders 0 0` aborts it" in explanation
+    assert "`kbroker cluster txn abort-hanging orders 0 0` aborts it" in explanation
 
 
 async def test_explanation_has_state_and_history_of_transaction(

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kbroker.client.errors import (
+    CannotAbort,
     ClientError,
     NoSuchGroup,
     NoSuchToken,
@@ -104,6 +105,8 @@ def with_error_responses(handler: Handler) -> Handler:
             return _error_response(status, text)
         except (NoSuchTopic, NoSuchGroup, NoSuchTransaction, NoSuchUser, NoSuchToken) as error:
             return _error_response(404, str(error))
+        except CannotAbort as error:
+            return _error_response(CONFLICT, str(error))
         except (ClientError, OSError) as error:
             return _error_response(UNREACHABLE, str(error))
 

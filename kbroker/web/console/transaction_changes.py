@@ -6,15 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.client.cluster import ClusterClient
 from kbroker.client.errors import NoSuchTopic
 from kbroker.client.topics import Partition
 from kbroker.client.transactions import (
-    ONGOING,
-    OpenTransaction,
     abort_transaction,
-    describe_transaction,
     fence_producer,
+    find_hanging_transaction,
+    find_ongoing_transaction,
     hanging_transactions,
     open_transactions,
 )
@@ -23,7 +21,6 @@ from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
 
 from .answers import (
-    CONFLICT,
     PARTITION_MAX,
     REST,
     ApiError,
@@ -99,17 +96,9 @@ class TransactionChanges:
         partition = field(body, "topic", str), field(body, "partition", int, 0)
         if not 0 <= partition[1] <= PARTITION_MAX:
             raise ApiError(400, f"partition must be from 0 to {PARTITION_MAX}")
-        one = await _open_transaction(
+        one = await find_hanging_transaction(
             viewer.cluster, partition, field(body, "start_offset", int, 0)
         )
-        hanging = await hanging_transactions(
-            viewer.cluster, [partition], before_ms=one.last_timestamp + 1
-        )
-        if one not in hanging:
-            raise ApiError(
-                CONFLICT,
-                f"the transaction of producer {one.producer_id} is not hanging: its coordinator ends it at its timeout",
-            )
         dry_run = field(body, "dry_run", bool, True)
         if not dry_run:
             await abort_transaction(viewer.cluster, one)
@@ -119,9 +108,7 @@ class TransactionChanges:
         """Fence the producer of a transactional ID and abort its open transaction."""
         body = await read_json_body(request)
         name = request.path_params["name"]
-        found = await describe_transaction(viewer.cluster, name)
-        if found.state != ONGOING:
-            raise ApiError(CONFLICT, f"transaction {name} is not open, its state is {found.state}")
+        found = await find_ongoing_transaction(viewer.cluster, name)
         readable = [
             (topic, index)
             for topic, index in found.partitions[:ROWS_MAX]
@@ -136,13 +123,3 @@ class TransactionChanges:
         if not dry_run:
             await fence_producer(viewer.cluster, name)
         return json_response({"dry_run": dry_run, "aborted": found.row(), "parts": parts})
-
-
-async def _open_transaction(
-    cluster: ClusterClient, partition: Partition, start_offset: int
-) -> OpenTransaction:
-    """Return the transaction that is open in a partition from an offset on. Raises ApiError."""
-    for each in await open_transactions(cluster, [partition]):
-        if each.start_offset == start_offset:
-            return each
-    raise ApiError(404, f"no open transaction with start offset {start_offset}")

@@ -44,7 +44,7 @@ async def test_hanging_transaction_is_found_and_aborted_after_the_preview() -> N
         assert _log(setup).last_stable_offset == 2
         response = await setup.post("/transactions/abort", body)
         assert response.status == 404
-        assert "no open transaction with start offset 0" in response.json()["error"]
+        assert "no open transaction starts at offset 0" in response.json()["error"]
         response = await setup.ask("/transactions/hanging", topic="missing")
         assert response.status == 404
 
@@ -67,7 +67,7 @@ async def test_open_transaction_is_aborted_after_the_preview() -> None:
         assert _log(setup).last_stable_offset == 2
         response = await setup.post("/transactions/payments/abort", {})
         assert response.status == 409
-        assert "transaction payments is not open" in response.json()["error"]
+        assert "'payments' has no open transaction" in response.json()["error"]
         assert (await setup.post("/transactions/missing/abort", {})).status == 404
 
 

@@ -161,12 +161,13 @@ class ProducerStates:
             return self.first_open_offset if self._transactions else None
         return min((*self.ended, *self._transactions.values()))
 
-    def oldest_open_idle_ms(self, now_ms: int) -> int | None:
-        """Return the time since the last write of the oldest open transaction, or None."""
+    def oldest_open_idle(self, now_ms: int) -> tuple[int, int] | None:
+        """Return the producer ID of the oldest open transaction and the ms since its last write."""
         if not self._transactions:
             return None
-        producer = self._producers.get(next(iter(self._transactions)))
-        return None if producer is None else max(now_ms - producer.seen_ms, 0)
+        producer_id = next(iter(self._transactions))
+        producer = self._producers.get(producer_id)
+        return None if producer is None else (producer_id, max(now_ms - producer.seen_ms, 0))
 
     def forget_ended(self, high_watermark: int) -> None:
         """Drop ended transactions whose marker is before `high_watermark`."""

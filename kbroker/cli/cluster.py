@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import click
 
 from .cluster_data_dirs import migrate_metadata, resize
@@ -12,6 +15,10 @@ from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
 from .target import FAILED, Target, run, target_options
 from .transactions import txn
+
+if TYPE_CHECKING:
+    from kbroker.client.cluster import ClusterClient
+    from kbroker.client.cluster_details import Row
 
 
 @click.group(cls=CommandGroup)
@@ -61,11 +68,17 @@ def health(target: Target, output: str) -> None:
     The command connects to every broker at its advertised address, and reads the end offset of
     every partition. It also reports directories whose disk is 90 % full, but exits with status 0 as
     long as they accept records. Partitions with the same problem share a row; -o wide shows a row
-    for each partition.
+    for each partition. Transactions that have been open for a minute are warnings, which leave the
+    exit status 0.
     """
     from kbroker.client.cluster_details import ERROR, cluster_problems, summarize
+    from kbroker.client.transaction_problems import long_transaction_problems
 
-    problems = run(target, cluster_problems)
+    async def work(cluster: ClusterClient) -> list[Row]:
+        now_ms = round(time.time() * 1000)
+        return await cluster_problems(cluster) + await long_transaction_problems(cluster, now_ms)
+
+    problems = run(target, work)
     columns = [Column("what"), Column("where"), Column("problem"), Column("action")]
 
     def text(wide: bool) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.client import transaction_problems
 from kbroker.cluster import Cluster
 from kbroker.cluster.store import StoreProblem
 from kbroker.partitions import log_dir_monitor
@@ -18,7 +19,8 @@ from ..brokers import started, started_on
 from ..commands import Cli, ReadJson
 from ..refusing_files import DATA, RefusingFiles
 from ..replication.harness import place_topic, try_send, until_leader
-from ..wire import until
+from ..wire import connected, create_topic, until
+from .test_transactions import begin
 
 
 async def test_cluster_info_shows_id_and_brokers(
@@ -165,3 +167,22 @@ class FillingFiles(CrashFiles):
     def usage(self, path: str) -> tuple[int, int]:
         self.looks += 1
         return 1 << 40, int((1 - self.used_part) * (1 << 40))
+
+
+async def test_cluster_health_warns_of_open_transaction_with_status_zero(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started() as broker:
+        address = ("-b", broker.bootstrap_servers)
+        async with connected(broker.endpoint) as wire:
+            await begin(wire, "payments", await create_topic(wire, "t"))
+        assert (await cli("cluster", "health", *address)).stdout == "healthy\n"
+        monkeypatch.setattr(transaction_problems, "OPEN_TRANSACTION_MS", 0)
+        (row,) = json.loads((await cli("cluster", "health", *address, "-o", "json")).stdout)
+        assert (row["what"], row["where"], row["severity"]) == (
+            "transaction",
+            "payments",
+            "warning",
+        )
+        assert row["problem"] == "open for 0 minutes in t-0; read_committed consumers wait"
+        assert "`kbroker cluster txn abort payments`" in row["action"]

@@ -128,9 +128,12 @@ class ClusterViews:
         }
         return await json_rows_response(fields, "partitions", rows[:ROWS_MAX])
 
-    async def _transactions(self, _: Request, viewer: Viewer) -> Response:
+    async def _transactions(self, request: Request, viewer: Viewer) -> Response:
+        """Return the transactions, or the one with the transactional ID `id`."""
         rows = []
         found = await list_transactions(viewer.cluster)
+        if "id" in request.query_params:
+            found = [each for each in found if each.id == request.query_params["id"]]
         for number_, one in enumerate(found):
             row: dict[str, object] = one.row()
             if one.state == ONGOING and number_ < DESCRIBED_MAX:

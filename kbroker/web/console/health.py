@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import trio
 
+from kbroker.client.cluster import ClusterClient
 from kbroker.client.cluster_details import (
     ERROR,
     WARNING,
@@ -18,6 +19,14 @@ from kbroker.client.cluster_details import (
     under_replicated_problem,
 )
 from kbroker.client.errors import ClientError
+from kbroker.client.transaction_problems import (
+    OPEN_TRANSACTION_MS,
+    PLACES_MAX,
+    in_places,
+    minutes_of,
+    transaction_problem,
+)
+from kbroker.client.transactions import ONGOING, list_transactions
 from kbroker.cluster import NO_LEADER
 from kbroker.node.node import Node
 from kbroker.protocol.errors import KafkaError
@@ -39,8 +48,6 @@ CHECK_SECONDS = 2
 LAG_SAMPLES, LAG_SAMPLES_MIN = 60, 12
 # A lag grows if it rises by this number of records, and by this fraction.
 LAG_INCREASE_MIN, LAG_FRACTION_MIN = 100, 0.1
-# Time (ms) without a write after which an open transaction is a problem.
-IDLE_TRANSACTION_MS = 60_000
 # Time (ms) after the maximum timeout at which a transaction is late, as in Apache Kafka.
 LATE_AFTER_MS = 5 * 60_000
 
@@ -168,9 +175,14 @@ def lag_growth(values: Sequence[int | None]) -> tuple[int, int] | None:
 # -- transactions
 
 
-async def transaction_problems(nodes: Iterable[Node]) -> list[Row]:
-    """Return open transactions without recent writes at the partitions that these nodes lead."""
-    duty_cycle, problems = DutyCycle(rest=REST), list[Row]()
+async def idle_transactions(nodes: Iterable[Node]) -> list[Row]:
+    """Return open transactions without recent writes at the partitions that these nodes lead.
+
+    Returns:
+        A row per producer: some of the partitions where its transaction is the oldest open one,
+        their number, the shortest time without a write, and whether the maximum timeout has passed.
+    """
+    duty_cycle, found = DutyCycle(rest=REST), dict[int, Row]()
     for node in nodes:
         now_ms = node.context.clock.log_ms()
         late_ms = node.config.transaction_max_timeout_ms + LATE_AFTER_MS
@@ -180,23 +192,69 @@ async def transaction_problems(nodes: Iterable[Node]) -> list[Row]:
                 replica = node.partitions.opened_replica(topic, partition.index)
                 if replica is None or not node.partitions.leads(partition):
                     continue
-                idle_ms = replica.log.producers.oldest_open_idle_ms(now_ms)
-                if idle_ms is None or idle_ms < IDLE_TRANSACTION_MS:
+                oldest = replica.log.producers.oldest_open_idle(now_ms)
+                if oldest is None or oldest[1] < OPEN_TRANSACTION_MS:
                     continue
-                where = f"{topic.name}-{partition.index}"
-                problems.append(_transaction_problem(where, idle_ms, is_late=idle_ms > late_ms))
-                if len(problems) >= PROBLEMS_MAX:
-                    return problems
-    return problems
+                producer_id, idle_ms = oldest
+                if len(found) < PROBLEMS_MAX or producer_id in found:
+                    row = {
+                        "producer_id": producer_id,
+                        "partitions": [f"{topic.name}-{partition.index}"],
+                        "count": 1,
+                        "idle_ms": idle_ms,
+                        "is_late": idle_ms > late_ms,
+                    }
+                    _merge_idle(found, row)
+    return list(found.values())
 
 
-def _transaction_problem(where: str, idle_ms: int, *, is_late: bool) -> Row:
-    problem = (
-        f"an open transaction has no writes since {idle_ms // 60_000} minutes; "
-        "read_committed consumers wait"
+def _merge_idle(found: dict[int, Row], row: Row) -> None:
+    """Add a row of `idle_transactions` to the row of the same producer."""
+    known = found.setdefault(row["producer_id"], row)
+    if known is row:
+        return
+    known["partitions"] = (known["partitions"] + row["partitions"])[:PLACES_MAX]
+    known["count"] += row["count"]
+    known["idle_ms"] = min(known["idle_ms"], row["idle_ms"])
+    known["is_late"] |= row["is_late"]
+
+
+async def transaction_problems(cluster: ClusterClient, rows: Iterable[Row]) -> list[Row]:
+    """Return a problem for each open transaction without recent writes.
+
+    Args:
+        cluster: The cluster, which is queried for the transactional IDs.
+        rows: Rows of `idle_transactions` of all processes.
+    """
+    found: dict[int, Row] = {}
+    for row in rows:
+        _merge_idle(found, row)
+    names = await _names_of(cluster, found) if found else {}
+    return [_transaction_problem(row, names.get(producer_id)) for producer_id, row in found.items()]
+
+
+async def _names_of(cluster: ClusterClient, producer_ids: Iterable[int]) -> dict[int, str]:
+    """Return the transactional IDs of producers with an open transaction, as far as known."""
+    with trio.move_on_after(CHECK_SECONDS):
+        try:
+            listed = await list_transactions(cluster, states=[ONGOING], producer_ids=producer_ids)
+        except (ClientError, KafkaError, OSError):
+            return {}
+        return {each.producer_id: each.id for each in listed}
+    return {}
+
+
+def _transaction_problem(row: Row, name: str | None) -> Row:
+    severity = ERROR if row["is_late"] else WARNING
+    places = in_places(row["partitions"], row["count"])
+    problem = f"open without writes for {minutes_of(row['idle_ms'])} in {places}"
+    if name is not None:
+        return transaction_problem(name, problem, severity) | {"transactional_id": name}
+    action = (
+        "find the hanging transaction on the page Transactions & storage, and abort it there"
+        if row["is_late"]
+        else "check its producer; the coordinator aborts the transaction at its timeout"
     )
-    if is_late:
-        action = "abort the hanging transaction on the page Transactions & storage"
-        return problem_row("transaction", where, problem, action, ERROR)
-    action = "check its producer; the coordinator aborts the transaction at its timeout"
-    return problem_row("transaction", where, problem, action, WARNING)
+    problem = f"{problem} (producer {row['producer_id']}); read_committed consumers wait"
+    unnamed = problem_row("transaction", row["partitions"][0], problem, action, severity)
+    return unnamed | {"transactional_id": None}

@@ -22,6 +22,7 @@ from .health import (
     PARTITIONS_CHECKED_MAX,
     PROBLEMS_MAX,
     checked_problems,
+    idle_transactions,
     lag_problems,
     metadata_problems,
     silent_problem,
@@ -92,7 +93,8 @@ class Overview:
         own = await self._own()
         others = await self._api.ask_other_nodes(request, viewer)
         parts: list[Mapping[str, object]] = [own, *others.found.values()]
-        problems = json_objects(parts, "transaction_problems")
+        idle = json_objects(parts, "idle_transactions")
+        problems = await transaction_problems(viewer.cluster, idle)
         known = await metadata_problems(self._api.node)
         topics = self._api.node.cluster.topics.values()
         is_checked = sum(len(topic.partitions) for topic in topics) <= PARTITIONS_CHECKED_MAX
@@ -123,7 +125,7 @@ class Overview:
             **self._api.trends.own.row(),
             "software": dict(software.most_common(SOFTWARE_MAX)),
             "disks": [row for node in nodes for row in disk_rows(node)],
-            "transaction_problems": await transaction_problems(nodes),
+            "idle_transactions": await idle_transactions(nodes),
         }
 
     def _group_lags(self, viewer: Viewer) -> list[dict[str, object]]:

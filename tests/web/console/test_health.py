@@ -14,6 +14,8 @@ from kbroker.storage.producer_state import ProducerStates
 from kbroker.web.console import health
 from kbroker.web.console.health import lag_growth
 
+from ...cli.test_transactions import begin
+from ...wire import connected, create_topic
 from .consoles import Console, console, record
 
 STEADY = [100, 101] * 60
@@ -62,7 +64,7 @@ async def test_group_with_growing_lag_is_a_problem_until_it_catches_up() -> None
 async def open_transaction(client: Console, idle_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a partition have an open transaction without recent writes."""
     await client.create_topic("orders", record(b"v"))
-    monkeypatch.setattr(ProducerStates, "oldest_open_idle_ms", lambda _self, _now_ms: idle_ms)
+    monkeypatch.setattr(ProducerStates, "oldest_open_idle", lambda _self, _now_ms: (7, idle_ms))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,25 @@ async def test_open_transaction_without_writes_is_a_problem(
         assert [each["severity"] for each in problems] == ([severity] if severity else [])
         if severity:
             assert problems[0]["where"] == "orders-0"
+
+
+async def test_open_transaction_in_several_partitions_is_one_problem_with_transactional_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with console() as client:
+        async with connected(client.broker.endpoint) as wire:
+            producer_id = await begin(wire, "payments", await create_topic(wire, "orders"))
+        for name in ("t", "u", "v"):
+            await client.create_topic(name, record(b"v"))
+        idle = (producer_id, 61_000)
+        monkeypatch.setattr(ProducerStates, "oldest_open_idle", lambda _self, _now_ms: idle)
+        (problem,) = (await client.get("/overview"))["problems"]
+        assert problem["where"] == problem["transactional_id"] == "payments"
+        text = problem["problem"]
+        assert text.startswith("open without writes for 1 minute in "), text
+        assert " and 2 more; read_committed consumers wait" in text, text
+        assert "`kbroker cluster txn abort payments`" in problem["action"]
+        assert "Abort" in problem["action"]
 
 
 async def test_broker_that_is_down_is_a_problem() -> None:

@@ -58,6 +58,9 @@ async def test_open_transaction_is_aborted_after_the_preview() -> None:
         response = await setup.post("/transactions/abort", body)
         assert response.status == 409
         assert "is not hanging" in response.json()["error"]
+        (same,) = (await setup.get("/transactions", id="payments"))["transactions"]
+        assert same == listed
+        assert (await setup.get("/transactions", id="other"))["transactions"] == []
         shown = (await setup.post("/transactions/payments/abort", {})).json()
         assert shown["aborted"]["producer_id"] == producer_id
         assert [each["start_offset"] for each in shown["parts"]] == [0]
@@ -65,10 +68,19 @@ async def test_open_transaction_is_aborted_after_the_preview() -> None:
         response = await setup.post("/transactions/payments/abort", {"dry_run": False})
         assert response.status == 200, response.text
         assert _log(setup).last_stable_offset == 2
+        (ended,) = (await setup.get("/transactions", id="payments"))["transactions"]
+        assert ended["may_abort"] is False
         response = await setup.post("/transactions/payments/abort", {})
         assert response.status == 409
         assert "'payments' has no open transaction" in response.json()["error"]
         assert (await setup.post("/transactions/missing/abort", {})).status == 404
+
+
+async def test_open_transaction_cannot_be_aborted_in_read_only_console() -> None:
+    async with console(http_host="0.0.0.0") as setup:
+        await _begin(setup, hangs=False)
+        (listed,) = (await setup.get("/transactions", id="payments"))["transactions"]
+        assert (listed["state"], listed["may_abort"]) == ("Ongoing", False)
 
 
 async def test_search_for_hanging_transactions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

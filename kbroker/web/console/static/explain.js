@@ -3,6 +3,8 @@
 import { apiTable, mergedClients } from "./activity.js";
 import { get, encodePart } from "./api.js";
 import { h, time, visible } from "./dom.js";
+import { actions, reload } from "./row_actions.js";
+import { abortButton } from "./transactions.js";
 
 export default async function explain(view, parts) {
   const [, kind, ...names] = parts;
@@ -20,4 +22,9 @@ export default async function explain(view, parts) {
       ),
     ),
   );
+  if (kind === "transaction") {
+    const id = names.join("/"),
+      { transactions } = await get("/transactions", { id });
+    if (transactions.some((row) => row.may_abort)) view.append(actions(abortButton(id, reload)));
+  }
 }

@@ -69,7 +69,8 @@ const placesOf = (row) =>
   );
 
 // The page on which a problem can be examined or fixed.
-function pageOf({ what, where }) {
+function pageOf({ what, where, transactional_id: transaction }) {
+  if (transaction) return `/explain/transaction/${encodePart(transaction)}`;
   const [topic] = splitPartition(where).map(encodePart);
   const pages = {
     partition: `/topics/${topic}/partitions`,

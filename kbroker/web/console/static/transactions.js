@@ -39,7 +39,7 @@ export async function transactionSection() {
       "Actions",
       (row) =>
         row.may_abort
-          ? actions(rowAction("Abort", row.transactional_id, abortForm(row.transactional_id), refresh))
+          ? actions(abortButton(row.transactional_id, refresh))
           : "",
     ]);
   const table = new Table(columns, {
@@ -48,6 +48,9 @@ export async function transactionSection() {
   });
   return h("section", {}, h("h2", {}, "Transactions"), table.set(it.transactions).element, hangingSection());
 }
+
+// A button that aborts the open transaction of a transactional ID after a preview.
+export const abortButton = (name, done) => rowAction("Abort", name, abortForm(name), done);
 
 function duration(ms) {
   if (ms === null || ms < 0) return "–";

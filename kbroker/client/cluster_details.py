@@ -336,8 +336,8 @@ def leaderless_problem(where: str, replicas: Sequence[int], in_sync: Sequence[in
         "partition",
         where,
         "offline: no leader",
-        f"start broker {first}; if none of them can return, `kafka-leader-election --election-type "
-        "unclean` elects another replica and loses the records that only they have",
+        f"start broker {first}; if none of them can return, `kbroker compat kafka-leader-election "
+        "--election-type unclean` elects another replica and loses the records that only they have",
     )
 
 

@@ -21,6 +21,7 @@ CLASSES = MappingProxyType(
         "DeleteRecordsCommand": "kafka-delete-records",
         "GetOffsetShell": "kafka-get-offsets",
         "Kafka": "kafka-server-start",
+        "LeaderElectionCommand": "kafka-leader-election",
         "MetadataQuorumCommand": "kafka-metadata-quorum",
         "ProducerPerformance": "kafka-producer-perf-test",
         "StorageTool": "kafka-storage",

@@ -144,7 +144,7 @@ async def test_cluster_health_reports_missing_replicas(cli: Cli) -> None:
         assert re.match(rf"broker +{lone} +down: not running", down)
         assert "alone-0" in offline
         assert f"start broker {lone}" in offline
-        assert "`kafka-leader-election --election-type unclean`" in offline
+        assert "`kbroker compat kafka-leader-election --election-type unclean`" in offline
         problem = f"under-replicated: broker {lone} is down; ISR below min.insync.replicas"
         assert problem in under_replicated
 

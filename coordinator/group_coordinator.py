@@ -420,6 +420,11 @@ class GroupCoordinator:
         offsets = self._state.offsets.get(group_id, {})
         return {partition: value.offset for partition, value in offsets.items()}
 
+    def last_commit_ms(self, group_id: str) -> int | None:
+        """Return the time of a group's newest commit (ms, log clock), or None without offsets."""
+        offsets = self._state.offsets.get(group_id, {})
+        return max((value.commit_timestamp for value in offsets.values()), default=None)
+
     def view(self, group_id: str) -> GroupView:
         """Return the state and the members of a group of any type."""
         return view_of(self._state, self._topics, group_id)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+import trio
+
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.text.times import iso_time
 
@@ -16,7 +18,7 @@ from .cluster import ClusterClient
 from .configs import Resource, describe_configs
 from .errors import NoSuchTopic, error_code
 from .group_details import Row, group_details, lacks_offset
-from .groups import describe_group, list_groups
+from .groups import SHARE, committed_offsets, describe_group, list_groups
 from .list_offsets import EARLIEST, LATEST, list_offsets
 from .topics import Partition
 from .transactions import ONGOING, describe_transaction, list_transactions, open_transactions
@@ -26,6 +28,8 @@ SHOWN = 20
 # Maximum number of groups in which members of a client are searched.
 GROUPS_SEARCHED = 1_000
 NO_LEADER = -1
+# Time in which members that process records commit: more than auto.commit.interval.ms (5 s).
+COMMIT_SECONDS = 6
 
 _GROUP_STATES = MappingProxyType(
     {
@@ -54,7 +58,9 @@ _TRANSACTION_STATES = MappingProxyType(
 
 
 async def explain_group(cluster: ClusterClient, name: str) -> list[str]:
-    """Return sentences about a group: its state, its members, and partitions that nobody reads.
+    """Return sentences about a group: its state, members, lag, and partitions that nobody reads.
+
+    If members have unread records, this waits `COMMIT_SECONDS` to see whether they commit offsets.
 
     Raises:
         NoSuchGroup: The group does not exist.
@@ -67,7 +73,41 @@ async def explain_group(cluster: ClusterClient, name: str) -> list[str]:
         + (f": {meaning}" if meaning else ""),
         f"broker {found['coordinator']} coordinates it",
     ]
-    return lines + _member_lines(found["partitions"]) + _lag_lines(found)
+    return lines + progress_sentences(found) + await _stall_lines(cluster, found)
+
+
+def progress_sentences(found: Row) -> list[str]:
+    """Return sentences about the members and the lag of a group.
+
+    Args:
+        found: Group of `group_details`.
+    """
+    return _member_lines(found["partitions"]) + _lag_lines(found)
+
+
+async def _stall_lines(cluster: ClusterClient, found: Row) -> list[str]:
+    """Return a sentence if members with unread records commit nothing for some seconds."""
+    owned = [
+        row
+        for row in found["partitions"]
+        if row["member_id"] is not None and row["topic"] is not None
+    ]
+    behind = [row for row in owned if row["lag"] or lacks_offset(row)]
+    if not behind or found["type"] == SHARE:
+        return []
+    await trio.sleep(COMMIT_SECONDS)
+    committed = await committed_offsets(cluster, found["group"])
+    if any(
+        committed.get((row["topic"], row["partition"])) != row["current_offset"] for row in owned
+    ):
+        return []
+    clients = sorted({f"{row['client_id']} at {row['host']}" for row in behind})
+    line = (
+        f"no offset was committed for {COMMIT_SECONDS} s although records are unread; members: "
+        f"{_some(clients)}; if this continues, they send heartbeats but do not process or commit "
+        "records: check the application (max.poll.interval.ms)"
+    )
+    return [line]
 
 
 def _member_lines(rows: Iterable[Row]) -> list[str]:

@@ -66,7 +66,13 @@ def explain_group(node: Node, group_id: str) -> Explanation:
         status = coordinator.describe_status(group_id, node.groups.now())
     except KafkaError as error:
         return Explanation(f"group {group_id} has no coordinator here: {error}", past)
-    return Explanation(status or f"group {group_id} does not exist", past)
+    if status is None:
+        return Explanation(f"group {group_id} does not exist", past)
+    committed_ms = coordinator.last_commit_ms(group_id)
+    if committed_ms is not None:
+        age_ms = max(node.clock.log_ms() - committed_ms, 0)
+        status += f"; last commit at {clock_time(committed_ms)} ({age_ms / 1000:.0f} s ago)"
+    return Explanation(status, past)
 
 
 def group_lines(events: Iterable[Event]) -> Iterator[Line]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.client import explanations
 from kbroker.testing.control import run_controlled_broker
 
 from ..brokers import started
@@ -21,6 +22,11 @@ async def broker() -> AsyncIterator[Broker]:
     """Start a broker that accepts hanging transactions: it does not verify partitions."""
     async with started(transaction_partition_verification_enable=False) as broker:
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def _no_wait_for_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanations, "COMMIT_SECONDS", 0)
 
 
 async def lines_of(cli: Cli, *words: str) -> list[str]:
@@ -42,6 +48,9 @@ async def test_explain_group_shows_members_and_unread_partitions(cli: Cli, broke
     assert of_member.endswith(" has t-0, t-2")
     assert "t-0 is 2 records behind (at 0 of 2)" in lines
     assert "t-1 is 2 records behind (at 0 of 2), has no member" in lines
+    assert lines[-1].startswith("no offset was committed for 0 s although records are unread; ")
+    assert "members: test at " in lines[-1]
+    assert "check the application (max.poll.interval.ms)" in lines[-1]
     await cli("group", "seek", "readers", "--to", "end", "--yes")
     assert (await lines_of(cli, "group", "readers"))[-1] == (
         "it has read all records of its partitions"

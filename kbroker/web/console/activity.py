@@ -10,6 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kbroker.client.errors import ClientError
+from kbroker.client.explanations import progress_sentences
+from kbroker.client.group_details import group_details
 from kbroker.cluster import TRANSACTIONS_TOPIC
 from kbroker.node.activity import ClientActivity, error_name, is_problem
 from kbroker.node.explain import (
@@ -22,6 +25,7 @@ from kbroker.node.explain import (
 )
 from kbroker.node.node import Node
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import KafkaError
 from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType
@@ -89,10 +93,15 @@ class Activity:
         }
         return await json_rows_response(fields, "clients", rows)
 
-    async def _group(self, request: Request, _: Viewer) -> Response:
+    async def _group(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]
         node = self._api.node_of(self._api.node.groups.coordinator_id(name))
-        return _explanation_response(explain_group(node, name))
+        explained = explain_group(node, name)
+        try:
+            facts = progress_sentences(await group_details(viewer.cluster, name))
+        except (ClientError, KafkaError):
+            return _explanation_response(explained)
+        return _explanation_response(explained._replace(now=". ".join([explained.now, *facts])))
 
     async def _transaction(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]

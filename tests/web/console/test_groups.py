@@ -5,6 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from kbroker.client.configs import Operation, Resource, alter_configs
+from kbroker.client.groups import commit_offsets
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescriptionUpdateRequest
@@ -12,7 +13,7 @@ from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescrip
 from ...coordinator.streams.test_descriptions import SOURCE, description
 from ...handlers.test_streams_groups import remove_delays, streams_beat
 from ...wire import connected
-from .consoles import console
+from .consoles import console, record
 
 
 async def test_dead_letter_queue_of_share_group_is_shown() -> None:
@@ -43,3 +44,12 @@ async def test_topology_of_streams_group_is_shown() -> None:
         found = await client.get("/groups/g/topology")
         assert found == {"status": "AVAILABLE", "nodes": [node]}
         assert (await client.ask("/groups/nobody/topology")).status == 404
+
+
+async def test_explanation_of_group_has_lag_and_time_of_last_commit() -> None:
+    async with console() as client:
+        await client.create_topic("orders", record(b"v"), record(b"w"))
+        await commit_offsets(client.cluster, "billing", {("orders", 0): 1})
+        text = (await client.get("/explain/group/billing"))["now"]
+        assert "last commit at " in text
+        assert "1 records are unread. orders-0 is 1 records behind (at 1 of 2)" in text

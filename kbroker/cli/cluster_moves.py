@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,10 @@ import click
 
 from kbroker.text.sizes import human_size
 
+from .completion import complete_topics
 from .confirmation import Change, Preview, count_of, destructive
 from .output import Column, format_options, say, show, table
+from .patterns import TOPIC, Names, matching_names
 from .target import Target, fail, run, target_options
 
 if TYPE_CHECKING:
@@ -66,6 +69,11 @@ def drain(
         )
         if change.confirm(preview):
             run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=False))
+            say(
+                "topics keep the replicas that they have; `kbroker cluster rebalance` uses the broker "
+                "again, and with `--topic NAME --replicas N` restores replicas that the drain removed",
+                err=True,
+            )
         return
 
     def plan(found: Placement) -> Moves:
@@ -91,6 +99,25 @@ def drain(
     found, planned = run(target, work)
     rows = move_rows(found.replicas, planned)
     change.report(rows, lambda wide: _move_lines(rows, wide=wide))
+    if lines := _restore_lines(found.replicas, planned, broker):
+        say(*lines, err=True)
+
+
+def _restore_lines(replicas: Mapping[Partition, list[int]], moves: Moves, broker: int) -> list[str]:
+    """Return the commands that restore the replicas that topics lose by a drain."""
+    from kbroker.client.moves import drain_problems
+
+    counts: dict[str, int] = {}
+    for one in drain_problems(replicas, moves, broker).fewer:
+        counts[one[0]] = max(counts.get(one[0], 0), len(replicas[one]))
+    if not counts:
+        return []
+    commands = [
+        f"  kbroker cluster rebalance --topic {shlex.quote(name)} --replicas {count}"
+        for name, count in sorted(counts.items())
+    ]
+    undo = f"  kbroker cluster drain {broker} --undo"
+    return ["these topics lost replicas; the commands restore them:", undo, *commands]
 
 
 def _drain_preview(broker: int, placed: Placement, moves: Moves, size: int | None) -> Preview:
@@ -127,25 +154,48 @@ async def _bytes_on(cluster: ClusterClient, broker: int, moves: Moves) -> int | 
     default=1,
     help="Minimum number of replicas: add replicas to partitions that have fewer.",
 )
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_topics,
+    help="Add replicas only to this topic, or to topics that match a pattern such as 'shop.*'; can be "
+    "given several times.",
+)
 @dry_run_option
 @no_wait_option
 @format_options
 @target_options
-def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, output: str) -> None:
+def rebalance(
+    target: Target,
+    replicas: int,
+    topics: tuple[str, ...],
+    dry_run: bool,
+    no_wait: bool,
+    output: str,
+) -> None:
     """Distribute partitions and leaders evenly over all brokers, for example after one was added.
 
     The command moves as few partitions as possible and keeps replicas in different racks. Internal
-    topics get the replication factor of the brokers' settings once there are enough brokers.
+    topics get the replication factor of the brokers' settings once there are enough brokers. With
+    --topic, --replicas applies only to these topics; leaders and partitions of all topics can move.
     Drained brokers get no partitions until `kbroker cluster drain BROKER --undo`.
     """
     from kbroker.client.moves import internal_factors
 
-    internal = run(target, internal_factors)
+    async def read(cluster: ClusterClient) -> tuple[dict[str, int], set[str]]:
+        return await internal_factors(cluster), await _selected_topics(cluster, topics)
+
+    internal, selected = run(target, read)
 
     def plan(found: Placement) -> Moves:
         from kbroker.cluster.placement import rebalance as plan_rebalance
 
-        at_least = {each: internal.get(each[0], replicas) for each in found.replicas}
+        at_least = {
+            each: internal.get(each[0], replicas if not topics or each[0] in selected else 1)
+            for each in found.replicas
+        }
         return plan_rebalance(found.replicas, found.racks, at_least)
 
     drained = _run_moves(target, plan, dry_run=dry_run, no_wait=no_wait, output=output).drained
@@ -155,6 +205,14 @@ def rebalance(target: Target, replicas: int, dry_run: bool, no_wait: bool, outpu
             f"`kbroker cluster drain {broker} --undo` changes that",
             err=True,
         )
+
+
+async def _selected_topics(cluster: ClusterClient, topics: tuple[str, ...]) -> set[str]:
+    """Return the topics that names or patterns select; a name or pattern without a topic fails."""
+    if not topics:
+        return set()
+    existing = [row.name or "" for row in (await cluster.metadata()).topics]
+    return set(matching_names(Names(topics, regex=False), existing, TOPIC, must_exist=True))
 
 
 @click.command()
@@ -200,7 +258,8 @@ def _check_drain(
     if fewer and not may_lose_replicas:
         fail(
             f"too few other brokers for all replicas of {_topic_names(fewer)}; start one more, or accept "
-            "fewer replicas with --allow-fewer-replicas"
+            "fewer replicas with --allow-fewer-replicas; a restart for maintenance needs no drain, "
+            "because leaders move by themselves"
         )
     if fewer:
         say(f"{len(fewer)} partitions lose one replica: {_topic_names(fewer)}", err=True)

@@ -112,6 +112,29 @@ async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> N
         assert list(replica_lists(broker)) == [[1]] * 8
 
 
+async def test_drain_names_commands_that_restore_replicas(cli: Cli) -> None:
+    async with started(nodes=3) as broker:
+        bootstrap = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 2, 3)
+        await make(broker, "users", 2, 2)
+        refused = await cli("cluster", "drain", "--yes", "3", *bootstrap, status=1)
+        assert "a restart for maintenance needs no drain" in refused.stderr
+        done = await cli("cluster", "drain", "--yes", "3", "--allow-fewer-replicas", *bootstrap)
+        lines = [line.strip() for line in done.stderr.splitlines()]
+        assert lines[-3:] == [
+            "these topics lost replicas; the commands restore them:",
+            "kbroker cluster drain 3 --undo",
+            "kbroker cluster rebalance --topic orders --replicas 3",
+        ]
+        undone = await cli("cluster", "drain", "--yes", "3", "--undo", *bootstrap)
+        assert "`--topic NAME --replicas N` restores replicas" in undone.stderr
+        unknown = ("cluster", "rebalance", "--topic", "ordres", "--replicas", "3")
+        assert "'ordres'" in (await cli(*unknown, *bootstrap, status=1)).stderr
+        await cli("cluster", "rebalance", "--topic", "ord*", "--replicas", "3", *bootstrap)
+        topics = broker.running().cluster.topics.values()
+        assert {each.name: each.replication_factor for each in topics} == {"orders": 3, "users": 2}
+
+
 async def test_rebalance_adds_replicas_on_new_nodes(cli: Cli) -> None:
     async with started(nodes=1) as broker:
         bootstrap = ("-b", broker.bootstrap_servers)

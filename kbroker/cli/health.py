@@ -30,6 +30,7 @@ def health(given: Given, wait_seconds: float) -> None:
     import trio
 
     from kbroker.client import check_round_trip
+    from kbroker.client.errors import AUTHENTICATION_GUIDE, LoginRejected
     from kbroker.protocol.compile import DecodeError
 
     found = settings_of(given)
@@ -46,6 +47,8 @@ def health(given: Given, wait_seconds: float) -> None:
             if time.monotonic() < give_up_at:
                 time.sleep(RETRY_BACKOFF_SECONDS)
                 continue
+            if isinstance(error, LoginRejected):
+                fail(f"{endpoint} rejects this client: {error}; see {AUTHENTICATION_GUIDE}")
             say(f"{endpoint} does not respond: {error}; is `kbroker serve` running?", err=True)
             sys.exit(1)
         brokers = len(metadata.brokers)

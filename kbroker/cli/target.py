@@ -347,7 +347,12 @@ def run_or_end(
 
 def _exit_with_error(error: BaseException, failed: int) -> NoReturn:
     """Print an error that a user can resolve, and exit; re-raise all others."""
-    from kbroker.client.errors import ClientError, TimedOut
+    from kbroker.client.errors import (
+        AUTHENTICATION_GUIDE,
+        ClientError,
+        LoginRejected,
+        TimedOut,
+    )
     from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.primitives import DecodeError
 
@@ -356,7 +361,9 @@ def _exit_with_error(error: BaseException, failed: int) -> NoReturn:
     from .hints import error_text, rejection_text
 
     message = error_text(error) if isinstance(error, ClientError) else str(error)
-    if isinstance(error, OSError) and error.errno is None:
+    if isinstance(error, LoginRejected):
+        message += f"; see {AUTHENTICATION_GUIDE}"
+    elif isinstance(error, OSError) and error.errno is None:
         message += "; check that the broker is running with `kbroker health`"
     elif isinstance(error, KafkaError):
         message = rejection_text(error.code, message)

@@ -20,6 +20,7 @@ from .endpoint import Endpoint
 from .errors import (
     CannotConnect,
     ClientError,
+    LoginRejected,
     NoSuchTopic,
     NotReachable,
     check,
@@ -100,13 +101,16 @@ class ClusterClient:
     async def _first_reachable(
         self, connect: Callable[[Endpoint], Awaitable[Connection]]
     ) -> Connection:
-        reasons = []
+        reasons, is_rejected = [], False
         for endpoint in self.bootstrap:
             try:
                 return await connect(endpoint)
+            except LoginRejected as error:
+                reasons.append(f"{endpoint}: {error}")
+                is_rejected = True
             except (OSError, DecodeError) as error:
                 reasons.append(f"{endpoint} {_reason(error)}")
-        raise CannotConnect("; ".join(reasons))
+        raise CannotConnect("; ".join(reasons), is_rejected=is_rejected)
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         connection = await self._open_negotiated(endpoint)

@@ -18,13 +18,17 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.headers import decode_response, encode_request
 
 from .endpoint import Endpoint
-from .errors import TimedOut
+from .errors import LoginRejected, TimedOut
 
 CLIENT_ID = "kbroker"
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
 # Time limit for a response. Requests that a broker may delay specify half of it.
 ANSWER_SECONDS = 60
 CONNECT_SECONDS = 5
+NO_LOGIN = (
+    "the broker answered ApiVersions and closed the connection at the next request; the listener may "
+    "require authentication: set security.protocol, sasl.mechanism and the user (sasl.jaas.config)"
+)
 
 # A response. Its class depends on the API key of the request, which type checkers cannot infer.
 Answer: TypeAlias = Any
@@ -53,6 +57,8 @@ class Connection:
         self._lock = trio.Lock()
         self._renew: Callable[[Ask], Awaitable[None]] | None = None
         self._renew_at = math.inf
+        # True if ApiVersions is the last answered request: the only one that needs no authentication.
+        self._is_first_after_versions = False
         self.broken = False
         self.replacement: Callable[[], Awaitable[Connection]] | None = None
         self.versions: dict[int, tuple[int, int]] = {}
@@ -124,8 +130,14 @@ class Connection:
         return await self._exchange(*self._choose(message, oldest, None), message)
 
     async def _exchange(self, key: ApiKey, version: int, message: object) -> Answer:
-        await self._send(key, version, message)
-        frame = await self._receive_frame()
+        try:
+            await self._send(key, version, message)
+            frame = await self._receive_frame()
+        except ConnectionResetError:
+            if self._is_first_after_versions:
+                raise LoginRejected(NO_LOGIN) from None
+            raise
+        self._is_first_after_versions = False
         correlation_id, response = decode_response(messages.response_class(key), frame, version)
         if correlation_id != self._correlation_id:
             raise OSError(
@@ -185,6 +197,7 @@ class Connection:
         answer = await self.request(ApiKey.API_VERSIONS, 3, hello)
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
         self.features = {row.name: row.max_version_level for row in answer.finalized_features}
+        self._is_first_after_versions = True
 
     async def ask(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
@@ -23,15 +24,32 @@ class ClientError(Exception):
         self.hint = hint
 
 
-class CannotConnect(ClientError):
-    """No bootstrap address responds; `reasons` has the failure of each."""
+# Documentation of client settings for authentication.
+AUTHENTICATION_GUIDE: Final = "docs/how-to/authentication.md"
 
-    def __init__(self, reasons: str) -> None:
-        super().__init__(
-            f"{reasons}; is a broker running there?",
-            hint="Start one with `kbroker serve`, or set another address with --bootstrap "
-            "HOST:PORT or KBROKER_BOOTSTRAP",
-        )
+
+class LoginRejected(ConnectionResetError):
+    """A running broker rejects the client's authentication, or closes a connection without one."""
+
+
+class CannotConnect(ClientError):
+    """No bootstrap address responds; `reasons` has the failure of each.
+
+    Args:
+        reasons: The failure of each address.
+        is_rejected: True if a running broker rejected the client's authentication.
+    """
+
+    def __init__(self, reasons: str, *, is_rejected: bool = False) -> None:
+        if is_rejected:
+            hint = f"{AUTHENTICATION_GUIDE} describes sasl.mechanism and the user's settings"
+            super().__init__(reasons, hint=hint)
+        else:
+            super().__init__(
+                f"{reasons}; is a broker running there?",
+                hint="Start one with `kbroker serve`, or set another address with --bootstrap "
+                "HOST:PORT or KBROKER_BOOTSTRAP",
+            )
         self.reasons = reasons
 
 

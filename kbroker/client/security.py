@@ -21,6 +21,7 @@ from kbroker.security.tls import client_context
 from kbroker.security.users import OAUTHBEARER, PLAIN, SERVED
 
 from .credentials import Credentials, Security
+from .errors import LoginRejected
 
 if TYPE_CHECKING:
     from .connection import Ask, Connection
@@ -113,7 +114,7 @@ async def log_in(connection: Connection, credentials: Credentials) -> None:
         credentials: The client's credentials.
 
     Raises:
-        OSError: The broker rejects the credentials or does not prove that it knows the password.
+        LoginRejected: The broker rejects the credentials or does not prove that it knows the password.
     """
 
     async def authenticate(ask: Ask) -> None:
@@ -131,10 +132,10 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
     token = None if tokens is None else await tokens.token()
     hello = await ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
     if hello.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-        raise OSError("the listener does not use SASL; remove SASL_ from security.protocol")
+        raise LoginRejected("the listener does not use SASL; remove SASL_ from security.protocol")
     if hello.error_code:
         offered = ", ".join(hello.mechanisms) or "none"
-        raise OSError(f"SASL mechanism {mechanism} is not enabled (valid: {offered})")
+        raise LoginRejected(f"SASL mechanism {mechanism} is not enabled (valid: {offered})")
     try:
         if token is not None:
             answer = await _send_sasl(ask, first_message(token))
@@ -150,7 +151,7 @@ async def _log_in(ask: Ask, credentials: Credentials) -> int:
             client.check(bytes(answer.auth_bytes))
     except AuthenticationError as error:
         subject = name or "this token"
-        raise OSError(f"cannot authenticate as {subject}: {error}") from None
+        raise LoginRejected(f"cannot authenticate as {subject}: {error}") from None
     return int(answer.session_lifetime_ms)
 
 

@@ -213,3 +213,33 @@ async def test_user_commands_accept_patterns(cli: Cli, read_json: ReadJson) -> N
     assert "pattern 'ap*-c' matches no user; similar names: 'app-" in nothing.stderr
     await cli("security", "user", "remove", "--regex", "app-.", "--yes", *LOGIN)
     assert [row["user"] for row in await read_json("security", "user", "list", *LOGIN)] == ["bob"]
+
+
+async def test_command_without_credentials_names_missing_authentication(
+    broker: Broker, cli: Cli
+) -> None:
+    address = str(broker.endpoint)
+    for command in (("topic", "list"), ("health",)):
+        output = (await cli(*command, "-b", address, status=1)).stderr
+        assert "the listener may require authentication: set security.protocol" in output
+        assert "docs/how-to/authentication.md" in output
+        assert "running" not in output
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        (SETTINGS[2].replace("hush", "wrong"), "cannot authenticate as admin"),
+        ("sasl.mechanism=SCRAM-SHA-512", "SASL mechanism SCRAM-SHA-512 is not enabled (valid:"),
+    ],
+)
+async def test_command_with_rejected_credentials_names_the_reason(
+    cli: Cli, setting: str, expected: str
+) -> None:
+    async with guarded("sasl.enabled.mechanisms=PLAIN") as broker:
+        address = str(broker.endpoint)
+        for command in (("topic", "list"), ("health",)):
+            wrong = (*command, *LOGIN, "-X", setting, "-b", address)
+            output = (await cli(*wrong, status=1)).stderr
+            assert expected in output
+            assert "running" not in output

@@ -438,7 +438,8 @@ class LocalNode:
         security = self._inter_broker_security
         if security is None or security.users is None:
             return
-        from kbroker.client.security import BadSecurity, log_in  # only needed with SASL
+        from kbroker.client.credentials import BadSecurity  # only needed with SASL
+        from kbroker.client.security import log_in
 
         try:
             credentials = security.credentials()

@@ -106,7 +106,8 @@ Security: TLS and authentication of commands
 
   security.protocol          PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
   sasl.mechanism             PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
-  sasl.jaas.config           login module with user name and password
+  sasl.username              user name for PLAIN and SCRAM, with sasl.password
+  sasl.jaas.config           login module with user name and password, as in Java
   ssl.truststore.location    trusted CA certificates, PEM or PKCS#12
   ssl.keystore.location      certificate and private key of the client
 

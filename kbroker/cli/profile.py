@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from .target import (
     SETTINGS,
     check_setting,
     complete_client_settings,
+    merged,
     parse_addresses,
     parse_settings,
     security_of,
@@ -112,24 +114,32 @@ def use(name: str) -> None:
     help="Store the settings of a properties file of Kafka's clients (client.properties).",
 )
 def add(name: str, settings: tuple[str, ...], file: Path | None) -> None:
-    """Add the profile NAME, and select it."""
+    """Add the profile NAME, and select it if no profile is selected."""
     if not settings and file is None:
         raise click.UsageError("give settings with -X KEY=VALUE or --file")
     if name in ("", "-"):
         raise click.UsageError(f"{name!r} cannot be the name of a profile; choose another one")
-    _, profiles = read_profiles()
+    current, profiles = read_profiles()
     if name in profiles:
         raise click.UsageError(
             f"profile {name!r} already exists; change it with `kbroker profile edit` or choose "
             "another name"
         )
     found, unused = _settings_of_file(file) if file is not None else ({}, [])
-    profiles[name] = found | parse_settings(settings)
+    if file is not None:
+        _check_file(file, found)
+    profiles[name] = merged(found, parse_settings(settings))
     _check(profiles[name])
-    write_profiles(name, profiles)
+    write_profiles(current or name, profiles)
     if unused:
         say(f"not stored, because commands do not use it: {', '.join(unused)}")
-    say(f"profile {name} is selected")
+    if current:
+        say(
+            f"profile {name} is added; profile {current} stays selected, change that with "
+            f"`kbroker profile use {shlex.quote(name)}`"
+        )
+    else:
+        say(f"profile {name} is selected")
 
 
 @profile.command()
@@ -158,7 +168,7 @@ def edit(name: str, settings: tuple[str, ...], removed: tuple[str, ...]) -> None
         check_setting(key, "--unset")
     if settings or removed:
         after = {key: value for key, value in before.items() if key not in removed}
-        after |= parse_settings(settings)
+        after = merged(after, parse_settings(settings))
         _check(after)
     else:
         after = _edited(name, before)
@@ -196,6 +206,26 @@ def _check(settings: Mapping[str, str]) -> None:
     if BROKERS in settings:
         parse_addresses(settings[BROKERS], BROKERS)
     security_of(settings)
+
+
+def _check_file(file: Path, settings: Mapping[str, str]) -> None:
+    """Raise BadParameter with file and line if commands could not use the settings of a file."""
+    try:
+        _check(settings)
+    except click.BadParameter as error:
+        subject = f"{KAFKA_BROKERS}=" if error.param_hint == BROKERS else error.message
+        place = _line_of(file, subject)
+        raise click.BadParameter(error.message, param_hint=place) from None
+
+
+def _line_of(file: Path, subject: str) -> str:
+    """Return a file and the line of the setting with whose name `subject` begins."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
+        name = line.strip().partition("=")[0].partition(":")[0].strip(' "')
+        if name and subject.startswith((f"{name} ", f"{name}=", f"{name}:", f"{name},")):
+            return f"{file}, line {number}"
+    return str(file)
 
 
 def _edited(name: str, settings: Mapping[str, str]) -> dict[str, str]:

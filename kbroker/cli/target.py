@@ -40,6 +40,8 @@ SECURITY_SETTINGS = {
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     "sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
     "sasl.jaas.config": "login module with username and password, or with clientId and clientSecret",
+    "sasl.username": "user name for PLAIN and SCRAM, instead of sasl.jaas.config",
+    "sasl.password": "password of sasl.username",
     "sasl.login.callback.handler.class": "Kafka's OAuthBearerLoginCallbackHandler; optional",
     "sasl.oauthbearer.token.endpoint.url": "file:///PATH of a token, or URL of the token endpoint: https://HOST/PATH",
     "sasl.oauthbearer.client.credentials.client.id": "client ID for the token endpoint",
@@ -71,6 +73,7 @@ SETTINGS = {
 SECRETS = frozenset(
     {
         "sasl.jaas.config",
+        "sasl.password",
         "sasl.oauthbearer.client.credentials.client.secret",
         "ssl.truststore.password",
         "ssl.keystore.key",
@@ -79,6 +82,17 @@ SECRETS = frozenset(
         REGISTRY_LOGIN,
     }
 )
+_USER_SETTINGS = frozenset({"sasl.username", "sasl.password"})
+# Names of settings in other tools, such as rpk and librdkafka.
+_OTHER_NAMES = {
+    "user": "sasl.username",
+    "username": "sasl.username",
+    "pass": "sasl.password",
+    "password": "sasl.password",
+    "sasl.mechanisms": "sasl.mechanism",
+    "tls.ca": "ssl.truststore.location",
+    "ssl.ca.location": "ssl.truststore.location",
+}
 DEFAULTS = {BROKERS: "localhost:9092", CLIENT_ID: "kbroker"}
 ENVIRONMENT = "KBROKER_BOOTSTRAP"
 
@@ -220,7 +234,8 @@ def check_setting(key: str, option: str = "-X") -> None:
     if key not in SETTINGS:
         from kbroker.client.cluster import did_you_mean
 
-        hint = did_you_mean(key, SETTINGS)
+        named = _OTHER_NAMES.get(key)
+        hint = f"; did you mean {named!r}?" if named else did_you_mean(key, SETTINGS)
         raise click.BadParameter(
             f"unknown setting {key!r}{hint} Valid: {', '.join(SETTINGS)}", param_hint=option
         )
@@ -250,9 +265,31 @@ def settings_of(given: Given) -> Resolved:
     sources = [("the default", DEFAULTS), *two, (given.addresses_option, given.settings)]
     settings: dict[str, str] = {}
     for _, each in sources:
-        settings |= each
+        settings = merged(settings, each)
     source = next(name for name, each in reversed(sources) if BROKERS in each)
-    return Resolved(settings, security_of(settings), source)
+    is_given = not SECURITY_SETTINGS.keys().isdisjoint(given.settings)
+    hint = "-X" if is_given or not name else f"profile {name!r}"
+    security = security_of(settings, hint)
+    return Resolved(_with_jaas(settings), security, source)
+
+
+def merged(settings: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Add the settings of a source; its form of the user replaces that of earlier sources."""
+    replaced = set[str]()
+    if _USER_SETTINGS & more.keys():
+        replaced.add("sasl.jaas.config")
+    if "sasl.jaas.config" in more:
+        replaced |= _USER_SETTINGS
+    return {key: each for key, each in settings.items() if key not in replaced} | dict(more)
+
+
+def _with_jaas(settings: dict[str, str]) -> dict[str, str]:
+    """Return settings that passed `security_of`, with the user in Kafka's form."""
+    if _USER_SETTINGS.isdisjoint(settings):
+        return settings
+    from kbroker.client.credentials import with_jaas
+
+    return with_jaas(settings)
 
 
 def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | None:
@@ -271,13 +308,17 @@ def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | 
     return parts._replace(netloc=f"{name}:{password}@{parts.netloc}").geturl()
 
 
-def security_of(settings: Mapping[str, str]) -> Security:
+def security_of(settings: Mapping[str, str], option: str = "-X") -> Security:
     """Return the security settings for connections to brokers.
+
+    Args:
+        settings: Settings by name.
+        option: Source of the settings, for error messages.
 
     Raises:
         BadParameter: A setting is invalid.
     """
-    from kbroker.client.credentials import OPEN
+    from kbroker.client.credentials import OPEN, BadSecurity
 
     if settings.keys() <= SETTINGS.keys() - SECURITY_SETTINGS.keys():
         return OPEN  # so that most commands do not import TLS
@@ -285,8 +326,8 @@ def security_of(settings: Mapping[str, str]) -> Security:
 
     try:
         return security.security_of(settings)
-    except security.BadSecurity as error:
-        raise click.BadParameter(str(error), param_hint="-X") from None
+    except BadSecurity as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:

@@ -20,13 +20,20 @@ from kbroker.security.scram import ScramClient, ScramMechanism
 from kbroker.security.tls import client_context
 from kbroker.security.users import OAUTHBEARER, PLAIN, SERVED
 
-from .credentials import Credentials, Security
+from .credentials import (
+    JAAS,
+    MECHANISM,
+    PROTOCOL,
+    BadSecurity,
+    Credentials,
+    Security,
+    with_jaas,
+)
 from .errors import LoginRejected
 
 if TYPE_CHECKING:
     from .connection import Ask, Connection
 
-PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
 # Kafka clients require this class name to use `sasl.oauthbearer.token.endpoint.url`.
 HANDLER, TOKEN_HANDLER = "sasl.login.callback.handler.class", "OAuthBearerLoginCallbackHandler"
 # JAAS option: username and password are the ID and HMAC of a delegation token (KIP-48).
@@ -35,10 +42,6 @@ _DEFAULTS = {PROTOCOL: "PLAINTEXT", "ssl.endpoint.identification.algorithm": "ht
 
 # Fraction of the session lifetime after which the client reauthenticates (KIP-368).
 REAUTHENTICATE_FRACTION = 0.85
-
-
-class BadSecurity(ValueError):
-    """Invalid security settings; the message names the setting and the fix."""
 
 
 def security_of(settings: Mapping[str, str]) -> Security:
@@ -50,7 +53,7 @@ def security_of(settings: Mapping[str, str]) -> Security:
     Raises:
         BadSecurity: A setting is invalid or missing.
     """
-    given = _DEFAULTS | dict(settings)
+    given = _DEFAULTS | with_jaas(settings)
     try:
         protocol = SecurityProtocol(given[PROTOCOL].upper())
     except ValueError:
@@ -74,10 +77,16 @@ def credentials_of(given: Mapping[str, str]) -> Credentials:
         raise BadSecurity(f"{MECHANISM}={mechanism} is not supported (valid: {', '.join(SERVED)})")
     if mechanism == OAUTHBEARER:
         return _oauth_credentials(given)
-    options = _parse_module(given.get(JAAS, "")).options
+    if JAAS not in given:
+        raise BadSecurity(
+            f"{MECHANISM}={mechanism} needs sasl.username and sasl.password, or {JAAS}"
+        )
+    options = _parse_module(given[JAAS]).options
     name, password = options.get("username"), options.get("password")
     if not name or not password:
-        raise BadSecurity(f"{JAAS}: set username=... and password=...")
+        raise BadSecurity(
+            f"{JAAS}: set username=... and password=..., or sasl.username and sasl.password"
+        )
     is_token = options.get(TOKENAUTH, "").lower() == "true"
     if is_token and mechanism == PLAIN:
         raise BadSecurity(

@@ -123,7 +123,8 @@ class ListenerSecurity:
         if self.users is None or self._credentials is not None:
             return self._credentials
         # Imported here: most nodes never need these modules.
-        from kbroker.client.security import JAAS, MECHANISM, credentials_of
+        from kbroker.client.credentials import JAAS, MECHANISM
+        from kbroker.client.security import credentials_of
         from kbroker.client.tokens import SETTINGS
         from kbroker.security.users import only_module
 

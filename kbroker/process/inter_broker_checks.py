@@ -52,7 +52,7 @@ def _login_name(listener: Listener) -> str | None:
     """Return the user name of inter-broker authentication, or None without SASL or with a token."""
     if listener.security is None or listener.users is None:
         return None
-    from kbroker.client.security import BadSecurity  # most nodes never need it
+    from kbroker.client.credentials import BadSecurity  # most nodes never need it
 
     try:
         credentials = listener.security.credentials()

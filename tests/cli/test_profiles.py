@@ -30,10 +30,43 @@ def test_profile_add_reads_client_properties(tmp_path: Path) -> None:
     )
 
 
+def test_profile_add_reads_names_of_librdkafka_and_hides_password(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.username=bob\nsasl.password=brush\n"
+    )
+    invoke("profile", "add", "own", "--file", str(file))
+    shown = invoke("profile", "show").stdout
+    assert "sasl.username=bob" in shown
+    assert "brush" not in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("security.protocol=SASL", "line 2: security.protocol=SASL is not supported"),
+        ("sasl.username=bob", "line 2: sasl.username needs sasl.password; set both"),
+        ("bootstrap.servers=h:", "line 2: invalid address 'h:'"),
+    ],
+)
+def test_profile_add_names_line_of_invalid_setting(
+    tmp_path: Path, line: str, expected: str
+) -> None:
+    file = tmp_path / "client.properties"
+    protocol = (
+        "" if "protocol" in line else "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN"
+    )
+    file.write_text(f"client.id=me\n{line}\n{protocol}\n")
+    output = invoke("profile", "add", "own", "--file", str(file), status=2).stderr
+    assert expected in output.replace("\n", " ")
+    assert "-X" not in output
+
+
 def test_profile_show_hides_secrets() -> None:
     ends = (".password", ".secret", ".key", ".jaas.config", ".user.info")
     secrets = {name for name in SETTINGS if name.endswith(ends)}
-    assert len(secrets) == 7
+    assert len(secrets) == 8
     write_profiles("all", {"all": {name: f"value-of-{name}" for name in SETTINGS}})
     output = invoke("profile", "show", "all").stdout
     for name in SETTINGS:
@@ -46,11 +79,14 @@ def test_profile_show_hides_secrets() -> None:
 def test_profiles_can_be_created_listed_and_selected() -> None:
     assert "no profiles exist" in invoke("profile", "list").stderr
     invoke("profile", "add", "a b", "-X", 'client.id=say "x"', "-X", "brokers=h:1")
-    invoke("profile", "add", "c", "-X", "brokers=h:2")
+    output = invoke("profile", "add", "c", "-X", "brokers=h:2").stdout
+    assert output == (
+        "profile c is added; profile a b stays selected, change that with `kbroker profile use c`\n"
+    )
     assert invoke("profile", "list").stdout.splitlines() == [
         "SELECTED  NAME  BROKERS  SECURITY-PROTOCOL",
-        "          a b   h:1      PLAINTEXT",
-        "*         c     h:2      PLAINTEXT",
+        "*         a b   h:1      PLAINTEXT",
+        "          c     h:2      PLAINTEXT",
     ]
     assert "did you mean 'a b'?" in invoke("profile", "use", "ab", status=2).stderr
     invoke("profile", "use", "-")

@@ -11,7 +11,8 @@ import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.cli.profiles import write_profiles
-from kbroker.cli.target import ENVIRONMENT
+from kbroker.cli.target import ENVIRONMENT, Given, resolve
+from kbroker.client.credentials import Credentials
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.connection import Connection
@@ -140,6 +141,30 @@ async def test_brokers_setting_accepts_name_bootstrap_servers(cli: Cli, broker: 
     await cli("topic", "list", "-X", f"bootstrap.servers={broker.bootstrap_servers}")
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("user", "sasl.username"), ("pass", "sasl.password"), ("sasl.mechanisms", "sasl.mechanism")],
+)
+def test_setting_name_of_other_tool_has_suggestion(name: str, known: str) -> None:
+    output = invoke("topic", "list", "-X", f"{name}=secret-word", status=2).stderr
+    assert f"unknown setting {name!r}; did you mean {known!r}?" in output
+    assert "secret-word" not in output
+
+
+def test_settings_of_librdkafka_become_jaas_configuration() -> None:
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": "a.PlainLoginModule required username=old password=old;",
+    }
+    write_profiles("p", {"p": settings})
+    given = Given({"sasl.username": "bob", "sasl.password": 'a "b"'}, None)
+    target = resolve(given)
+    assert target.security.credentials == Credentials("PLAIN", "bob", 'a "b"')
+    assert target.settings["sasl.jaas.config"].endswith('username="bob" password="a \\"b\\"";')
+    assert "sasl.password" not in target.settings
+
+
 def test_foreign_token_callback_class_is_rejected() -> None:
     arguments = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"]
     arguments.append("sasl.login.callback.handler.class=com.example.Tokens")
@@ -160,6 +185,7 @@ async def test_option_overrides_environment_and_profile(
     await cli("profile", "add", "here", "-X", f"brokers={broker.bootstrap_servers}")
     await cli("topic", "list")
     await cli("profile", "add", "nowhere", "-X", f"brokers={nobody}")
+    await cli("profile", "use", "nowhere")
     await cli("topic", "list", status=1)
     await cli("profile", "use", "here")
     await cli("topic", "list")

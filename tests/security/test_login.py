@@ -17,9 +17,9 @@ from kafka.net.sasl.scram import ScramClient
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client.cluster import open_cluster
-from kbroker.client.credentials import Credentials, Security
+from kbroker.client.credentials import BadSecurity, Credentials, Security
 from kbroker.client.errors import CannotConnect
-from kbroker.client.security import BadSecurity, security_of
+from kbroker.client.security import security_of
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.handlers.registry import load_apis
 from kbroker.process.listeners import configured_listeners

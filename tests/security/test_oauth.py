@@ -16,9 +16,9 @@ import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client.cluster import open_cluster
-from kbroker.client.credentials import Security
+from kbroker.client.credentials import BadSecurity, Security
 from kbroker.client.errors import CannotConnect
-from kbroker.client.security import BadSecurity, security_of
+from kbroker.client.security import security_of
 from kbroker.config import BrokerConfig, ConfigError
 from kbroker.node import token_keys
 from kbroker.process.listeners import configured_listeners

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from .part_types import PartTypes
     from .record_format import Printer
+FROM_BEGINNING = "--from-beginning"
 # Maximum number of partitions or topics that a message about waiting names.
 WAITING_SHOWN_MAX = 3
 # Size of a big-endian long.
@@ -62,7 +65,7 @@ OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47
     metavar="OFFSETS",
     help="Offset at which to start, or a range with a start and an end.  [default: end]",
 )
-@click.option("--from-beginning", is_flag=True, help="Start at the first record; same as -o start.")
+@click.option(FROM_BEGINNING, is_flag=True, help="Start at the first record; same as -o start.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this number of records.")
 @click.option(
     "-p",
@@ -160,6 +163,8 @@ class Choices:
     types: PartTypes
     registry: SchemaRegistry | None
     has_types: bool
+    # Option that sets the start, or None for the default.
+    offset_option: str | None
 
 
 def _choices(target: Target, **options: Any) -> Choices:
@@ -208,7 +213,13 @@ def _choices(target: Target, **options: Any) -> Choices:
         parse_types(options["types"], NONE if registry is None else AUTO),
         registry,
         bool(options["types"]),
+        FROM_BEGINNING if from_beginning else _start_option(offsets),
     )
+
+
+def _start_option(offsets: str | None) -> str | None:
+    """Return the name of the option that gives the start, or None if only an end is given."""
+    return None if offsets is None or offsets.startswith(":") else "--offset"
 
 
 class _Job:
@@ -271,7 +282,30 @@ class _Job:
 
         ends = await find(cluster, list(positions), END, committed=self._choices.committed)
         if all(positions[one] >= ends[one] for one in positions):
-            say(waiting_text(positions), err=True)
+            is_member = self._choices.group is not None
+            say(waiting_text(positions, is_member=is_member), err=True)
+
+    async def _describe_start(
+        self,
+        cluster: ClusterClient,
+        group: str,
+        positions: Mapping[Partition, int],
+        committed: Collection[Partition],
+    ) -> None:
+        """Print that committed offsets replace the given ones, and what this command waits for."""
+        choices = self._choices
+        if committed and choices.offset_option is not None:
+            option = choices.offset_option
+            spec = "start" if option == FROM_BEGINNING else "OFFSET"
+            partitions = count_of(len(committed), "partition")
+            say(
+                f"kbroker: group {group!r} has committed offsets in {partitions}, so that {option} "
+                "does not apply there; stop all members and run "
+                f"`kbroker group seek {shlex.quote(group)} --to {spec}` to change them",
+                err=True,
+            )
+        if choices.last is None and is_watched():
+            await self._say_if_waiting(cluster, positions)
 
     async def _read_as_member(self, cluster: ClusterClient, group: str, decode: Decode) -> None:
         import trio
@@ -305,6 +339,7 @@ class _Job:
                     committed=choices.committed,
                     control=choices.control,
                     decode=decode,
+                    on_start=partial(self._describe_start, cluster, group),
                 )
                 await reader.run()
             nursery.cancel_scope.cancel()
@@ -397,7 +432,7 @@ def is_watched() -> bool:
     return sys.stderr.isatty()
 
 
-def waiting_text(positions: Mapping[Partition, int]) -> str:
+def waiting_text(positions: Mapping[Partition, int], *, is_member: bool = False) -> str:
     """Return a message about the next offsets of the partitions that are read."""
     shown = [
         f"partition {index} of {topic} from offset {offset}"
@@ -408,10 +443,8 @@ def waiting_text(positions: Mapping[Partition, int]) -> str:
         rest = " and others" if len(topics) > WAITING_SHOWN_MAX else ""
         names = ", ".join(topics[:WAITING_SHOWN_MAX])
         shown = [f"{len(positions)} partitions of {names}{rest} from their ends"]
-    return (
-        f"waiting for new records: {', '.join(shown)}; --from-beginning prints the existing ones, "
-        "Ctrl+C stops"
-    )
+    hint = "" if is_member else "--from-beginning prints the existing ones, "
+    return f"waiting for new records: {', '.join(shown)}; {hint}Ctrl+C stops"
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,6 +30,8 @@ LAST_COMMIT_SECONDS = 5
 
 # Prints the records that pass the filter, and returns all processed records.
 Print = Callable[[Sequence[ReadBatch]], Sequence[ReadBatch]]
+# Gets the positions of the first assignment, and its partitions with a committed offset.
+OnStart = Callable[[Mapping["Partition", int], Collection["Partition"]], Awaitable[None]]
 
 
 async def end_on_signal(scope: trio.CancelScope, on_signal: Callable[[int], None]) -> None:
@@ -53,6 +55,7 @@ class MemberReader:
         first: Start offset of partitions without a committed offset.
         last: End offset of each partition, or None to read without an end.
         decode: Returns the records as they are printed; None to print them unchanged.
+        on_start: Called once with the first positions and the partitions with a committed offset.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class MemberReader:
         committed: bool,
         control: bool,
         decode: Callable[[Sequence[ReadBatch]], Awaitable[Sequence[ReadBatch]]] | None = None,
+        on_start: OnStart | None = None,
     ) -> None:
         self._cluster = cluster
         self._group = group
@@ -79,6 +83,7 @@ class MemberReader:
         self._committed = committed
         self._control = control
         self._decode = decode
+        self._on_start = on_start
         self._positions: dict[Partition, int] = {}  # next offsets that are not committed yet
         self._commit_at = math.inf
 
@@ -162,6 +167,9 @@ class MemberReader:
         # Commit these start offsets: otherwise the next member could start later and skip records.
         self._add_positions(found)
         begin |= found
+        if assigned and self._on_start is not None:
+            on_start, self._on_start = self._on_start, None
+            await on_start(begin, [one for one in assigned if one in known])
         ends = dict.fromkeys(assigned, FOREVER) if self._last is None else self._last
         return {one: (at, ends[one]) for one, at in begin.items() if one in ends and at < ends[one]}
 

@@ -153,6 +153,11 @@ async def test_consume_says_that_it_waits_on_terminal(
     assert "waiting" not in read.stderr
     read = await cli("topic", "consume", "t", "-o", ":end")
     assert "waiting" not in read.stderr
+    member = ("topic", "consume", "t", "-g", "g", "--from-beginning")
+    await cli(*member, "-n", "1")
+    read = await cli(*member, "--timeout", "3s", status=4)
+    assert "group 'g' has committed offsets in 1 partition" in read.stderr
+    assert "waiting for new records: partition 0 of t from offset 1; Ctrl+C" in read.stderr
 
 
 @pytest.mark.parametrize(

@@ -584,3 +584,12 @@ def test_pages_are_accessible_and_not_wider_than_window(
             assert EVIL.replace("\x1b", "") not in page.title()
         assert found == []
         assert shown.errors == []
+
+
+def test_overview_shows_snippets_with_security_of_listener(shown: Shown) -> None:
+    page = shown.go("#/")
+    snippets = page.locator("pre")
+    expect(snippets).to_have_count(3)
+    for index in range(3):
+        for text in ("SASL_PLAINTEXT", "SCRAM-SHA-256", "USER", "PASSWORD"):
+            expect(snippets.nth(index)).to_contain_text(text)

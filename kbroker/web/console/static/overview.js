@@ -165,18 +165,18 @@ function restOf(it) {
       { label: "Clients" },
     ).set(Object.entries(it.software ?? {})).element,
     h("h2", {}, "Connect a client"),
-    ...snippets(it.listeners[0].address),
+    ...snippets(it.listeners[0]),
   ];
 }
 
-function snippets(where) {
+function snippets(listener) {
+  const python = securityOf(listener, { user: "sasl.username", password: "sasl.password", trusted: "ssl.ca.location" }),
+    java = securityOf(listener, { trusted: "ssl.truststore.location" }),
+    address = ["bootstrap.servers", listener.address];
   const texts = [
-    [
-      "Python",
-      `from confluent_kafka import Consumer\nconsumer = Consumer({"bootstrap.servers": "${where}", "group.id": "g"})`,
-    ],
-    ["Java", `bootstrap.servers=${where}`],
-    ["Spark", `spark.readStream.format("kafka").option("kafka.bootstrap.servers", "${where}")`],
+    ["Python", pythonSnippet([address, ...python, ["group.id", "g"]])],
+    ["Java", [address, ...java].map(([name, value]) => `${name}=${value}`).join("\n")],
+    ["Spark", sparkSnippet([address, ...java])],
   ];
   return texts.map(([name, text]) =>
     h(
@@ -202,4 +202,33 @@ function snippets(where) {
       h("pre", { tabindex: 0 }, text),
     ),
   );
+}
+
+function pythonSnippet(settings) {
+  const lines = settings.map(([name, value]) => `    ${JSON.stringify(name)}: ${JSON.stringify(value)},`);
+  return `from confluent_kafka import Consumer\nconsumer = Consumer({\n${lines.join("\n")}\n})`;
+}
+
+function sparkSnippet(settings) {
+  const option = ([name, value]) => `    .option(${JSON.stringify(`kafka.${name}`)}, ${JSON.stringify(value)})`;
+  const lines = settings.map(option);
+  return `(spark.readStream.format("kafka")\n${lines.join("\n")}\n    .option("subscribe", "TOPIC"))`;
+}
+
+// The settings for the security of a listener, with placeholders. `names` has the client's setting of the user
+// and of the password (Java's clients have one setting for both), and of the file of trusted certificates.
+function securityOf(listener, names) {
+  const preferred = ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"],
+    mechanism = preferred.find((each) => listener.mechanisms.includes(each)),
+    protocol = `${mechanism ? "SASL_" : ""}${listener.tls ? "SSL" : "PLAINTEXT"}`;
+  if (protocol === "PLAINTEXT") return [];
+  const settings = [["security.protocol", protocol]];
+  if (listener.tls && !names.user) settings.push(["ssl.truststore.type", "PEM"]);
+  if (listener.tls) settings.push([names.trusted, "CA.pem"]);
+  if (mechanism) settings.push(["sasl.mechanism", mechanism]);
+  if (!mechanism || mechanism === "OAUTHBEARER") return settings;
+  if (names.user) return [...settings, [names.user, "USER"], [names.password, "PASSWORD"]];
+  const type = mechanism === "PLAIN" ? "plain.Plain" : "scram.Scram",
+    module = `org.apache.kafka.common.security.${type}LoginModule`;
+  return [...settings, ["sasl.jaas.config", `${module} required username="USER" password="PASSWORD";`]];
 }

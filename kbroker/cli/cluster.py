@@ -13,7 +13,7 @@ from .cluster_node import link, node
 from .cluster_quotas import quotas
 from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
-from .target import FAILED, Target, run, target_options
+from .target import FAILED, Access, Target, run, target_options
 from .transactions import txn
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def health(target: Target, output: str) -> None:
         now_ms = round(time.time() * 1000)
         return await cluster_problems(cluster) + await long_transaction_problems(cluster, now_ms)
 
-    problems = run(target, work)
+    problems = run(target, work, needed=[Access("describe", "cluster")])
     columns = [Column("what"), Column("where"), Column("problem"), Column("action")]
 
     def text(wide: bool) -> list[str]:

@@ -19,7 +19,7 @@ from .filters import chosen_filter, filter_options, where_option
 from .output import Format, Progress, say
 from .patterns import Names, regex_option, topic_names
 from .schema_registries import chosen_registry, registry_option
-from .target import SIGNALLED, TIMED_OUT, Target, fail, run, target_options
+from .target import SIGNALLED, TIMED_OUT, Access, Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:
@@ -127,9 +127,13 @@ def consume(target: Target, **options: Any) -> None:
 
     `produce --json` restores the output of `consume --json` byte for byte.
     """
-    job = _Job(_choices(target, **options))
+    choices = _choices(target, **options)
+    job = _Job(choices)
+    needed = [] if choices.regex else [Access("read", "topic", each) for each in choices.names]
+    if choices.group is not None:
+        needed.append(Access("read", "group", choices.group))
     try:
-        run(target, job.run)
+        run(target, job.run, needed=needed)
     finally:
         job.progress.clear()
     if job.ended_by:

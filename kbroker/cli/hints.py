@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 from kbroker.client.errors import ClientError, next_action
 from kbroker.protocol.errors import ErrorCode
+
+from .target import Access
 
 _HINTS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
     {
@@ -38,6 +41,45 @@ _SETTINGS: Final = (
     re.compile(r"did you mean ([\w.-]+)\?$"),
     re.compile(r"for configuration ([\w.-]*\w)"),
 )
+_DENIED_KINDS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED: "topic",
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: "group",
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "cluster",
+    }
+)
+
+
+def denial_text(
+    code: ErrorCode, message: str, user: str | None, needed: Sequence[Access]
+) -> str | None:
+    """Return a message about a missing permission, with the command that explains it.
+
+    Args:
+        code: Error code of the broker.
+        message: Error message, which may name the resource.
+        user: Principal of the client, or None if it is not known.
+        needed: Operations of the command.
+
+    Returns:
+        The message, or None if the error is another one or no operation fits.
+    """
+    kind = _DENIED_KINDS.get(code)
+    if kind is None or not needed:
+        return None
+    # A producer without WRITE on any topic gets the error of the cluster (KIP-679).
+    fitting = [each for each in needed if each.kind == kind] or list(needed)
+    operation, kind, name = next((each for each in fitting if each.name in message), fitting[0])
+    resource = f"{kind} {name}".rstrip()
+    option = f"--{kind} {shlex.quote(name)}" if name else f"--{kind}"
+    command = (
+        f"kbroker security acl explain --principal {shlex.quote(user or 'NAME')} "
+        f"--operation {operation} {option}"
+    )
+    return (
+        f"{user or 'this user'} may not {operation.upper()} {resource} ({code.name}); "
+        f"as an administrator, run `{command}`"
+    )
 
 
 def rejection_text(code: ErrorCode, message: str | None) -> str:

@@ -14,7 +14,7 @@ import click
 from .completion import complete_topics
 from .output import Progress, prompt, say
 from .schema_registries import chosen_registry, registry_option
-from .target import Target, run, target_options
+from .target import Access, Target, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -132,7 +132,7 @@ def produce(
     choices = _choices(name=name, **options)
     job = _Job(choices, encoder, _line_chunks(file, choices), -1 if acks == "all" else int(acks))
     try:
-        run(target, job.run)
+        run(target, job.run, needed=[Access("write", "topic", name)] if name else ())
     finally:
         job.progress.clear()
     if choices.as_json and not choices.quiet:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
@@ -106,6 +106,16 @@ class Target:
     security: Security
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # all, by name
 
+    @property
+    def principal(self) -> str | None:
+        """The principal of the client, or None if only the broker knows it."""
+        credentials = self.security.credentials
+        if credentials is None:
+            return None if self.security.tls else "User:ANONYMOUS"
+        if credentials.is_delegation_token or not credentials.name:
+            return None
+        return f"User:{credentials.name}"
+
     def connect(self) -> AbstractAsyncContextManager[ClusterClient]:
         """Return a client of the cluster, as an async context manager."""
         from kbroker.client.cluster import open_cluster
@@ -120,6 +130,14 @@ class Given(NamedTuple):
     profile: str | None
     # Option that gives the addresses, for error messages.
     addresses_option: str = "--bootstrap"
+
+
+class Access(NamedTuple):
+    """An operation that a command performs; `kind` is `topic`, `group` or `cluster`."""
+
+    operation: str
+    kind: str
+    name: str = ""
 
 
 class Resolved(NamedTuple):
@@ -345,13 +363,24 @@ def parse_addresses(text: str, option: str = "--bootstrap") -> list[Endpoint]:
 
 
 def run(
-    target: Target, work: Callable[[ClusterClient], Awaitable[Result]], *, failed: int = FAILED
+    target: Target,
+    work: Callable[[ClusterClient], Awaitable[Result]],
+    *,
+    failed: int = FAILED,
+    needed: Sequence[Access] = (),
 ) -> Result:
     """Run `work` on a cluster and return its result; on an error, print a message and exit.
 
     The exit status is `TIMED_OUT` after a timeout, and `failed` after other errors.
+
+    Args:
+        target: The cluster.
+        work: Function to run.
+        failed: Exit status after an error.
+        needed: Operations that `work` performs, for the message after a missing permission.
     """
-    return run_or_end(target, work, functools.partial(_exit_with_error, failed=failed))
+    end = functools.partial(_exit_with_error, failed=failed, needed=needed, user=target.principal)
+    return run_or_end(target, work, end)
 
 
 def run_or_end(
@@ -386,10 +415,13 @@ def run_or_end(
     end(failure)
 
 
-def _exit_with_error(error: BaseException, failed: int) -> NoReturn:
+def _exit_with_error(
+    error: BaseException, failed: int, needed: Sequence[Access], user: str | None
+) -> NoReturn:
     """Print an error that a user can resolve, and exit; re-raise all others."""
     from kbroker.client.errors import (
         AUTHENTICATION_GUIDE,
+        CannotRead,
         ClientError,
         LoginRejected,
         TimedOut,
@@ -399,8 +431,12 @@ def _exit_with_error(error: BaseException, failed: int) -> NoReturn:
 
     if not isinstance(error, (ClientError, KafkaError, DecodeError, OSError)):
         raise error
-    from .hints import error_text, rejection_text
+    from .hints import denial_text, error_text, rejection_text
 
+    if isinstance(error, (KafkaError, CannotRead)) and (
+        denial := denial_text(error.code, str(error), user, needed)
+    ):
+        fail(denial, failed)
     message = error_text(error) if isinstance(error, ClientError) else str(error)
     if isinstance(error, LoginRejected):
         message += f"; see {AUTHENTICATION_GUIDE}"

@@ -386,3 +386,23 @@ async def test_acl_list_selects_names_by_pattern(cli: Cli, read_json: ReadJson) 
     assert await listed("--topic", "users") == [("User:*", "*"), ("User:bob", "users")]
     nothing = await cli("security", "acl", "list", "--topic", "oders-*", *LOGIN, status=1)
     assert "pattern 'oders-*' matches no resource of an ACL; similar names: 'or" in nothing.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "operation", "resource", "option"),
+    [
+        (("topic", "produce", "orders", "x"), "write", "topic orders", "--topic orders"),
+        (("topic", "consume", "orders", "-o", ":end"), "read", "topic orders", "--topic orders"),
+        (("cluster", "health"), "describe", "cluster", "--cluster"),
+    ],
+)
+async def test_denied_command_names_user_operation_and_explanation(
+    broker: Broker, cli: Cli, command: tuple[str, ...], operation: str, resource: str, option: str
+) -> None:
+    await cli("topic", "create", "orders", *LOGIN)
+    output = (await cli(*command, *login("bob"), status=1)).stderr
+    assert f"User:bob may not {operation.upper()} {resource} (" in output
+    explain = f"kbroker security acl explain --principal User:bob --operation {operation} {option}"
+    assert f"run `{explain}`" in output
+    explained = await cli(*explain.split()[1:], *LOGIN)
+    assert explained.stdout.startswith("denied: ")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .access import Access
 from .cluster_data_dirs import migrate_metadata, resize
 from .cluster_moves import drain, rebalance, unregister
 from .cluster_node import link, node
 from .cluster_quotas import quotas
 from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
-from .target import FAILED, Access, Target, run, target_options
+from .target import FAILED, Target, run, target_options
 from .transactions import txn
 
 if TYPE_CHECKING:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from .access import Access
 from .completion import complete_groups, complete_topics
 from .confirmation import count_of
 from .filters import chosen_filter, filter_options, where_option
 from .output import Format, Progress, say
 from .patterns import Names, regex_option, topic_names
 from .schema_registries import chosen_registry, registry_option
-from .target import SIGNALLED, TIMED_OUT, Access, Target, fail, run, target_options
+from .target import SIGNALLED, TIMED_OUT, Target, fail, run, target_options
 from .units import DURATION
 
 if TYPE_CHECKING:

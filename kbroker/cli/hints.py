@@ -11,7 +11,7 @@ from typing import Final
 from kbroker.client.errors import ClientError, next_action
 from kbroker.protocol.errors import ErrorCode
 
-from .target import Access
+from .access import Access
 
 _HINTS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
     {

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import click
 
+from .access import Access
 from .completion import complete_topics
 from .output import Progress, prompt, say
 from .schema_registries import chosen_registry, registry_option
-from .target import Access, Target, run, target_options
+from .target import Target, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient

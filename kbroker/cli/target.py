@@ -16,6 +16,7 @@ import click
 
 from kbroker.text.pairs import parse_pairs
 
+from .access import Access
 from .output import problem, say
 from .profiles import complete_profiles, current_profile, profile_named
 
@@ -130,14 +131,6 @@ class Given(NamedTuple):
     profile: str | None
     # Option that gives the addresses, for error messages.
     addresses_option: str = "--bootstrap"
-
-
-class Access(NamedTuple):
-    """An operation that a command performs; `kind` is `topic`, `group` or `cluster`."""
-
-    operation: str
-    kind: str
-    name: str = ""
 
 
 class Resolved(NamedTuple):

@@ -57,7 +57,7 @@ class Connection:
         self._lock = trio.Lock()
         self._renew: Callable[[Ask], Awaitable[None]] | None = None
         self._renew_at = math.inf
-        # True if ApiVersions is the last answered request: the only one that needs no authentication.
+        # True if ApiVersions is the last answered request, which needs no authentication.
         self._is_first_after_versions = False
         self.broken = False
         self.replacement: Callable[[], Awaitable[Connection]] | None = None

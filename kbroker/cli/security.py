@@ -57,7 +57,12 @@ def list_(target: Target, names: tuple[str, ...], regex: bool, output: str) -> N
     found = run(target, work)
     rows = [{"user": each.name, "iterations": each.iterations} for each in found]
     columns = [Column("user"), Column("iterations")]
-    show(output, rows, lambda wide: table(columns, rows, wide=wide))
+
+    def text(wide: bool) -> list[str]:
+        say("users in the settings of a listener are not listed", err=True)
+        return table(columns, rows, wide=wide)
+
+    show(output, rows, text)
 
 
 @user.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +52,7 @@ from .target import Target, run, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.acls import DescribedRules
+    from kbroker.client.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -321,6 +322,28 @@ def add(
     ]
     run(target, lambda cluster: add_acls(cluster, new))
     say(*new)
+    for note in run(target, lambda cluster: _unknown_users(cluster, arguments.principals)):
+        say(note, err=True)
+
+
+async def _unknown_users(cluster: ClusterClient, principals: Iterable[str]) -> list[str]:
+    """Return a note for each principal that resembles a SCRAM user but is none.
+
+    A principal may also be a user of the settings or of a certificate, so that others are no mistake.
+    """
+    from kbroker.client.cluster import did_you_mean
+    from kbroker.client.scram_users import describe_scram_users
+    from kbroker.protocol.errors import KafkaError
+
+    try:
+        known = {each.name for each in await describe_scram_users(cluster, [])}
+    except KafkaError:
+        return []  # the caller may not list users
+    names = [each.partition(":")[2] for each in principals]
+    found = [(each, did_you_mean(each, known)) for each in names if each not in known]
+    return [
+        f"note: no SCRAM user {name!r} exists{hint}" for name, hint in found if hint.endswith("?")
+    ]
 
 
 def _shortcuts(

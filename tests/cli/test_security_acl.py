@@ -406,3 +406,11 @@ async def test_denied_command_names_user_operation_and_explanation(
     assert f"run `{explain}`" in output
     explained = await cli(*explain.split()[1:], *LOGIN)
     assert explained.stdout.startswith("denied: ")
+
+
+async def test_acl_of_misspelt_user_has_suggestion(broker: Broker, cli: Cli) -> None:
+    await cli("security", "user", "add", "carol", *LOGIN, stdin="brush")
+    add = ("security", "acl", "add", *READ, "--topic", "orders", *LOGIN)
+    output = (await cli(*add, "--principal", "caroll", "--principal", "zoe")).stderr
+    assert output == "note: no SCRAM user 'caroll' exists; did you mean 'carol'?\n"
+    assert (await cli(*add, "--principal", "carol")).stderr == ""

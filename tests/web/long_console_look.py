@@ -41,6 +41,12 @@ async def seed(address: str) -> None:
         await commit_offsets(cluster, f"group-{LONG_NAME}", {("orders", 0): 1})
 
 
+def width_of(page: Page) -> int:
+    """Return the width of the window in pixels."""
+    width: int = page.evaluate("innerWidth")
+    return width
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     port_file = tmp_path_factory.mktemp("console") / "ready.json"
@@ -134,7 +140,7 @@ def test_problems_come_first_and_link_to_their_pages(shown: Shown) -> None:
     expect(page.locator(".problems li").first).to_contain_text("Suggested fix: repair")
     expect(page.locator(".health")).to_contain_text("No response from node 2.")
     expect(page.locator(".health")).to_contain_text("nodes 4, 5 are only available in")
-    page.screenshot(path=PICTURES / f"problems-{page.viewport_size['width']}.png")  # type: ignore[index]
+    page.screenshot(path=PICTURES / f"problems-{width_of(page)}.png")
 
 
 def test_partitions_with_one_cause_are_one_problem_with_a_list(shown: Shown) -> None:
@@ -182,7 +188,7 @@ def test_charts_have_axes_legends_and_values_at_the_pointer(shown: Shown) -> Non
     page.mouse.move(box["x"] + 50 + (box["width"] - 58) / 2, box["y"] + 40)
     expect(traffic.locator(".legend")).to_contain_text("23:55:")
     expect(produce.locator("svg .cursor")).to_have_count(1)
-    page.screenshot(path=PICTURES / f"charts-{page.viewport_size['width']}.png")  # type: ignore[index]
+    page.screenshot(path=PICTURES / f"charts-{width_of(page)}.png")
     page.mouse.move(1, 1)
     expect(traffic.locator(".legend")).to_contain_text("now")
 
@@ -410,7 +416,7 @@ def test_columns_are_as_wide_as_their_contents_and_long_names_are_whole(shown: S
     right = "each => getComputedStyle(each).textAlign"
     assert head.evaluate(right) == "right"
     assert head.evaluate("each => getComputedStyle(each).position") == "sticky"
-    page.screenshot(path=PICTURES / f"topics-{page.viewport_size['width']}.png")  # type: ignore[index]
+    page.screenshot(path=PICTURES / f"topics-{width_of(page)}.png")
     page = shown.go("#/cluster")
     table = page.get_by_role("region", name="Nodes", exact=True)
     sizes = table.evaluate("each => [each.clientWidth, each.firstChild.clientWidth]")
@@ -545,7 +551,7 @@ def test_palette_finds_pages_topics_and_groups_with_the_keyboard(shown: Shown) -
     expect(rows.first).to_be_visible()
     page.keyboard.type("PAYMENTS")
     expect(rows).to_have_count(2)
-    page.screenshot(path=PICTURES / f"palette-{page.viewport_size['width']}.png")  # type: ignore[index]
+    page.screenshot(path=PICTURES / f"palette-{width_of(page)}.png")
     expect(rows.first).to_have_attribute("aria-selected", "true")
     page.keyboard.press("ArrowDown")
     expect(rows.nth(1)).to_have_attribute("aria-selected", "true")

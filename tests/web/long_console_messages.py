@@ -122,7 +122,8 @@ def wait_for_rows(page: Page) -> None:
 
 
 def column(page: Page, number: int) -> list[str]:
-    return page.locator(f"main tbody tr.pick td:nth-child({number})").all_inner_texts()
+    found: list[str] = page.locator(f"main tbody tr.pick td:nth-child({number})").all_inner_texts()
+    return found
 
 
 def copied(page: Page) -> str:

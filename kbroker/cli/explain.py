@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
@@ -12,7 +12,7 @@ from .completion import complete_groups, complete_topics
 from .control import Control, ask, control_options
 from .lazy import CommandGroup
 from .output import say
-from .target import Target, run, target_options
+from .target import FAILED, Target, exit_with_error, run_or_end, target_options
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -33,12 +33,13 @@ def _explain(
 ) -> None:
     """Print what the APIs of Kafka tell, after what the control port tells, with the history.
 
-    With a history, an object that does not exist any more is no error.
+    With a history, an object that does not exist any more is no error, and no broker needs to
+    respond.
     """
-    from kbroker.client.errors import NoSuchGroup, NoSuchTopic, NoSuchTransaction
+    from kbroker.client.errors import ClientError, NoSuchGroup, NoSuchTopic, NoSuchTransaction
 
     if control is not None:
-        say(*ask(control, do="explain", **what)["text"].split("\n"), "")
+        say(*ask(control, do="explain", **what)["text"].split("\n"))
 
     async def sentences(cluster: ClusterClient) -> list[str]:
         try:
@@ -48,7 +49,15 @@ def _explain(
                 raise
             return [str(error)]
 
-    first, *others = run(target, sentences)
+    def end(error: BaseException) -> NoReturn:
+        """Exit without an error if the control port has answered, but no broker."""
+        if control is not None and isinstance(error, ClientError | OSError):
+            raise SystemExit(0)
+        exit_with_error(error, failed=FAILED, needed=(), user=target.principal)
+
+    first, *others = run_or_end(target, sentences, end)
+    if control is not None:
+        say("")
     say(first, *(f"  {line}" for line in others))
 
 

@@ -372,7 +372,7 @@ def run(
         failed: Exit status after an error.
         needed: Operations that `work` performs, for the message after a missing permission.
     """
-    end = functools.partial(_exit_with_error, failed=failed, needed=needed, user=target.principal)
+    end = functools.partial(exit_with_error, failed=failed, needed=needed, user=target.principal)
     return run_or_end(target, work, end)
 
 
@@ -408,7 +408,7 @@ def run_or_end(
     end(failure)
 
 
-def _exit_with_error(
+def exit_with_error(
     error: BaseException, failed: int, needed: Sequence[Access], user: str | None
 ) -> NoReturn:
     """Print an error that a user can resolve, and exit; re-raise all others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,9 @@ def health(target: Target, output: str) -> None:
         return await cluster_problems(cluster) + await long_transaction_problems(cluster, now_ms)
 
     problems = run(target, work, needed=[Access("describe", "cluster")])
+    for row in problems:
+        if row["what"] == "transaction":
+            row["action"] += f": `kbroker cluster txn abort {shlex.quote(row['where'])}`"
     columns = [Column("what"), Column("where"), Column("problem"), Column("action")]
 
     def text(wide: bool) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 import trio
@@ -50,11 +49,8 @@ async def long_transaction_problems(cluster: ClusterClient, now_ms: int) -> list
 
 
 def transaction_problem(transactional_id: str, problem: str, severity: str = WARNING) -> Row:
-    """Return the problem of an open transaction, with the commands that end it."""
-    action = (
-        "let its producer commit, or abort it with Abort in the console or with `kbroker cluster txn "
-        f"abort {shlex.quote(transactional_id)}`"
-    )
+    """Return the problem of an open transaction."""
+    action = "let its producer commit, or abort the transaction"
     waiting = f"{problem}; read_committed consumers wait"
     return problem_row("transaction", transactional_id, waiting, action, severity)
 

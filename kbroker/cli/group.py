@@ -272,6 +272,7 @@ def seek(
         parse_topics,
         preview_of,
         read_offsets,
+        report_members,
         rows_of,
         table_of,
     )
@@ -288,12 +289,7 @@ def seek(
     async def plan(cluster: ClusterClient) -> list[tuple[Seek, list[SeekRow]]]:
         chosen = await group_names(cluster, Names(names, regex))
         if problems := await members_problems(cluster, chosen):
-            say(*problems, err=True)
-            if not change.is_dry_run:
-                fail(
-                    "nothing was changed; `kbroker group wait NAME --members 0` waits until the "
-                    "members have left"
-                )
+            report_members(problems, is_dry_run=change.is_dry_run)
         jobs = [Seek(name, to, shift, offsets, selected) for name in chosen]
         return [(job, await job.plan(cluster)) for job in jobs]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from kbroker.text.documents import read_json
 
 from .confirmation import Preview, count_of, question_about
-from .output import Column, table
+from .output import Column, say, table
+from .target import fail
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -115,6 +116,16 @@ def preview_of(planned: Mapping[str, Sequence[SeekRow]], to: OffsetSpec | None) 
         lambda wide: table_of(rows, wide=wide),
         is_harmless=all(row["prior_offset"] in (None, row["new_offset"]) for row in rows),
     )
+
+
+def report_members(problems: Sequence[str], *, is_dry_run: bool) -> None:
+    """Print which groups have members; exit unless this is a dry run."""
+    say(*problems, err=True)
+    if not is_dry_run:
+        fail(
+            "nothing was changed; `kbroker group wait NAME --members 0` waits until the members "
+            "have left"
+        )
 
 
 async def members_problems(cluster: ClusterClient, groups: Iterable[str]) -> list[str]:

@@ -216,8 +216,8 @@ def test_command_reports_directory_that_cannot_be_created(
 def test_usage_error_exits_with_status_2() -> None:
     assert "did you mean 'brokers'?" in invoke("topic", "list", "-X", "broker=h:1", status=2).stderr
     assert "a port from 1 to 65535" in invoke("topic", "list", "-b", "h:", status=2).stderr
-    assert "did you mean 'topic'?" in invoke("topics", "list", status=2).stderr
-    assert "did you mean 'describe'?" in invoke("topic", "descibe", status=2).stderr
+    assert "did you mean `kbroker topic`?" in invoke("topics", "list", status=2).stderr
+    assert "did you mean `kbroker topic describe`?" in invoke("topic", "descibe", status=2).stderr
 
 
 @pytest.mark.parametrize(

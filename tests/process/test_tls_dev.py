@@ -85,6 +85,7 @@ def test_first_user_has_all_permissions_and_others_none(tmp_path: Path) -> None:
         profile = properties.read_text().replace(password, "long password").replace("admin", "bob")
         of_bob.write_text(profile)
         kbroker(tmp_path, "profile", "add", "bob", "--file", str(of_bob))
+        kbroker(tmp_path, "profile", "use", "bob")
         assert "orders" not in kbroker(tmp_path, "topic", "list")
     assert "anyone who can reach" not in ready["errors"]
 

@@ -196,7 +196,8 @@ except OSError:
 """
 PATCHED_THREADS = {
     "gevent": "from gevent import monkey; monkey.patch_all()",
-    "eventlet": "import eventlet; eventlet.monkey_patch()",
+    "eventlet": "import os; os.environ['EVENTLET_NO_GREENDNS'] = 'yes'\n"  # dnspython may import trio
+    "import eventlet; eventlet.monkey_patch()",
 }
 USE = "; from kbroker.testing import LocalBroker; LocalBroker()"
 

@@ -387,6 +387,21 @@ PREREQUISITES = (
         unpacked=("etcd-server",),
         programs={"etcd": ("usr/bin/etcd",)},
     ),
+    # They check the completion scripts.
+    Prerequisite(
+        commands=("unit", "long"),
+        problem=partial(problem_of_program, name="zsh", title="zsh"),
+        installed=("zsh",),
+        unpacked=("zsh",),
+        programs={"zsh": ("bin/zsh", "usr/bin/zsh")},
+    ),
+    Prerequisite(
+        commands=("unit", "long"),
+        problem=partial(problem_of_program, name="fish", title="fish"),
+        installed=("fish",),
+        unpacked=("fish",),
+        programs={"fish": ("usr/bin/fish",)},
+    ),
     Prerequisite(
         commands=("unit", "long"),
         problem=partial(problem_of_program, name="ip", title="iproute2"),

@@ -61,8 +61,7 @@ def test_bash_script_proposes_words(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_script_has_valid_syntax(shell: str, tmp_path: Path) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    assert shutil.which(shell), f"{shell} is missing: `make test` installs it"
     script = tmp_path / "script"
     script.write_text(invoke("completion", shell).stdout)
     done = subprocess.run([shell, "-n", script], capture_output=True, text=True, check=False)

@@ -9,8 +9,6 @@ from kbroker.security.acls import (
     WILDCARD,
     Acl,
     AclFilter,
-    AclOperation,
-    AclPermission,
     AclResourceType,
     PatternType,
 )
@@ -22,15 +20,6 @@ if TYPE_CHECKING:
 
 RESOURCE = Kind("resource of an ACL", "kbroker security acl list")
 PRINCIPAL = Kind("principal of an ACL", "kbroker security acl list")
-ALL_ACLS = AclFilter(
-    AclResourceType.ANY,
-    None,
-    PatternType.ANY,
-    None,
-    None,
-    AclOperation.ANY,
-    AclPermission.ANY,
-)
 
 
 async def selected_acls(
@@ -54,12 +43,12 @@ async def selected_acls(
         UsageError: A regular expression is invalid.
         KafkaError: The broker rejects a request.
     """
-    from kbroker.client.acls import describe_acls
+    from kbroker.client.acls import EVERY_ACL, describe_acls
 
     with_patterns = [each for each in filters if _has_pattern(each, regex)]
     if not with_patterns:
         return await describe_acls(cluster, filters)
-    existing = await describe_acls(cluster, [ALL_ACLS])
+    existing = await describe_acls(cluster, [EVERY_ACL])
     found: set[Acl] = set()
     for each in filters:
         for wanted in _without_patterns(each, existing, regex):

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
-from kbroker.client.acls import add_acls, remove_acls
+from kbroker.client.acls import EVERY_ACL, add_acls, remove_acls
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.client.endpoint import Endpoint
 from kbroker.client.producer import Producer
@@ -21,7 +21,6 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from kbroker.security.acls import (
     CLUSTER_NAME,
     Acl,
-    AclFilter,
     AclOperation,
     AclPermission,
     AclResourceType,
@@ -44,15 +43,6 @@ READ, WRITE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE
 DESCRIBE, DESCRIBE_CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
 CREATE, ALTER, ALTER_CONFIGS = AclOperation.CREATE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS
 ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
-EVERY_ACL = AclFilter(
-    AclResourceType.ANY,
-    None,
-    PatternType.ANY,
-    None,
-    None,
-    AclOperation.ANY,
-    AclPermission.ANY,
-)
 COUNTRY = avro_record("Order", ("country", "string"))
 
 

@@ -7,12 +7,18 @@ from typing import Final
 from kbroker.client.cluster_details import cluster_details, cluster_problems
 from kbroker.client.configs import Operation, Resource, alter_configs, describe_configs
 from kbroker.client.transactions import list_transactions
+from kbroker.config import Scope, numbers_with_units
 
 from .parameters import Arguments, BadArguments, choice, flag, pairs, text, texts
 from .results import Result, page, page_parameters
 from .tool import PREVIEW, Effect, Session, Tool
 
 RESOURCES = {"topic": Resource.TOPIC, "broker": Resource.BROKER, "group": Resource.GROUP}
+SCOPES = {
+    Resource.TOPIC: Scope.TOPIC,
+    Resource.BROKER: Scope.BROKER,
+    Resource.GROUP: Scope.GROUP,
+}
 RESOURCE = {
     "resource_type": choice("Type of the resource.", list(RESOURCES), default="topic"),
     "name": text("Name of the topic or group, or ID of the broker.", required=True),
@@ -74,8 +80,10 @@ async def show_configs(session: Session, arguments: Arguments) -> Result:
 async def change_configs(session: Session, arguments: Arguments) -> Result:
     """Set and reset configurations of a resource."""
     kind, name = _resource(arguments)
+    scope = SCOPES[kind]
+    values = arguments.settings("set", scope)
     changes: dict[str, tuple[Operation, str | None]] = {
-        key: (Operation.SET, value) for key, value in arguments.pairs("set").items()
+        key: (Operation.SET, value) for key, value in values.items()
     }
     for key in arguments.texts("reset"):
         if key in changes:
@@ -87,7 +95,8 @@ async def change_configs(session: Session, arguments: Arguments) -> Result:
         await session.cluster.topics([name])
     dry_run = arguments.flag("dry_run")
     await alter_configs(session.cluster, kind, name, changes, validate_only=dry_run)
-    return Result({"valid": True, "applied": not dry_run})
+    shown = numbers_with_units(scope, values)
+    return Result({"valid": True, "applied": not dry_run, **({"numbers": shown} if shown else {})})
 
 
 TOOLS: Final = (
@@ -137,7 +146,10 @@ TOOLS: Final = (
         change_configs,
         {
             **RESOURCE,
-            "set": pairs("New value by name, such as {'retention.ms': '86400000'}."),
+            "set": pairs(
+                "New value by name, such as {'retention.ms': '7d', 'segment.bytes': '1GiB'}; a number "
+                "without unit is in the unit of the configuration."
+            ),
             "reset": texts("Names to reset to their defaults."),
             "dry_run": PREVIEW,
         },

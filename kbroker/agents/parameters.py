@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+from kbroker.config import ConfigError, Scope, plain_numbers
 from kbroker.text.documents import Json
 
 # Maximum length of a name in arguments: Kafka's limit for topics, and far above usual group IDs.
@@ -186,6 +187,17 @@ class Arguments:
     def pairs(self, name: str) -> dict[str, str]:
         """Return an object whose values are strings; empty if it is missing."""
         return {key: value for key, value in self._items(name) if isinstance(value, str)}
+
+    def settings(self, name: str, scope: Scope) -> dict[str, str]:
+        """Return settings by name, with values such as 2d as plain numbers; empty if it is missing.
+
+        Raises:
+            BadArguments: A value has an unknown unit.
+        """
+        try:
+            return plain_numbers(scope, self.pairs(name))
+        except ConfigError as error:
+            raise BadArguments(_short(f"{name}: {error}")) from None
 
     def offsets(self, name: str) -> dict[int, int]:
         """Return an offset by partition number; empty if it is missing."""

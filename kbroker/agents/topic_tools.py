@@ -17,6 +17,7 @@ from kbroker.client.topics import (
     grow_topic,
     wait_until_ready,
 )
+from kbroker.config import Scope, numbers_with_units
 
 from .parameters import (
     Arguments,
@@ -70,14 +71,15 @@ async def create_topic(session: Session, arguments: Arguments) -> Result:
         arguments.text("topic"),
         arguments.optional_number("partitions") or DEFAULT,
         arguments.optional_number("replication_factor") or DEFAULT,
-        arguments.pairs("configs"),
+        arguments.settings("configs", Scope.TOPIC),
     )
     dry_run = arguments.flag("dry_run")
     outcome = await create_topics(session.cluster, [new], validate_only=dry_run)
     check(*outcome[new.name])
     if not dry_run:
         await wait_until_ready(session.cluster, {new.name: -1})
-    return Result({"valid": True, "applied": not dry_run})
+    shown = numbers_with_units(Scope.TOPIC, new.configs)
+    return Result({"valid": True, "applied": not dry_run, **({"numbers": shown} if shown else {})})
 
 
 async def create_partitions(session: Session, arguments: Arguments) -> Result:
@@ -191,7 +193,7 @@ TOOLS: Final = (
                 1,
                 REPLICAS_MAX,
             ),
-            "configs": pairs("Topic settings by name, such as {'retention.ms': '86400000'}."),
+            "configs": pairs("Topic settings by name, such as {'retention.ms': '7d'}."),
             "dry_run": DRY_RUN,
         },
     ),

@@ -13,7 +13,7 @@ from .config_broker import HIDDEN, broker_options, resource_name, show_running
 from .lazy import LazyGroup
 from .output import Column, format_options, paragraphs, say, show, table
 from .setting_completion import complete_setting_names
-from .settings import setting_options, split_overrides
+from .settings import parse_broker_settings, setting_options
 from .target import Target, target_options
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _show_static(diff: bool, output: str, flags: dict[str, Any]) -> None:
     from kbroker.config import ConfigError
     from kbroker.process.flags import SettingFlags, load_settings
 
-    flags["overrides"] = split_overrides(flags["overrides"])
+    flags["overrides"] = parse_broker_settings(flags["overrides"])
     try:
         loaded = load_settings(SettingFlags(**flags), os.environ)
     except ConfigError as error:

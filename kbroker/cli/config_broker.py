@@ -65,18 +65,24 @@ def resource_name(node: int | None, default: bool) -> str:
 def set_(
     target: Target, pairs: tuple[str, ...], node: int | None, default: bool, dry_run: bool
 ) -> None:
-    """Set dynamic settings of running brokers. They persist over restarts."""
+    """Set dynamic settings of running brokers. They persist over restarts.
+
+    Values may have units, such as log.retention.ms=7d or log.segment.bytes=1GiB.
+    """
     from kbroker.client.configs import Operation
+    from kbroker.config import Scope
 
-    from .topic_files import BadTopic, parse_configs
+    from .settings import parse_broker_settings
+    from .topic_configs import setting_lines
 
-    try:
-        changes = {name: (Operation.SET, value) for name, value in parse_configs(pairs).items()}
-    except BadTopic as error:
-        raise click.UsageError(str(error)) from None
+    values = parse_broker_settings(pairs, "NAME=VALUE")
     broker = resource_name(node, default)
+    changes = {name: (Operation.SET, value) for name, value in values.items()}
     _alter(target, broker, changes, dry_run=dry_run)
-    say(f"{_scope(broker)}: {'the settings are valid' if dry_run else 'changed'}")
+    if dry_run:
+        say(f"{_scope(broker)}: the settings are valid", *setting_lines(Scope.BROKER, values))
+    else:
+        say(f"{_scope(broker)}: changed")
 
 
 @click.command()

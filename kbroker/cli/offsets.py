@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.protocol.records import TIMESTAMP_MAX, TIMESTAMP_MIN
+from kbroker.text.durations import parse_duration
 from kbroker.text.times import utc_text
-
-from .units import parse_duration
 
 # A sign and a number with a unit.
 _DURATION = re.compile(r"([+-]?)(\d.*[a-z])")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kbroker.text.durations import parse_duration
 from kbroker.text.times import iso_time
 
 from .completion import complete_topics
@@ -23,7 +24,7 @@ from .output import Column, Progress, format_options, say, show, table
 from .produce import CODECS
 from .schema_registries import registry_url
 from .target import REGISTRY, Target, parse_addresses, run, target_options
-from .units import ParamType, parse_duration
+from .units import ParamType
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient

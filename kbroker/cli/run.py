@@ -12,7 +12,7 @@ import click
 from .declared_options import declared_options
 from .output import say
 from .setting_completion import complete_broker_settings
-from .settings import split_overrides
+from .settings import parse_broker_settings
 
 if TYPE_CHECKING:
     from kbroker.cluster.topics import NewTopic
@@ -92,7 +92,7 @@ def run(
         topics=topics,
         seeds=seeds,
         variables=variables,
-        overrides=split_overrides(overrides),
+        overrides=parse_broker_settings(overrides),
         data_dir=data_dir,
         control=control,
         disk=disk,

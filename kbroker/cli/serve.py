@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from .declared_options import declared_options
 from .lazy import without_garbage_collection
-from .settings import option, setting_options, split_overrides
+from .settings import option, parse_broker_settings, setting_options
 from .target import fail
 from .units import DURATION
 
@@ -163,7 +163,7 @@ def serve(**options: Any) -> None:
     for name, others in EXCLUDED.items():
         if options[name]:
             _check_not_combined(name, others)
-    overrides = split_overrides(options.pop("overrides"))
+    overrides = parse_broker_settings(options.pop("overrides"))
     settings = ServeOptions(overrides=overrides, **options)
     try:
         run_server(settings)

@@ -95,7 +95,8 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
         multiple=True,
         metavar="KEY=VALUE",
         shell_complete=complete_broker_settings,
-        help="Set a Kafka or kbroker setting; can be given several times.",
+        help="Set a Kafka or kbroker setting, such as log.retention.ms=7d; can be given several "
+        "times.",
     ),
     option(
         "--env-config",
@@ -115,15 +116,19 @@ def setting_options(command: Command) -> Command:
     return add_options(command, _OPTIONS)
 
 
-def split_overrides(texts: Iterable[str]) -> dict[str, str]:
-    """Parse the KEY=VALUE strings of `-o`; the last value of a key applies.
+def parse_broker_settings(texts: Iterable[str], parameter: str = "-o") -> dict[str, str]:
+    """Parse KEY=VALUE strings of broker settings; the last value of a key applies.
+
+    Args:
+        texts: The strings; values may have units.
+        parameter: Name of the parameter, for errors.
 
     Raises:
         BadParameter: A string is invalid.
     """
-    from kbroker.config import ConfigError, read_options
+    from kbroker.config import ConfigError, Scope, plain_numbers, read_options
 
     try:
-        return read_options(texts)
+        return plain_numbers(Scope.BROKER, read_options(texts))
     except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="-o") from None
+        raise click.BadParameter(str(error), param_hint=parameter) from None

@@ -72,7 +72,7 @@ def topic() -> None:
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=complete_topic_settings,
-    help="Set a topic setting; can be given several times.",
+    help="Set a topic setting, such as retention.ms=7d; can be given several times.",
 )
 @click.option(
     "--file",
@@ -96,10 +96,14 @@ def create(
 ) -> None:
     """Create topics NAMES and wait until they are usable."""
     from kbroker.client.topics import NewTopic, create_topics, wait_until_ready
+    from kbroker.config import Scope
     from kbroker.protocol.errors import ErrorCode
+
+    from .topic_configs import setting_lines
 
     requested = _requested_topics(names, partitions, replication_factor, configs, file)
     topics = [NewTopic(*each) for each in requested]
+    shown_settings = {each.name: setting_lines(Scope.TOPIC, each.configs) for each in requested}
 
     async def work(cluster: ClusterClient) -> None:
         outcome = await create_topics(cluster, topics, validate_only=dry_run)
@@ -115,6 +119,8 @@ def create(
         for name, (code, _) in outcome.items():
             if name in created:
                 say(f"{name}: {'exists' if code else word}")
+                if dry_run:
+                    say(*shown_settings[name])
         _exit_on_rejections({name: each for name, each in outcome.items() if name not in created})
 
     run(target, work)
@@ -330,7 +336,7 @@ def _deletion_line(row: Row) -> str:
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=complete_topic_settings,
-    help="Set a setting; can be given several times.",
+    help="Set a setting, such as segment.bytes=1GiB; can be given several times.",
 )
 @click.option(
     "--delete",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.configs import Operation
     from kbroker.client.topic_details import Row
+    from kbroker.config import Scope
 
 Operations = Mapping[str, tuple["Operation", str | None]]
 
@@ -70,10 +71,21 @@ async def planned_changes(
     return rows
 
 
+def setting_lines(scope: Scope, values: Mapping[str, str]) -> list[str]:
+    """Return a line for each time and size, such as "  retention.ms=172800000 (2d)"."""
+    from kbroker.config import numbers_with_units
+
+    return [f"  {name}={text}" for name, text in numbers_with_units(scope, values).items()]
+
+
 def change_line(row: Row) -> str:
     """Return the line of a planned change, such as "topic a: set x=2 (now 1)"."""
-    value = "" if row["value"] is None else f"={row['value']}"
-    return (
-        f"topic {row['topic']}: {row['operation']} {row['setting']}{value} "
-        f"(now {row['prior_value']})"
+    from kbroker.config import Scope, with_unit
+
+    name = row["setting"]
+    value, prior = (
+        None if each is None else with_unit(Scope.TOPIC, name, each)
+        for each in (row["value"], row["prior_value"])
     )
+    change = name if value is None else f"{name}={value}"
+    return f"topic {row['topic']}: {row['operation']} {change} (now {prior})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,15 +42,22 @@ def parse_topic(text: str) -> DeclaredTopic:
 
 
 def parse_configs(texts: Iterable[str]) -> dict[str, str]:
-    """Parse KEY=VALUE strings.
+    """Parse KEY=VALUE strings of topic settings; values may have units.
 
     Raises:
         BadTopic: A string is invalid.
     """
     try:
-        return {name: value.strip() for name, value in parse_pairs(texts).items()}
+        return _plain_configs(parse_pairs(texts))
     except ValueError as error:
         raise BadTopic(str(error)) from None
+
+
+def _plain_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return topic settings with plain numbers. Raises ConfigError."""
+    from kbroker.config import Scope, plain_numbers
+
+    return plain_numbers(Scope.TOPIC, {name: text.strip() for name, text in configs.items()})
 
 
 def read_topics(path: Path) -> list[DeclaredTopic]:
@@ -119,7 +126,8 @@ def _declared_topic(row: dict[str, object]) -> DeclaredTopic:
         raise BadTopic(
             f"topic {name}: partitions and replication_factor must be integers, configs a table"
         )
-    return DeclaredTopic(name, count, factor, {k: _config_text(v) for k, v in configs.items()})
+    texts = {key: _config_text(value) for key, value in configs.items()}
+    return DeclaredTopic(name, count, factor, _plain_configs(texts))
 
 
 def _config_text(value: object) -> str:

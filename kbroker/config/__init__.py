@@ -40,6 +40,7 @@ from .tables import (
     effect_of,
     unknown_name_error,
 )
+from .units import numbers_with_units, plain_number, plain_numbers, with_unit
 from .values import (
     BrokerConfig,
     ConfigNotice,
@@ -80,8 +81,11 @@ __all__ = [
     "describe_log_level",
     "describe_topic",
     "effect_of",
+    "numbers_with_units",
     "parse_properties",
     "parse_toml",
+    "plain_number",
+    "plain_numbers",
     "property_text",
     "read_environment",
     "read_file",
@@ -92,4 +96,5 @@ __all__ = [
     "validate_group_configs",
     "validate_topic_config",
     "validate_topic_configs",
+    "with_unit",
 ]

@@ -1139,7 +1139,7 @@ def _window_size(name: str, subject: str) -> Property[int]:
         INT,
         "1",
         f"Duration of each sample for {subject} quotas.",
-        unit="s",
+        unit="seconds",
         minimum=1,
         dynamic=False,
     )
@@ -1939,6 +1939,7 @@ class OtlpSettings(Settings):
         LONG,
         "60000",
         "Interval between two exports of metrics to `otlp.endpoint`.",
+        unit="ms",
         minimum=1000,
         dynamic=False,
         kbroker_only=True,

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
+# Bytes per unit: kB and MB are powers of 1000, KiB and MiB powers of 1024.
+BYTES_PER_UNIT: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "B": 1,
+        **{unit: 1000**power for power, unit in enumerate(UNITS[:4], 1)},
+        **{unit: 1024**power for power, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)},
+    }
+)
 
 
 def human_size(size: int | None) -> str:

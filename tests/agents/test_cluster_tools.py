@@ -36,8 +36,10 @@ async def configs(agent: Agent, **arguments: Any) -> dict[str, str | None]:
 
 async def test_configs_change_only_without_preview(agent: Agent) -> None:
     await agent("create_topic", topic="t", configs={"retention.ms": "1000"})
-    changes = {"set": {"segment.bytes": "2000000"}, "reset": ["retention.ms"]}
-    assert (await agent("alter_configs", name="t", **changes))["applied"] is False
+    changes = {"set": {"segment.bytes": "2MB"}, "reset": ["retention.ms"]}
+    preview = await agent("alter_configs", name="t", **changes)
+    assert preview["applied"] is False
+    assert preview["numbers"] == {"segment.bytes": "2000000 (2MB)"}
     assert await configs(agent, name="t") == {"retention.ms": "1000"}
     assert (await agent("alter_configs", name="t", **changes, dry_run=False))["applied"] is True
     assert await configs(agent, name="t") == {"segment.bytes": "2000000"}
@@ -46,12 +48,12 @@ async def test_configs_change_only_without_preview(agent: Agent) -> None:
 
 
 async def test_configs_of_brokers_and_groups_are_changed(agent: Agent) -> None:
-    for kind, name, key in (
-        ("broker", "1", "message.max.bytes"),
-        ("group", "g", "consumer.session.timeout.ms"),
+    for kind, name, key, given in (
+        ("broker", "1", "message.max.bytes", "50kB"),
+        ("group", "g", "consumer.session.timeout.ms", "50s"),
     ):
         where = {"resource_type": kind, "name": name}
-        await agent("alter_configs", **where, set={key: "50000"}, dry_run=False)
+        await agent("alter_configs", **where, set={key: given}, dry_run=False)
         assert (await configs(agent, **where))[key] == "50000"
 
 
@@ -59,6 +61,7 @@ async def test_configs_of_brokers_and_groups_are_changed(agent: Agent) -> None:
     ("arguments", "message"),
     [
         ({"name": "t"}, "give `set` or `reset`"),
+        ({"name": "t", "set": {"retention.ms": "2w"}}, "unknown unit 'w' (valid: ms, s, m, h, d"),
         ({"name": "t", "set": {"a": "1"}, "reset": ["a"]}, "'a' is in both"),
         ({"name": "one", "resource_type": "broker", "set": {"a": "1"}}, "'one' is not a broker ID"),
     ],

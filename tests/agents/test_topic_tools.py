@@ -25,14 +25,15 @@ async def test_topics_are_listed_by_pattern_and_page(agent: Agent) -> None:
 
 
 async def test_created_topic_has_given_partitions_and_configs(agent: Agent) -> None:
-    configs = {"retention.ms": "1000"}
+    configs = {"retention.ms": "2d", "min.insync.replicas": "1"}
     assert await agent("create_topic", topic="t", partitions=3, configs=configs) == {
         "valid": True,
         "applied": True,
+        "numbers": {"retention.ms": "172800000 (2d)"},
     }
     found = await agent("describe_topic", topic="t", limit=2)
     assert (found["total"], found["next_skip"], found["replication_factor"]) == (3, 2, 1)
-    assert found["untrusted"]["configs"] == configs
+    assert found["untrusted"]["configs"] == configs | {"retention.ms": "172800000"}
     assert [each["partition"] for each in found["untrusted"]["partitions"]] == [0, 1]
 
 

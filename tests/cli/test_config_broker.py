@@ -35,11 +35,21 @@ async def test_setting_of_one_broker_overrides_cluster_default(cli: Cli) -> None
 
 
 async def test_config_set_dry_run_changes_nothing(cli: Cli) -> None:
-    output = await cli("config", "set", "log.retention.ms=5000", *NODE, "--dry-run")
-    assert output.stdout == "broker 1: the settings are valid\n"
+    output = await cli("config", "set", "log.retention.ms=5s", *NODE, "--dry-run")
+    assert output.stdout == "broker 1: the settings are valid\n  log.retention.ms=5000 (5s)\n"
     assert await settings(cli, *NODE) == {}
     bad = await cli("config", "set", "log.retention.ms=soon", *NODE, "--dry-run", status=1)
     assert "soon" in bad.stderr
+    bad = await cli("config", "set", "log.retention.ms=2w", *NODE, status=2)
+    assert "unknown unit 'w' (valid: ms, s, m, h, d, or a number of ms)" in bad.stderr
+
+
+async def test_config_set_accepts_values_with_units(cli: Cli) -> None:
+    await cli("config", "set", "log.retention.ms=2h", "log.segment.bytes=64MiB", *NODE)
+    assert await settings(cli, *NODE) == {
+        "log.retention.ms": ("7200000", "this broker"),
+        "log.segment.bytes": ("67108864", "this broker"),
+    }
 
 
 @pytest.mark.parametrize("whose", [NODE, ("--default",)])

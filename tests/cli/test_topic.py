@@ -73,6 +73,28 @@ async def test_unknown_topic_suggests_similar_name(cli: Cli) -> None:
         assert "kbroker topic list" in output
 
 
+async def test_values_with_units_are_set_as_numbers(cli: Cli, read_json: ReadJson) -> None:
+    given = ("-c", "retention.ms=2d", "-c", "segment.bytes=1GB", "-c", "retention.bytes=-1")
+    preview = await cli("topic", "create", "t", *given, "--dry-run")
+    assert preview.stdout.splitlines() == [
+        "t: can be created",
+        "  retention.ms=172800000 (2d)",
+        "  segment.bytes=1000000000 (1GB)",
+    ]
+    await cli("topic", "create", "t", *given)
+    (row,) = await read_json("topic", "describe", "t")
+    configs = {"retention.ms": "172800000", "segment.bytes": "1000000000"}
+    assert row["configs"] == configs | {"retention.bytes": "-1"}
+    change = ("topic", "alter-config", "t", "--set", "retention.ms=7d")
+    preview = await cli(*change, "--dry-run")
+    assert "t: set retention.ms=604800000 (7d) (now 172800000 (2d))" in preview.stdout
+    await cli(*change)
+    (row,) = await read_json("topic", "describe", "t")
+    assert row["configs"]["retention.ms"] == "604800000"
+    wrong = await cli("topic", "alter-config", "t", "--set", "retention.ms=2w", status=2)
+    assert "unknown unit 'w' (valid: ms, s, m, h, d, or a number of ms)" in wrong.stderr
+
+
 async def test_alter_config_sets_appends_and_deletes_settings(
     cli: Cli, read_json: ReadJson
 ) -> None:

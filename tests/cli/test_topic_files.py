@@ -23,7 +23,7 @@ async def test_create_restores_topics_from_describe_output(cli: Cli, read_json: 
 
 async def test_create_reads_topics_from_toml(cli: Cli, read_json: ReadJson, tmp_path: Path) -> None:
     file = tmp_path / "topics.toml"
-    orders_table = '[topics.orders]\npartitions = 4\nconfigs = { "retention.ms" = 1000 }\n'
+    orders_table = '[topics.orders]\npartitions = 4\nconfigs = { "retention.ms" = "1s" }\n'
     file.write_text(orders_table + "[topics.users]\n")
     await cli("topic", "create", "--file", str(file))
     orders, users = await read_json("topic", "describe", "orders", "users")

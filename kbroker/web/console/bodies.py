@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.client.offset_spec import Kind, OffsetSpec
+from kbroker.config import ConfigError, Scope, plain_numbers
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.text.documents import Json
 from kbroker.text.times import utc_text
@@ -50,6 +51,14 @@ def strings_by_name(body: Mapping[str, Json], name: str, most: int) -> dict[str,
     if len(strings) < len(found):
         raise ApiError(400, f"{name} must contain strings only")
     return strings
+
+
+def plain_settings(body: Mapping[str, Json], name: str, most: int, scope: Scope) -> dict[str, str]:
+    """Return an object of settings, with values such as "2d" as plain numbers. Raises ApiError."""
+    try:
+        return plain_numbers(scope, strings_by_name(body, name, most))
+    except ConfigError as error:
+        raise ApiError(400, str(error)) from None
 
 
 def integers(value: Json, name: str, most: int = PARTITION_MAX) -> list[int]:

@@ -39,7 +39,7 @@ from kbroker.text.documents import Json
 
 from .answers import PARTITION_MAX, ApiError, json_rows_response, path_number
 from .api import Api, Permission, read_json_body
-from .bodies import is_dry_run, names, strings_by_name
+from .bodies import is_dry_run, names, plain_settings
 from .sessions import Viewer
 
 # Maximum number of settings that one request changes.
@@ -82,6 +82,7 @@ class ChangeRow(TypedDict):
     old_source: str
     new_value: str | None
     new_source: str
+    unit: str | None
     sensitive: bool
 
 
@@ -146,7 +147,7 @@ class Settings:
 
     async def _change(self, find_target: FindTarget, request: Request, viewer: Viewer) -> Response:
         target, body = find_target(request), await read_json_body(request)
-        changes = _changes(body)
+        changes = _changes(body, target.scope)
         known = await self._known(target, viewer)
         if target.scope is Scope.BROKER:
             _check_changeable(changes, known)
@@ -156,7 +157,8 @@ class Settings:
         )
         own = _own_source(target)
         rows = [
-            _change_row(name, value, known.get(name), own) for name, (_, value) in changes.items()
+            _change_row(name, value, known.get(name), own, _unit(target.scope, name))
+            for name, (_, value) in changes.items()
         ]
         return await json_rows_response({"dry_run": dry_run}, "changes", rows)
 
@@ -274,7 +276,7 @@ def _row(scope: Scope, listed: ListedSetting, nodes: int) -> dict[str, object]:
         "fallback_source": listed.fallback.source,
         "default": known.default_for(nodes) if known and not known.sensitive else None,
         "type": type_.name.lower() if type_ else None,
-        "unit": (known.unit or None) if known else None,
+        "unit": _unit(scope, found.name),
         "allowed": known.allowed if known else None,
         "choices": choices,
         "sensitive": found.sensitive,
@@ -288,11 +290,11 @@ def _row(scope: Scope, listed: ListedSetting, nodes: int) -> dict[str, object]:
     }
 
 
-def _changes(body: Mapping[str, Json]) -> dict[str, tuple[Operation, str | None]]:
+def _changes(body: Mapping[str, Json], scope: Scope) -> dict[str, tuple[Operation, str | None]]:
     """Return the operation and the value of each setting that a request changes. Raises ApiError."""
     changes: dict[str, tuple[Operation, str | None]] = {
         name: (Operation.SET, value)
-        for name, value in strings_by_name(body, "set", CHANGES_MAX).items()
+        for name, value in plain_settings(body, "set", CHANGES_MAX, scope).items()
     }
     unset = names(body, "unset", CHANGES_MAX) if body.get("unset") else []
     for name in unset:
@@ -315,7 +317,14 @@ def _check_changeable(
             raise ApiError(400, str(error)) from None
 
 
-def _change_row(name: str, value: str | None, listed: ListedSetting | None, own: str) -> ChangeRow:
+def _unit(scope: Scope, name: str) -> str | None:
+    known = PROPERTIES[scope].get(name)
+    return (known.unit or None) if known else None
+
+
+def _change_row(
+    name: str, value: str | None, listed: ListedSetting | None, own: str, unit: str | None
+) -> ChangeRow:
     """Return the old and the new value of a setting; a value of None unsets the setting."""
     if listed is None:
         old = fallback = Origin(None, "unknown")
@@ -329,5 +338,6 @@ def _change_row(name: str, value: str | None, listed: ListedSetting | None, own:
         "old_source": old.source,
         "new_value": new.value,
         "new_source": new.source,
+        "unit": unit,
         "sensitive": is_sensitive,
     }

@@ -26,6 +26,7 @@ from kbroker.client.topics import (
     grow_topic,
     wait_until_ready,
 )
+from kbroker.config import Scope
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import INT64_MAX
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
@@ -41,7 +42,7 @@ from .bodies import (
     names,
     partition_number,
     past_offset_spec,
-    strings_by_name,
+    plain_settings,
 )
 from .sessions import Viewer
 from .topics import DESCRIBE_TOPIC, TOPICS_MAX, topic_rows
@@ -168,7 +169,7 @@ def _new_topic(body: Mapping[str, Json]) -> NewTopic:
         raise ApiError(400, "partitions must be at least 1, or -1 for the broker's default")
     if factor != DEFAULT and not 0 < factor <= REPLICATION_FACTOR_MAX:
         raise ApiError(400, "replication_factor must be at least 1, or -1 for the broker's default")
-    configs = strings_by_name(body, "configs", CONFIGS_MAX)
+    configs = plain_settings(body, "configs", CONFIGS_MAX, Scope.TOPIC)
     given = body.get("assignments", {})
     if not isinstance(given, dict) or len(given) > ITEMS_MAX:
         raise ApiError(400, 'assignments must be an object such as {"0": [1, 2], "1": [2, 3]}')

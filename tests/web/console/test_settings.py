@@ -46,7 +46,7 @@ async def test_topic_setting_is_set_and_unset_after_preview() -> None:
     async with console(log_retention_ms=5000) as client:
         await client.create_topic("t")
         preview = await change(client, TOPIC, set={"retention.ms": "1000"})
-        row = {"name": "retention.ms", "sensitive": False}
+        row = {"name": "retention.ms", "unit": "ms", "sensitive": False}
         old = {"old_value": "5000", "old_source": "static"}
         new = {"new_value": "1000", "new_source": "topic"}
         assert preview == [row | old | new]
@@ -62,6 +62,25 @@ async def test_topic_setting_is_set_and_unset_after_preview() -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "name", "text", "number", "unit"),
+    [
+        (TOPIC, "segment.bytes", "1GiB", "1073741824", "bytes"),
+        (NODE, "log.retention.ms", "2d", "172800000", "ms"),
+        ("/groups/g/config", "consumer.session.timeout.ms", "50s", "50000", "ms"),
+    ],
+)
+async def test_value_with_unit_is_set_as_number(
+    path: str, name: str, text: str, number: str, unit: str
+) -> None:
+    async with console() as client:
+        await client.create_topic("t")
+        (row,) = await change(client, path, set={name: text})
+        assert (row["new_value"], row["unit"]) == (number, unit)
+        await change(client, path, set={name: text}, dry_run=False)
+        assert (await setting(client, path, name))["value"] == number
+
+
+@pytest.mark.parametrize(
     ("path", "body", "status", "error"),
     [
         (TOPIC, {}, 400, "pass settings to change"),
@@ -70,6 +89,7 @@ async def test_topic_setting_is_set_and_unset_after_preview() -> None:
         (TOPIC, {"unset": "retention.ms"}, 400, "unset must be a list"),
         (TOPIC, {"set": {"a": "1"}, "unset": ["a"]}, 400, "a is in both set and unset"),
         (TOPIC, {"set": {"retention.ms": "x"}}, 409, "expected an integer of at least -1"),
+        (TOPIC, {"set": {"retention.ms": "2w"}}, 400, "(valid: ms, s, m, h, d, "),
         (TOPIC, {"set": {"retention.mss": "1"}}, 409, "did you mean retention.ms"),
         ("/topics/absent/config", {"set": {"retention.ms": "1"}}, 404, "UNKNOWN_TOPIC"),
         (NODE, {"set": {"node.id": "2"}}, 400, "node.id is read-only"),

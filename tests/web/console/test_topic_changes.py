@@ -18,7 +18,7 @@ async def names_of(client: Console) -> list[str]:
 async def test_topic_is_created_after_preview() -> None:
     async with console() as client:
         assert (await client.get("/topics"))["may"] == ["CREATE"]
-        new = {"name": "t", "partitions": 3, "configs": {"retention.ms": "1000"}}
+        new = {"name": "t", "partitions": 3, "configs": {"retention.ms": "1s"}}
         preview = (await client.post("/topics", new)).json()
         row = {"name": "t", "partitions": 3, "replication_factor": 1, "assignments": {}}
         assert preview == {"dry_run": True, "topic": row | {"configs": {"retention.ms": "1000"}}}

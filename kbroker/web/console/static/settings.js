@@ -116,13 +116,22 @@ function readable(text, unit) {
   return `${number(count)} ${count === 1 ? name.slice(0, -1) : name}`;
 }
 
+const TIMES = ["ms", "seconds", "minutes", "hours"];
+const SIZES = ["bytes", "bytes per second"];
+
+function unitHint(unit) {
+  if (TIMES.includes(unit)) return `Unit: ${unit}, unless you write one, such as 12h or 7d.`;
+  if (SIZES.includes(unit)) return `Unit: ${unit}, unless you write one, such as 10MB or 1GiB.`;
+  return `Unit: ${unit}.`;
+}
+
 function editForm(row, path) {
   const isChoice = row.choices.length > 0 && row.type !== "list";
   const input = isChoice
     ? { type: "select", options: row.choices, value: row.value ?? row.default }
     : { type: row.sensitive ? "password" : "text", value: row.value ?? "" };
   const change = (values) => ({ set: { [row.name]: values.value } });
-  const hint = [row.allowed && `Valid: ${row.allowed}.`, row.unit && `Unit: ${row.unit}.`];
+  const hint = [row.allowed && `Valid: ${row.allowed}.`, row.unit && unitHint(row.unit)];
   return {
     title: `Set ${row.name}`,
     text: row.doc,
@@ -150,7 +159,10 @@ const unsetForm = (row, path) => ({
 
 async function preview(path, change) {
   const { changes } = await post(path, change);
-  const text = (value, source, row) => [h("code", {}, shownValue(value, row)), ` (${source})`];
+  const text = (value, source, row) => [
+    h("code", {}, shownValue(value, row)),
+    ` ${[readable(value, row.unit), `(${source})`].filter(Boolean).join(" ")}`,
+  ];
   return h(
     "div",
     {},

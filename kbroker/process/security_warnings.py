@@ -7,7 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kbroker.config import BrokerConfig
+from kbroker.config import BrokerConfig, SettingEffect, effect_of
 from kbroker.config.kafka_only import LISTENER_PREFIX
 from kbroker.config.tables import BROKER_PROPERTIES
 from kbroker.net.server import LOOPBACK_NAMES, Listener
@@ -15,6 +15,8 @@ from kbroker.net.server import LOOPBACK_NAMES, Listener
 from .dev_files import DIRECTORY, SECRETS
 
 KEY_STORE = "ssl.keystore.location"
+# Maximum number of names of settings in one warning.
+NAMES_SHOWN_MAX = 5
 
 
 def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
@@ -42,6 +44,26 @@ def open_listeners(listeners: Iterable[Listener]) -> Iterator[str]:
             f"anyone who can reach {each.host or 'this machine'} can {what}: listener {each.name} "
             f"has {missing_protection}; listen on localhost unless the network is trusted, or {advice}"
         )
+
+
+def unused_logins(config: BrokerConfig, listeners: Iterable[Listener]) -> Iterator[str]:
+    """Return a warning if SASL is configured, but no listener uses it."""
+    names = sorted({name for layer in config.layers for name in layer.values if _is_sasl(name)})
+    if not names or any(each.users is not None for each in listeners):
+        return
+    shown = ", ".join(names[:NAMES_SHOWN_MAX])
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    yield (
+        f"clients connect without SASL authentication: no listener uses SASL, so {shown}{more} "
+        "have no effect; set the protocol of a listener to SASL_SSL (or SASL_PLAINTEXT) in "
+        "`listeners` or `listener.security.protocol.map`"
+    )
+
+
+def _is_sasl(name: str) -> bool:
+    """Return True if a setting configures how clients authenticate with SASL."""
+    is_sasl = name.startswith("sasl.") or ".sasl." in name
+    return is_sasl and effect_of(name) is SettingEffect.APPLIED
 
 
 def open_http(config: BrokerConfig) -> Iterator[str]:

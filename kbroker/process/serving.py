@@ -52,7 +52,13 @@ from .node_info import (
 )
 from .options import ServeOptions
 from .private_files import write_private
-from .security_warnings import open_directories, open_files, open_http, open_listeners
+from .security_warnings import (
+    open_directories,
+    open_files,
+    open_http,
+    open_listeners,
+    unused_logins,
+)
 
 if TYPE_CHECKING:
     from kbroker.broker.service import Service
@@ -382,7 +388,7 @@ class _Serving:
 
     def _log_security_warnings(self, config: BrokerConfig, listeners: Sequence[Listener]) -> None:
         """Log warnings about insecure settings, or reject them with `--strict`."""
-        found = [*open_listeners(listeners), *open_http(config)]
+        found = [*open_listeners(listeners), *unused_logins(config, listeners), *open_http(config)]
         found += open_files(config, listeners, self.data_dirs)
         if self.options.strict:
             found += open_directories(self.data_dirs)

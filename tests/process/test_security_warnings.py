@@ -10,7 +10,12 @@ import pytest
 
 from kbroker.config import BrokerConfig
 from kbroker.process.listeners import configured_listeners
-from kbroker.process.security_warnings import open_directories, open_files, open_listeners
+from kbroker.process.security_warnings import (
+    open_directories,
+    open_files,
+    open_listeners,
+    unused_logins,
+)
 
 from ..cli.test_serve import SECONDS, run_serve, serving
 from ..security.certificates import Authority
@@ -47,6 +52,34 @@ def test_reachable_insecure_listeners_cause_warnings(authority: Authority) -> No
     assert warnings_for("listeners=SASL_SSL://:0", own, *SCRAM) == []
     trusted = f"ssl.truststore.location={authority.trusted}"
     assert warnings_for("listeners=SSL://:0", own, trusted, "ssl.client.auth=required") == []
+
+
+def login_warnings(*options: str) -> list[str]:
+    config = BrokerConfig.load(options=options)
+    return [*unused_logins(config, configured_listeners(config))]
+
+
+def test_sasl_settings_without_sasl_listener_cause_warning() -> None:
+    plain = "listeners=PLAINTEXT://localhost:0"
+    (text,) = login_warnings(plain, *SCRAM)
+    assert text == (
+        "clients connect without SASL authentication: no listener uses SASL, so "
+        "sasl.enabled.mechanisms, sasl.jaas.config have no effect; set the protocol of a listener to "
+        "SASL_SSL (or SASL_PLAINTEXT) in `listeners` or `listener.security.protocol.map`"
+    )
+    assert "pencil" not in text
+    (text,) = login_warnings(plain, "listener.name.plaintext.scram-sha-256.sasl.jaas.config=x")
+    assert "listener.name.plaintext.scram-sha-256.sasl.jaas.config" in text
+    many = [f"listener.name.l{number}.sasl.enabled.mechanisms=PLAIN" for number in range(9)]
+    (text,) = login_warnings(plain, *many)
+    assert "l4.sasl.enabled.mechanisms and 4 more have no effect" in text
+
+
+def test_used_or_absent_sasl_settings_cause_no_warning() -> None:
+    assert login_warnings("listeners=PLAINTEXT://localhost:0") == []
+    assert login_warnings("listeners=PLAINTEXT://localhost:0", "sasl.kerberos.kinit.cmd=x") == []
+    both = "listeners=PLAINTEXT://localhost:0,SASL_PLAINTEXT://localhost:0"
+    assert login_warnings(both, *SCRAM) == []
 
 
 def test_readable_files_with_secrets_cause_warnings(authority: Authority, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from typing import NamedTuple, Protocol
 from kbroker.client.consumer import Read
 from kbroker.web.console.schemas import Decoded, schema_header_of
 
-# Size of a big-endian long, which often starts with a zero byte as data with a schema ID does.
-LONG_BYTES = 8
 # Maximum length of a problem, which may quote a schema.
 PROBLEM_LENGTH_MAX = 500
 # Fields of a schema that a result contains.
@@ -71,7 +69,7 @@ async def _decode_part(
     if found is None:
         return data
     if found.text is None:
-        if not (found.is_guess and len(data) == LONG_BYTES):
+        if not found.is_plain_long(data):
             fields[f"{name}_problem"] = found.problem[:PROBLEM_LENGTH_MAX]
         return data
     for each in IDENTIFIERS:

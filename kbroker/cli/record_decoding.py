@@ -31,8 +31,6 @@ BYTES_MAX, STEPS_MAX = 16 * 1024 * 1024, 2_000_000
 SCHEMA_MAX, SCHEMAS_MAX = 2 * 1024 * 1024, 16 * 1024 * 1024
 # Records that are decoded between two checkpoints; small records take about 30 microseconds each.
 RECORDS_PER_CHECKPOINT = 32
-# Size of a big-endian long, which often starts with a zero byte as data with a schema ID does.
-LONG_BYTES = 8
 
 
 class Part(NamedTuple):
@@ -153,8 +151,8 @@ class RecordDecoder:
             problem = "The data has no schema ID." if kind == REGISTERED else ""
             return _undecoded(name, data, problem)
         if found.text is None:
-            is_guess = kind == AUTO and found.is_guess and len(data) == LONG_BYTES
-            return _undecoded(name, data, "" if is_guess else found.problem)
+            is_plain = kind == AUTO and found.is_plain_long(data)
+            return _undecoded(name, data, "" if is_plain else found.problem)
         fields = {name: found.document}
         for each in ("id", "guid", "message"):
             if found.schema is not None and each in found.schema:

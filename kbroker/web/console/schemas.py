@@ -11,6 +11,7 @@ from kbroker.security.acls import AclOperation, Client, Resource
 
 # Maximum number of headers that are searched for a schema ID.
 HEADERS_SEARCHED_MAX = 1_000
+LONG_BYTES = 8
 
 
 class Decoded(NamedTuple):
@@ -30,6 +31,16 @@ class Decoded(NamedTuple):
     problem: str = ""
     is_too_large: bool = False
     is_guess: bool = False
+
+    def is_plain_long(self, data: bytes) -> bool:
+        """Return True if the decoded data is probably a big-endian long without a schema.
+
+        Small longs begin with a zero byte, as data with a schema ID does.
+
+        Args:
+            data: The bytes that were decoded.
+        """
+        return self.is_guess and len(data) == LONG_BYTES
 
 
 class DecodedParts(NamedTuple):

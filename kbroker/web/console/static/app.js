@@ -31,7 +31,7 @@ let leavePage = null,
   isIncomplete = false,
   needsReload = false;
 
-export function parseHash() {
+function parseHash() {
   const [path, query] = location.hash.replace(/^#/, "").split("?");
   return {
     parts: path.split("/").filter(Boolean).map(decodeURIComponent),

@@ -1,6 +1,6 @@
 // Parts that several pages share.
 
-import { RECOVERED, Unreachable, encodePart } from "./api.js";
+import { RECOVERED, Unreachable } from "./api.js";
 import { field, h, notify } from "./dom.js";
 
 export const CONSOLE_CLIENT_ID = "kbroker-console";
@@ -26,7 +26,8 @@ export function refreshEvery(seconds, work) {
   };
 }
 
-export function searchForm(query, path, placeholder) {
+// A form that searches names; `more` are further fields, whose values are in the URL too.
+export function searchForm(query, path, placeholder, ...more) {
   const input = h("input", { type: "search", name: "search", value: query.get("search") ?? "", placeholder });
   return h(
     "form",
@@ -35,10 +36,11 @@ export function searchForm(query, path, placeholder) {
       role: "search",
       onsubmit: (event) => {
         event.preventDefault();
-        location.hash = `#${path}?search=${encodePart(input.value)}`;
+        location.hash = `#${path}?${new URLSearchParams(new FormData(event.target))}`;
       },
     },
     field("Name contains", input),
+    more,
     h("button", { class: "main" }, "Search"),
   );
 }

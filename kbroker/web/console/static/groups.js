@@ -5,7 +5,8 @@ import { keepFocus, refreshEvery, searchForm } from "./common.js";
 import { groupLink, h, nodeLink, number, sparkline } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
 import { createGroupForm, deleteGroupsForm } from "./group_forms.js";
-import { Table, selectedText } from "./table.js";
+import { DeleteSelected } from "./row_actions.js";
+import { Table } from "./table.js";
 
 export default async function groups(view, _, query) {
   const table = new Table(
@@ -21,30 +22,17 @@ export default async function groups(view, _, query) {
     {
       label: "Groups",
       keyOf: session.may_write ? (row) => row.group : null,
-      onSelect: () => updateActions(),
+      onSelect: () => deletion.update(),
       empty: query.get("search")
         ? "No group has a name with this text."
         : "No groups yet. A group appears when its first consumer joins or commits an offset.",
     },
   );
-  const deleteButton = h("button", { type: "button", onclick: deleteSelected });
-  let rows = [];
-  // Updates the button that deletes groups, as far as the viewer may delete all selected groups.
-  function updateActions() {
-    const chosen = rows.filter((row) => table.selected.has(row.group));
-    deleteButton.textContent = `Delete${selectedText(table)}`;
-    deleteButton.disabled = !chosen.length || !chosen.every((row) => row.may.includes("DELETE"));
-    deleteButton.hidden = !rows.some((row) => row.may.includes("DELETE"));
-  }
-  async function deleteSelected() {
-    await openForm(deleteGroupsForm([...table.selected]));
-    await refresh(); // a closed dialog may have deleted some of the groups
-  }
+  const deletion = new DeleteSelected(table, (names) => openForm(deleteGroupsForm(names)), refresh);
   async function refresh() {
     const found = await get("/groups", { search: query.get("search") });
-    rows = found.groups;
-    keepFocus(table, () => table.set(rows));
-    updateActions();
+    keepFocus(table, () => table.set(found.groups));
+    deletion.update();
     return found;
   }
   const it = await refresh();
@@ -57,7 +45,7 @@ export default async function groups(view, _, query) {
       "div",
       { class: "row" },
       it.may.includes("CREATE") && actionButton("Create group", createGroupForm(open), { isMain: true }),
-      deleteButton,
+      deletion.element,
     ),
     searchForm(query, "/groups", "shop"),
     table.element,

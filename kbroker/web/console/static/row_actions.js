@@ -2,7 +2,7 @@
 
 import { h, number, visible } from "./dom.js";
 import { actionButton } from "./forms.js";
-import { Table } from "./table.js";
+import { Table, selectedText } from "./table.js";
 
 // A small button in a row of a table; `name` is the object of the action, for screen readers.
 export function rowAction(label, name, options, done) {
@@ -17,6 +17,31 @@ export const actions = (...buttons) => h("div", { class: "actions" }, buttons);
 // A table of what an action changes, or a sentence if it changes nothing.
 export const previewTable = (label, columns, rows, none = "Nothing changes.") =>
   rows.length ? new Table(columns, { label, tall: false }).set(rows).element : h("p", {}, none);
+
+// A button that deletes the selected rows of a table, as far as the viewer may delete all of them.
+//
+// open(keys): opens the dialog.
+// done(): called afterwards, because a closed dialog may have deleted some of the rows.
+export class DeleteSelected {
+  constructor(table, open, done) {
+    this.table = table;
+    this.element = h("button", {
+      type: "button",
+      onclick: async () => {
+        await open([...table.selected]);
+        await done();
+      },
+    });
+  }
+  update() {
+    const { given: rows, keyOf, selected } = this.table,
+      mayDelete = (row) => row.may.includes("DELETE"),
+      chosen = selected.size ? rows.filter((row) => selected.has(keyOf(row))) : [];
+    this.element.textContent = `Delete${selectedText(this.table)}`;
+    this.element.disabled = !chosen.length || !chosen.every(mayDelete);
+    this.element.hidden = !rows.some(mayDelete);
+  }
+}
 
 // A note for a list that is not complete.
 export const omittedNote = (count, what) =>

@@ -1,7 +1,8 @@
 // Subjects of the schema registry in the same process.
 
 import { encodePart, get, post, session } from "./api.js";
-import { field, h, link, number, visible } from "./dom.js";
+import { searchForm } from "./common.js";
+import { h, link, number, visible } from "./dom.js";
 import { actionButton } from "./forms.js";
 import { registerForm } from "./schema_forms.js";
 import { Table } from "./table.js";
@@ -45,7 +46,7 @@ export default async function schemas(view, _, query) {
     { label: "Subjects" },
   );
   view.append(
-    searchForm(query),
+    searchForm(query, "/schemas", "orders", deletedBox(query)),
     h("p", {}, "Global compatibility level: ", level),
     h(
       "div",
@@ -58,30 +59,14 @@ export default async function schemas(view, _, query) {
   );
 }
 
-function searchForm(query) {
-  return h(
-    "form",
-    {
-      class: "bar",
-      role: "search",
-      onsubmit: (event) => {
-        event.preventDefault();
-        location.hash = `#/schemas?${new URLSearchParams(new FormData(event.target))}`;
-      },
-    },
-    field(
-      "Name contains",
-      h("input", { type: "search", name: "search", value: query.get("search") ?? "", placeholder: "orders" }),
-    ),
-    h(
-      "label",
-      { class: "check" },
-      h("input", { type: "checkbox", name: "deleted", value: "1", checked: query.get("deleted") === "1" }),
-      "With deleted subjects",
-    ),
-    h("button", { class: "main" }, "Search"),
+// Whether the list contains deleted subjects.
+const deletedBox = (query) =>
+  h(
+    "label",
+    { class: "check" },
+    h("input", { type: "checkbox", name: "deleted", value: "1", checked: query.get("deleted") === "1" }),
+    "With deleted subjects",
   );
-}
 
 function pages(query, offset, matching) {
   const to = (at, text) => {

@@ -4,7 +4,8 @@ import { get, encodePart, session } from "./api.js";
 import { keepFocus, refreshEvery, searchForm } from "./common.js";
 import { bytes, groupLink, h, number, topicLink } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
-import { Table, selectedText } from "./table.js";
+import { DeleteSelected } from "./row_actions.js";
+import { Table } from "./table.js";
 import { createTopicForm, deleteTopicsForm } from "./topic_forms.js";
 
 export default async function topics(view, _, query) {
@@ -31,7 +32,7 @@ export default async function topics(view, _, query) {
     {
       label: "Topics",
       keyOf: session.may_write ? (row) => row.name : null,
-      onSelect: () => updateActions(),
+      onSelect: () => deletion.update(),
       empty: search
         ? "No topic has a name with this text."
         : "No topics yet. Create one, or let a client write to a new one.",
@@ -41,19 +42,12 @@ export default async function topics(view, _, query) {
     location.hash = `#/topics/${encodePart(name)}/partitions`;
   };
   const actions = h("div", { class: "row" }),
-    createButton = actionButton("Create topic", createTopicForm(open), { isMain: true }),
-    deleteButton = h("button", { type: "button", onclick: deleteSelected });
-  // Buttons of the list, as far as the viewer may use them for all selected topics.
-  function updateActions() {
-    const chosen = rows.filter((row) => table.selected.has(row.name));
-    deleteButton.textContent = `Delete${selectedText(table)}`;
-    deleteButton.disabled = !chosen.length || !chosen.every((row) => row.may.includes("DELETE"));
-    deleteButton.hidden = !rows.some((row) => row.may.includes("DELETE"));
-  }
-  async function deleteSelected() {
-    await openForm(deleteTopicsForm([...table.selected]));
-    await refresh(""); // a closed dialog may have deleted some of the topics
-  }
+    createButton = actionButton("Create topic", createTopicForm(open), { isMain: true });
+  const deletion = new DeleteSelected(
+    table,
+    (names) => openForm(deleteTopicsForm(names)),
+    () => refresh(""),
+  );
   const summary = h("p", { class: "soft" });
   let rows = [],
     next = "";
@@ -65,7 +59,7 @@ export default async function topics(view, _, query) {
     summary.textContent = `${number(rows.length)} of ${number(found.matching)} topics`;
     createButton.hidden = !found.may.includes("CREATE");
     keepFocus(table, () => table.set(rows));
-    updateActions();
+    deletion.update();
   }
   moreButton.addEventListener("click", () => refresh(next));
   const box = h("input", {
@@ -84,7 +78,7 @@ export default async function topics(view, _, query) {
     summary,
     moreButton,
   );
-  actions.append(createButton, deleteButton);
+  actions.append(createButton, deletion.element);
   await refresh("");
   return refreshEvery(5, async () => {
     if (rows.length <= 100) await refresh("");

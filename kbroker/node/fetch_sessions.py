@@ -50,8 +50,8 @@ class Target:
         last_fetched_epoch: Epoch of the last fetched record, or -1.
         log_start_offset: Log start offset of a follower.
         high_watermark: High watermark of a follower.
-        sent_high_watermark: High watermark of the last response.
-        sent_log_start_offset: Log start offset of the last response.
+        sent_high_watermark: High watermark of the last response, or what a follower stated since.
+        sent_log_start_offset: Log start offset, likewise.
         topic_name: Topic name of a topic ID that was found before; the topic may be recreated.
     """
 
@@ -102,6 +102,14 @@ class Target:
         self.log_start_offset = newer.log_start_offset
         self.high_watermark = newer.high_watermark
         self._replica = None
+
+    def forget_ignored_response(self) -> None:
+        """Assume that a follower knows only the offsets that it stated.
+
+        A follower ignores a response that arrives after a change of its leader epoch or log end.
+        """
+        self.sent_high_watermark = self.high_watermark
+        self.sent_log_start_offset = self.log_start_offset
 
     def record_read(self, replica: Replica | None) -> None:
         """Record the replica that was read, or None after an error."""
@@ -183,6 +191,8 @@ class Session:
                 self.targets[target.key] = target
             else:
                 known.update(target)
+                if self.of_follower:
+                    known.forget_ignored_response()
         for key in forgotten:  # as in Kafka, even if the same request adds the partition
             self.targets.pop(key, None)
 

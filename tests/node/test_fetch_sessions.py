@@ -152,6 +152,24 @@ def test_only_changed_partitions_are_included() -> None:
     assert not one.must_include(0, 0, 11, 3)
 
 
+def test_offsets_of_ignored_response_are_sent_again_to_follower() -> None:
+    """A follower ignores a response that arrives after a change of its leader epoch."""
+    sessions = sessions_of()
+    session_id = open_session(sessions, 1, of_follower=True)
+    [known] = plan_fetch(sessions, session_id, 1, of_follower=True).targets
+    assert known.must_include(0, 0, 5, 2)
+    assert not known.must_include(0, 0, 5, 2)
+    follower_row = Target(("t", 0), 5, 1000, 2, 1, log_start_offset=0, high_watermark=0)
+    plan_fetch(sessions, session_id, 2, [follower_row], of_follower=True)
+    assert (known.sent_high_watermark, known.sent_log_start_offset) == (0, 0)
+    assert known.must_include(0, 0, 5, 2)
+    client_id = open_session(sessions, 1)
+    [known] = plan_fetch(sessions, client_id, 1).targets
+    assert known.must_include(0, 0, 5, 2)
+    plan_fetch(sessions, client_id, 2, [target(0, 5)])
+    assert not known.must_include(0, 0, 5, 2)
+
+
 def test_partition_errors_are_included_until_they_end() -> None:
     one = target(0)
     one.must_include(0, 0, 10, 0)

@@ -9,34 +9,16 @@ from typing import TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kbroker.client.errors import (
-    CannotAbort,
-    ClientError,
-    NoSuchGroup,
-    NoSuchToken,
-    NoSuchTopic,
-    NoSuchTransaction,
-    NoSuchUser,
-)
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.client.errors import ClientError, next_action
+from kbroker.protocol.errors import KafkaError
 from kbroker.runtime.time_slices import DutyCycle
+
+from .statuses import UNREACHABLE, status_of
 
 # Time that the event loop gets for other work, per unit of time spent on the console.
 REST = 1
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
-_STATUS = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 403,
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
-    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: 403,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
-    ErrorCode.GROUP_ID_NOT_FOUND: 404,
-    ErrorCode.INVALID_TOPIC_EXCEPTION: 404,
-}
-# HTTP statuses.
-CONFLICT, UNREACHABLE = 409, 502
 PARTITION_MAX = (1 << 31) - 1
 
 
@@ -100,14 +82,12 @@ def with_error_responses(handler: Handler) -> Handler:
             body = {"error": str(error), **error.details}
             return json_response(body, error.status, error.headers)
         except KafkaError as error:
-            status = _STATUS.get(error.code, CONFLICT)
-            text = f"{error.code.name}: {error.message}" if error.message else error.code.name
-            return _error_response(status, text)
-        except (NoSuchTopic, NoSuchGroup, NoSuchTransaction, NoSuchUser, NoSuchToken) as error:
-            return _error_response(404, str(error))
-        except CannotAbort as error:
-            return _error_response(CONFLICT, str(error))
-        except (ClientError, OSError) as error:
+            message = error.message or next_action(error.code)
+            text = f"{error.code.name}: {message}" if message else error.code.name
+            return _error_response(status_of(error), text)
+        except ClientError as error:
+            return _error_response(status_of(error), str(error))
+        except OSError as error:
             return _error_response(UNREACHABLE, str(error))
 
     return handle

@@ -24,7 +24,8 @@ from kbroker.web.logins import FORBIDDEN
 from .answers import ApiError, json_response, with_error_responses
 from .other_nodes import Gathered, OtherNodes
 from .schemas import NodeSchemas, Registry, Schemas
-from .sessions import TOO_MANY_REQUESTS, Sessions, Viewer
+from .sessions import Sessions, Viewer
+from .statuses import TOO_MANY_REQUESTS
 from .trends import Trends
 
 # Path of the API.

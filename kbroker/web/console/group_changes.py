@@ -26,11 +26,12 @@ from kbroker.protocol.primitives import INT64_MAX
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
 from kbroker.text.documents import Json
 
-from .answers import CONFLICT, PARTITION_MAX, ApiError, json_response, json_rows_response
+from .answers import PARTITION_MAX, ApiError, json_response, json_rows_response
 from .api import Api, field, read_json_body
 from .bodies import ITEMS_MAX, is_dry_run, names, past_offset_spec, topic_selection
 from .groups import DESCRIBE_GROUP
 from .sessions import Viewer
+from .statuses import CONFLICT
 
 SHIFT = "shift"
 # Value of the field `type` that creates a share group.

@@ -30,7 +30,6 @@ from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation
 
 from .answers import (
-    CONFLICT,
     PARTITION_MAX,
     REST,
     ApiError,
@@ -40,6 +39,7 @@ from .answers import (
 )
 from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, field, read_json_body
 from .sessions import Viewer
+from .statuses import CONFLICT
 
 # Maximum number of rows per response.
 ROWS_MAX = 500

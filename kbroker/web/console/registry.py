@@ -22,7 +22,6 @@ from kbroker.security.acls import AclOperation
 
 from .answers import (
     REST,
-    UNREACHABLE,
     ApiError,
     json_response,
     json_rows_response,
@@ -33,6 +32,7 @@ from .api import Api, field, object_list, read_json_body
 from .line_diff import compare_lines
 from .schemas import Registry
 from .sessions import Viewer
+from .statuses import NOT_FOUND, UNREACHABLE
 
 # Maximum number of subjects per response, whose newest versions are read.
 SUBJECTS_MAX = 100
@@ -44,7 +44,6 @@ REFERENCES_MAX = 1_000
 IN_PLACE_CHARACTERS = 2_000
 # Maximum version, offset and limit.
 NUMBER_MAX = (1 << 31) - 1
-NOT_FOUND = 404
 ENABLE = "this process runs no schema registry; start kbroker with --registry-port"
 LEVELS = tuple(
     ["NONE"]

@@ -34,7 +34,7 @@ from .answers import ApiError
 # Seconds after which a viewer gets a new Kafka client.
 SESSION_SECONDS = 600
 SESSIONS_MAX = 32
-TOO_MANY_REQUESTS, NOT_READY = 429, 503
+NOT_READY = 503
 
 
 class _SessionKey(NamedTuple):

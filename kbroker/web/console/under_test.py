@@ -9,9 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .answers import CONFLICT, ApiError, json_response
+from .answers import ApiError, json_response
 from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, field, read_json_body
 from .sessions import Viewer
+from .statuses import CONFLICT
 
 CLOCKS = ("log", "coordinator")
 SECONDS_MAX = 10 * 366 * 86_400

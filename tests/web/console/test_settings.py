@@ -88,15 +88,15 @@ async def test_value_with_unit_is_set_as_number(
         (TOPIC, {"set": []}, 400, "set must be an object"),
         (TOPIC, {"unset": "retention.ms"}, 400, "unset must be a list"),
         (TOPIC, {"set": {"a": "1"}, "unset": ["a"]}, 400, "a is in both set and unset"),
-        (TOPIC, {"set": {"retention.ms": "x"}}, 409, "expected an integer of at least -1"),
+        (TOPIC, {"set": {"retention.ms": "x"}}, 400, "expected an integer of at least -1"),
         (TOPIC, {"set": {"retention.ms": "2w"}}, 400, "(valid: ms, s, m, h, d, "),
-        (TOPIC, {"set": {"retention.mss": "1"}}, 409, "did you mean retention.ms"),
+        (TOPIC, {"set": {"retention.mss": "1"}}, 400, "did you mean retention.ms"),
         ("/topics/absent/config", {"set": {"retention.ms": "1"}}, 404, "UNKNOWN_TOPIC"),
         (NODE, {"set": {"node.id": "2"}}, 400, "node.id is read-only"),
         (NODE, {"set": {"log.retention.mss": "1"}}, 400, "did you mean 'log.retention.ms'"),
         ("/brokers/9/config", {"set": {"log.retention.ms": "1"}}, 404, "(valid: 1)"),
         ("/brokers/x/config", {"set": {"log.retention.ms": "1"}}, 404, "must be an integer"),
-        ("/groups/g/config", {"set": {"share.delivery.count.limit": "0"}}, 409, "at least 2"),
+        ("/groups/g/config", {"set": {"share.delivery.count.limit": "0"}}, 400, "at least 2"),
     ],
 )
 async def test_invalid_change_of_settings_is_rejected_by_preview(

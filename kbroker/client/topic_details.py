@@ -45,8 +45,27 @@ async def topic_details(cluster: ClusterClient, names: Sequence[str]) -> list[Ro
         NoSuchTopic: A topic does not exist.
         KafkaError: A broker rejects a request.
     """
-    topics = await cluster.topics(names)
+    rows = await topic_partitions(cluster, names)
     settings = await describe_configs(cluster, Resource.TOPIC, names)
+    return [
+        row
+        | {
+            "configs": {
+                each.name: each.value for each in sorted(settings[row["name"]]) if each.is_own
+            }
+        }
+        for row in rows
+    ]
+
+
+async def topic_partitions(cluster: ClusterClient, names: Sequence[str]) -> list[Row]:
+    """Return the partitions of topics with their offsets; the caller needs only DESCRIBE.
+
+    Raises:
+        NoSuchTopic: A topic does not exist.
+        KafkaError: A broker rejects a request.
+    """
+    topics = await cluster.topics(names)
     parts = [(row.name or "", part.partition_index) for row in topics for part in row.partitions]
     starts = await list_offsets(cluster, dict.fromkeys(parts, EARLIEST))
     ends = await list_offsets(cluster, dict.fromkeys(parts, LATEST))
@@ -71,9 +90,6 @@ async def topic_details(cluster: ClusterClient, names: Sequence[str]) -> list[Ro
             "topic_id": id_text(row.topic_id),
             "internal": row.is_internal,
             "replication_factor": len(row.partitions[0].replica_nodes),
-            "configs": {
-                each.name: each.value for each in sorted(settings[row.name or ""]) if each.is_own
-            },
             "partitions": [
                 partition(row.name or "", part)
                 for part in sorted(row.partitions, key=lambda part: part.partition_index)

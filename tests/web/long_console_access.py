@@ -560,6 +560,46 @@ def test_viewer_without_permissions_sees_no_actions(
     alice.page.context.close()
 
 
+def test_forbidden_page_keeps_title_and_tabs_and_names_the_permission(
+    browser: Browser, server: dict[str, Any], kafka: Kafka, width: int
+) -> None:
+    kafka.create(f"private-{width}")
+    bob = f"bob-{width}"
+    kafka.run(lambda cluster: set_scram_password(cluster, bob, "secret"))
+    topic, tabs = f"#/topics/private-{width}", ["Messages", "Partitions", "Groups", "Config"]
+    security, cluster = ["Users", "ACLs", "Quotas", "Tokens"], "cluster kafka-cluster"
+    settings, group = ["All nodes", "Node 1"], ["Overview", "Settings"]
+    shown = open_as(browser, server["http"], width, bob, "secret")
+    for fragment, title, labels, permission in (
+        (f"{topic}/partitions", topic[9:], tabs, f"DESCRIBE topic {topic[9:]}"),
+        (f"{topic}/config", topic[9:], tabs, f"DESCRIBE_CONFIGS topic {topic[9:]}"),
+        (f"{topic}/produce", topic[9:], [*tabs, "Produce"], f"WRITE topic {topic[9:]}"),
+        ("#/groups/g", "g", group, "DESCRIBE group g"),
+        ("#/groups/g/settings", "g", group, "DESCRIBE_CONFIGS group g"),
+        ("#/brokers/1", "Settings of node 1", settings, f"DESCRIBE_CONFIGS {cluster}"),
+        ("#/security", "Security", security, f"DESCRIBE {cluster}"),
+        ("#/security/acls", "Security", security, f"DESCRIBE {cluster}"),
+        ("#/security/quotas", "Security", security, f"DESCRIBE_CONFIGS {cluster}"),
+        ("#/schemas", "Schemas", [], "READ topic _schemas"),
+        ("#/schemas/shown-value", "shown-value", [], "READ topic _schemas"),
+        ("#/activity", "Activity", [], f"DESCRIBE {cluster}"),
+        ("#/cluster", "Cluster", [], f"DESCRIBE {cluster}"),
+        ("#/explain/group/g", "Explanation: group g", [], "DESCRIBE group g"),
+    ):
+        page = shown.open(fragment)
+        expect(page.locator("main h1")).to_have_text(title)
+        expect(page.locator("main .tabs a")).to_have_text(labels)
+        expect(page.locator("main .failed")).to_contain_text(f"{bob} may not {permission}")
+    page = shown.go("#/storage")
+    expect(page.locator("main")).to_contain_text("Only transactional IDs that")
+    expect(page.locator("main .bad")).to_contain_text(f"{bob} may not DESCRIBE {cluster}")
+    page = shown.go("#/")
+    expect(page.locator("main .health")).to_contain_text(f"{bob} may not DESCRIBE {cluster}")
+    expect(page.locator("main .chart")).to_contain_text([*["needs DESCRIBE"] * 5, "may describe"])
+    check_layout(page, "few-permissions", width)
+    shown.page.context.close()
+
+
 @pytest.mark.parametrize("theme", THEMES)
 def test_pages_are_accessible_and_not_wider_than_window(
     browser: Browser, server: dict[str, Any], kafka: Kafka, width: int, theme: Any

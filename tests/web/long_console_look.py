@@ -311,9 +311,12 @@ def test_loading_page_is_not_announced_after_it_is_complete(shown: Shown) -> Non
 def test_failed_page_can_be_tried_again(shown: Shown) -> None:
     page = shown.go("#/")
     page.evaluate("location.hash = '#/topics/absent/partitions'")
-    expect(page.locator("main h1")).to_have_text("Error")
+    expect(page.locator("main h1")).to_have_text("absent")
+    expect(page.locator("main .tabs a")).to_contain_text(
+        ["Messages", "Partitions", "Groups", "Config"]
+    )
     page.get_by_role("button", name="Try again").click()
-    expect(page.locator("main .bad")).to_contain_text("absent")
+    expect(page.locator("main .failed")).to_contain_text("absent")
     shown.errors.clear()  # the browser logs the responses with status 404
 
 

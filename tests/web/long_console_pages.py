@@ -291,11 +291,15 @@ class Shown:
 
     def go(self, fragment: str) -> Page:
         """Open a page of the console, and wait until it replaces the previous one."""
+        self.open(fragment)
+        assert not self.page.locator("main .failed").count(), self.page.inner_text("main")
+        return self.page
+
+    def open(self, fragment: str) -> Page:
+        """Open a page of the console, which may fail."""
         self.page.evaluate("document.querySelector('main > div')?.setAttribute('data-old', '')")
         self.page.goto(f"{self._base}/console/{fragment}")
         self.page.wait_for_selector("main > div:not([data-old]) h1")
-        heading = self.page.locator("main h1").first.inner_text()
-        assert heading != "Error", self.page.inner_text("main")
         return self.page
 
 

@@ -249,6 +249,7 @@ class Api:
                     "cluster_id": self.node.cluster.id,
                     "user": viewer.client.principal.name,
                     "may_write": self._may_write,
+                    "enforces_acls": not viewer.sees_all,
                     "request_bytes_max": self.node.config.http_max_request_bytes,
                     "num_partitions": self.node.config.num_partitions,
                     "default_replication_factor": self.node.config.default_replication_factor,

@@ -80,6 +80,9 @@ class Overview:
             "records_per_second": api.trends.records.values() if may_see else None,
             "lag": api.trends.lag.values() if viewer.sees_all else None,
             "group_lags": self._group_lags(viewer),
+            "missing_permission": (
+                "" if may_see else viewer.missing(AclOperation.DESCRIBE, CLUSTER)
+            ),
         }
         return json_response(found | await self._cluster_wide(request, viewer, may_see=may_see))
 

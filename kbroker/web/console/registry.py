@@ -19,6 +19,7 @@ from starlette.routing import Route
 from kbroker.runtime.threads import run_in_thread
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation
+from kbroker.web.logins import FORBIDDEN
 
 from .answers import (
     REST,
@@ -31,7 +32,7 @@ from .answers import (
 from .api import Api, field, object_list, read_json_body
 from .line_diff import compare_lines
 from .schemas import Registry
-from .sessions import Viewer
+from .sessions import ACL_MISSING, Viewer
 from .statuses import NOT_FOUND, UNREACHABLE
 
 # Maximum number of subjects per response, whose newest versions are read.
@@ -328,6 +329,8 @@ def subject_path(subject: str) -> str:
 
 def _raise_error(status: int, found: Any) -> NoReturn:
     message = found.get("message") if isinstance(found, dict) else None
+    if status == FORBIDDEN:
+        message = f"{message}; {ACL_MISSING}"
     raise ApiError(UNREACHABLE if status >= 500 else status, str(message or f"status {status}"))
 
 

@@ -35,6 +35,8 @@ from .answers import ApiError
 SESSION_SECONDS = 600
 SESSIONS_MAX = 32
 NOT_READY = 503
+# Reason of a missing permission, as in messages of the command line.
+ACL_MISSING = "an ACL that permits it is missing"
 
 
 class _SessionKey(NamedTuple):
@@ -82,9 +84,11 @@ class Viewer:
     def require(self, operation: AclOperation, resource: Resource) -> None:
         """Raise ApiError if the viewer lacks a permission."""
         if not self.may(operation, resource):
-            raise ApiError(
-                FORBIDDEN, f"{self.client.principal} may not {operation.name} {resource}"
-            )
+            raise ApiError(FORBIDDEN, self.missing(operation, resource))
+
+    def missing(self, operation: AclOperation, resource: Resource) -> str:
+        """Return a sentence that names a missing permission."""
+        return f"{self.client.principal} may not {operation.name} {resource}; {ACL_MISSING}"
 
 
 class Sessions:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets
-from kbroker.client.topic_details import id_text, topic_details
+from kbroker.client.topic_details import id_text, topic_details, topic_partitions
 from kbroker.cluster.model import Topic
 from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
 from kbroker.runtime.time_slices import DutyCycle
@@ -98,16 +98,19 @@ class Topics:
 
     async def _topic_details(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["topic"]
-        (details,) = await topic_details(viewer.cluster, [name])
+        resource = Resource(AclResourceType.TOPIC, name)
+        if viewer.may(AclOperation.DESCRIBE_CONFIGS, resource):
+            (details,) = await topic_details(viewer.cluster, [name])
+        else:
+            (details,) = await topic_partitions(viewer.cluster, [name])
+            details["configs"] = None
         sizes = await _partition_sizes(viewer.cluster, {name: len(details["partitions"])})
         for each in details["partitions"]:
             each["bytes"] = sizes.get((name, each["partition"]))
         trend = self._api.trends.topics.get(name)
         details["records_per_second"] = round(trend.records_per_second, 1) if trend else None
         details["groups"] = (await _groups_of(self._api, {name}, viewer))[name]
-        details["may"] = self._api.permitted(
-            viewer, Resource(AclResourceType.TOPIC, name), *CHANGES_OF_TOPIC
-        )
+        details["may"] = self._api.permitted(viewer, resource, *CHANGES_OF_TOPIC)
         return await json_rows_response(details, "partitions", details.pop("partitions"))
 
     async def _permissions(self, request: Request, viewer: Viewer) -> Response:

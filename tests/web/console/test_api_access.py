@@ -62,7 +62,7 @@ class Route(NamedTuple):
 
 
 ROUTES = [
-    Route("/topics/{topic}", ((DESCRIBE, TOPIC), (DESCRIBE_CONFIGS, TOPIC))),
+    Route("/topics/{topic}", ((DESCRIBE, TOPIC),)),
     Route("/topics/{topic}/config", ((DESCRIBE_CONFIGS, TOPIC),)),
     Route("/topics/{topic}/permissions", ((DESCRIBE, TOPIC),)),
     # The topic exists already.
@@ -308,6 +308,7 @@ async def test_each_route_needs_a_permission_or_filters_its_rows() -> None:
             body = None if path == "/tests" else b"{}"
             assert (await setup.ask(API + path, body=body)).status == 403, path
         overview = (await setup.ask(f"{API}/overview")).json()
+        assert "may not DESCRIBE cluster kafka-cluster" in overview["missing_permission"]
         assert (overview["topics"], overview["groups"]) == (0, 0)
         assert overview["requests_per_second"] is None
         assert (await setup.ask(f"{API}/topics?internal=1")).json()["topics"] == []
@@ -365,6 +366,15 @@ async def test_responses_list_only_changes_that_the_acls_of_the_viewer_permit() 
         assert (await setup.ask(f"{API}/topics", body=body)).status == 403
         body = b'{"topics": ["t"], "dry_run": false}'
         assert (await setup.ask(f"{API}/topics/delete", body=body)).status == 403
+
+
+async def test_topic_details_contain_configs_only_with_describe_configs() -> None:
+    async with shop() as setup:
+        await setup.allow([(READ, TOPIC)], HERE)
+        found = (await setup.ask(f"{API}/topics/t")).json()
+        assert (found["configs"], len(found["partitions"])) == (None, 1)
+        await setup.allow([(DESCRIBE_CONFIGS, TOPIC)], HERE)
+        assert (await setup.ask(f"{API}/topics/t")).json()["configs"] == {}
 
 
 async def test_changes_of_offsets_need_read_on_the_topics_already_for_the_preview() -> None:

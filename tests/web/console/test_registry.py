@@ -212,7 +212,10 @@ async def test_schemas_need_the_permissions_of_the_registry() -> None:
         await setup.post("/schemas/orders-value/register", schema)
         for path in ("", "/orders-value/versions", "/orders-value/versions/1"):
             status, message = await setup.refusal(f"/schemas{path}", login=ALICE)
-            assert (status, message) == (403, "User:alice may not READ topic _schemas")
+            assert (status, message) == (
+                403,
+                "User:alice may not READ topic _schemas; an ACL that permits it is missing",
+            )
         await setup.allow(AclOperation.READ, kind=TOPIC, name="_schemas")
         listed = await setup.get("/schemas", login=ALICE)
         assert listed["may"] == {"register": False, "delete": False, "alter_level": False}
@@ -225,7 +228,7 @@ async def test_schemas_need_the_permissions_of_the_registry() -> None:
             path = f"/schemas/orders-value/{name}"
             status, message = await setup.refusal(path, body, login=ALICE)
             assert status == 403
-            assert message.endswith("topic orders")
+            assert message.endswith("topic orders; an ACL that permits it is missing")
             assert (await setup.refusal(path, body, token="wrong"))[0] == 403
         assert (await setup.refusal("/schema-level", {"level": "NONE"}, login=ALICE))[0] == 403
         needed = (AclOperation.WRITE, AclOperation.ALTER_CONFIGS, AclOperation.DELETE)

@@ -82,7 +82,10 @@ async def test_changes_of_users_need_alter_on_the_cluster() -> None:
         for path in ("/users/set", "/users/delete"):
             body = {"user": "bob", "password": PASSWORD, "dry_run": False}
             status, message = await setup.refusal(path, body, login=ALICE)
-            assert (status, message) == (403, "User:alice may not ALTER cluster kafka-cluster")
+            assert (status, message) == (
+                403,
+                "User:alice may not ALTER cluster kafka-cluster; an ACL that permits it is missing",
+            )
         assert await describe_scram_users(setup.cluster) == []
 
 

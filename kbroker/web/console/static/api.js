@@ -118,8 +118,14 @@ function banner() {
 
 async function parsed(response) {
   const found = await response.json().catch(() => ({ error: `${response.status} ${response.statusText}` }));
-  if (!response.ok) throw Object.assign(new Error(found.error ?? String(response.status)), { details: found });
+  if (!response.ok) {
+    const { status } = response;
+    throw Object.assign(new Error(found.error ?? String(status)), { details: found, status });
+  }
   return found;
 }
+
+// True for an error because the viewer lacks a permission.
+export const isForbidden = (error) => error.status === FORBIDDEN;
 
 export const encodePart = encodeURIComponent;

@@ -1,6 +1,6 @@
 // Router: the URL fragment contains the whole state of a page.
 
-import { RECOVERED, Unreachable, encodePart, get, loadSession, session } from "./api.js";
+import { RECOVERED, Unreachable, encodePart, get, isForbidden, loadSession, session } from "./api.js";
 import { h, link, notify, visible } from "./dom.js";
 
 // Pages of the navigation: path, name, key after g, module. A page's module is loaded when it is opened.
@@ -97,18 +97,22 @@ async function show() {
 
 function showError(view, parts, error) {
   isIncomplete = error instanceof Unreachable;
-  const name = PAGES.find(([path]) => path === pageOf(parts))?.[1] ?? "Page";
-  if (isIncomplete)
-    view.replaceChildren(
-      h("h1", {}, visible(parts[1] ?? name)),
-      h("p", {}, "The broker does not answer. This page opens as soon as it answers."),
-    );
-  else
-    view.replaceChildren(
-      h("h1", {}, "Error"),
-      h("p", { class: "bad" }, visible(error.message)),
-      h("div", { class: "row" }, h("button", { type: "button", onclick: show }, "Try again"), link("/", "Overview")),
-    );
+  const name = PAGES.find(([path]) => path === pageOf(parts))?.[1] ?? "Page",
+    kept = [...view.children].filter((each) => each.matches("h1, .title, .tabs, .crumbs"));
+  if (!kept.some((each) => each.matches("h1, .title"))) kept.push(h("h1", {}, visible(parts[1] ?? name)));
+  view.replaceChildren(...kept, failure(error));
+}
+
+// The part of a page that says why the rest is missing.
+function failure(error) {
+  if (isIncomplete) return h("p", {}, "The broker does not answer. This page opens as soon as it answers.");
+  return h(
+    "section",
+    { class: "failed", role: "alert" },
+    h("p", { class: "bad" }, isForbidden(error) ? "A permission is missing." : "This page cannot be shown."),
+    h("p", {}, visible(error.message)),
+    h("div", { class: "row" }, h("button", { type: "button", onclick: show }, "Try again"), link("/", "Overview")),
+  );
 }
 
 function recovered() {
@@ -134,7 +138,7 @@ function crumbs(parts) {
   const names = parts[0] === "explain" ? [] : parts.slice(1);
   names.forEach((name, at) => {
     const path = [parts[0], ...names.slice(0, at + 1)].map(encodePart).join("/");
-    const text = parts[0] === "brokers" ? `Node ${name}` : name;
+    const text = parts[0] !== "brokers" ? name : name === "default" ? "All nodes" : `Node ${name}`;
     if (at < names.length - 1) above.push(link(`/${path}`, text));
     else above.push(h("span", { "aria-current": "page" }, visible(text)));
   });

@@ -1,7 +1,7 @@
 // Settings of one node, or of all nodes.
 
 import { encodePart } from "./api.js";
-import { h } from "./dom.js";
+import { h, visible } from "./dom.js";
 import { settings } from "./settings.js";
 
 const EVERY_NODE = "default";
@@ -10,7 +10,7 @@ export default async function broker(view, parts) {
   const shown = parts[1],
     tabs = h("div", { class: "tabs", role: "navigation", "aria-label": "Nodes" });
   view.append(
-    h("h1", {}, shown === EVERY_NODE ? "Settings of all nodes" : `Settings of node ${shown}`),
+    h("h1", {}, shown === EVERY_NODE ? "Settings of all nodes" : visible(`Settings of node ${shown}`)),
     tabs,
     h(
       "p",
@@ -20,14 +20,16 @@ export default async function broker(view, parts) {
         : "These values apply to this node only.",
     ),
   );
+  tabs.append(...tabLinks([...new Set([EVERY_NODE, shown])], shown));
   const { brokers } = await settings(view, `/brokers/${encodePart(shown)}/config`);
-  tabs.replaceChildren(
-    ...[EVERY_NODE, ...brokers.map(String)].map((each) =>
-      h(
-        "a",
-        { href: `#/brokers/${each}`, "aria-current": each === shown ? "page" : null },
-        each === EVERY_NODE ? "All nodes" : `Node ${each}`,
-      ),
+  tabs.replaceChildren(...tabLinks([EVERY_NODE, ...brokers.map(String)], shown));
+}
+
+const tabLinks = (names, shown) =>
+  names.map((each) =>
+    h(
+      "a",
+      { href: `#/brokers/${encodePart(each)}`, "aria-current": each === shown ? "page" : null },
+      each === EVERY_NODE ? "All nodes" : visible(`Node ${each}`),
     ),
   );
-}

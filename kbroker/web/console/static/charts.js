@@ -103,11 +103,13 @@ class Chart {
     this.draggedFrom = null;
     this.drawing = svg("svg", { height: HEIGHT, role: "img", tabindex: 0 });
     this.legend = h("ul", { class: "legend" });
+    this.reason = h("p", { class: "soft" });
     this.element = h(
       "figure",
       { class: "chart card" },
       h("figcaption", {}, h("strong", {}, title), this.legend),
       this.drawing,
+      this.reason,
     );
     const listen = (name, act) => this.drawing.addEventListener(name, act);
     listen("pointerdown", (event) => this.beginDrag(event));
@@ -120,9 +122,12 @@ class Chart {
     listen("blur", () => charts.select(null));
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
-  // Sets the series: [[name, values], ...], the newest value last, null for a missing one.
-  set(series) {
-    this.series = series;
+  // Sets the series: [[name, values], ...], the newest value last, null for a missing one. `reason` says why
+  // there are none.
+  set(series, reason = "") {
+    this.series = reason ? [] : series;
+    this.reason.textContent = reason;
+    for (const each of [this.drawing, this.legend]) each.toggleAttribute("hidden", Boolean(reason));
   }
   get length() {
     return Math.max(0, ...this.series.map(([, values]) => values?.length ?? 0));

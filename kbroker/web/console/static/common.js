@@ -1,7 +1,7 @@
 // Parts that several pages share.
 
-import { RECOVERED, Unreachable } from "./api.js";
-import { field, h, notify } from "./dom.js";
+import { RECOVERED, Unreachable, isForbidden, session } from "./api.js";
+import { field, h, notify, visible } from "./dom.js";
 
 export const CONSOLE_CLIENT_ID = "kbroker-console";
 
@@ -69,6 +69,20 @@ export function drawnOnChange(element, draw) {
     },
   };
 }
+
+// The result of a request, or its error if the viewer lacks a permission: the other parts of a page are shown.
+export async function orForbidden(request) {
+  try {
+    return await request;
+  } catch (error) {
+    if (isForbidden(error)) return error;
+    throw error;
+  }
+}
+
+// The text of a list without rows, for viewers who see only what ACLs permit.
+export const emptyText = (text, what) =>
+  session.enforces_acls ? `${text} Only ${what} that ${visible(session.user)} may DESCRIBE are listed.` : text;
 
 // Splits the name of a partition, such as "orders-3".
 export function splitPartition(text) {

@@ -8,9 +8,9 @@ import { abortButton } from "./transactions.js";
 
 export default async function explain(view, parts) {
   const [, kind, ...names] = parts;
+  view.append(h("h1", {}, visible(`Explanation: ${kind} ${names.join("-")}`)));
   const it = await get(`/explain/${kind}/${names.map(encodePart).join("/")}`);
   view.append(
-    h("h1", {}, `Explanation: ${kind} ${visible(names.join("-"))}`),
     h("p", {}, visible(it.now)),
     ...mergedClients(it.clients).map((each) => apiTable(each.apis)),
     h(

@@ -1,7 +1,7 @@
 // List of groups.
 
 import { get, encodePart, session } from "./api.js";
-import { keepFocus, refreshEvery, searchForm } from "./common.js";
+import { emptyText, keepFocus, refreshEvery, searchForm } from "./common.js";
 import { groupLink, h, nodeLink, number, sparkline } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
 import { createGroupForm, deleteGroupsForm } from "./group_forms.js";
@@ -25,7 +25,7 @@ export default async function groups(view, _, query) {
       onSelect: () => deletion.update(),
       empty: query.get("search")
         ? "No group has a name with this text."
-        : "No groups yet. A group appears when its first consumer joins or commits an offset.",
+        : emptyText("No groups. A group appears when its first consumer joins or commits an offset.", "groups"),
     },
   );
   const deletion = new DeleteSelected(table, (names) => openForm(deleteGroupsForm(names)), refresh);

@@ -13,9 +13,9 @@ export default async function overview(view) {
   view.append(h("h1", {}, "Overview"), health.element, cards.element, trends.element, rest.element);
   async function refresh() {
     const it = await get("/overview");
-    health.set(pick(it, "problems", "is_checked", "other_nodes", "silent_nodes"));
+    health.set(pick(it, "problems", "is_checked", "other_nodes", "silent_nodes", "missing_permission"));
     cards.set(pick(it, "state", "outage", "problems", "topics", "groups", "disks"));
-    rest.set(pick(it, "listeners", "software"));
+    rest.set(pick(it, "listeners", "software", "missing_permission"));
     trends.set(it);
   }
   await refresh();
@@ -27,9 +27,9 @@ const pick = (it, ...names) => Object.fromEntries(names.map((name) => [name, it[
 // -- health
 
 function healthOf(it) {
+  if (it.missing_permission)
+    return [h("p", {}, visible(`Problems, disks, clients and most charts are not shown: ${it.missing_permission}.`))];
   const command = h("code", {}, "kbroker cluster health");
-  if (!it.problems)
-    return [h("p", {}, "Problems are shown to users with DESCRIBE on the cluster: run ", command, ".")];
   return [
     !it.problems.length && h("p", { class: "fine good" }, "✓ Everything is fine"),
     it.problems.length > 0 && h("ul", { class: "problems" }, it.problems.map(problemLine)),
@@ -126,15 +126,21 @@ function trendCharts(Charts) {
     lag = charts.add("Lag (records)", compact);
   others.element.title = "Without requests that wait for records or for group members";
   function set(it) {
-    records.set([["in", it.records_per_second]]);
-    traffic.set([
-      ["in", it.bytes_in_per_second],
-      ["out", it.bytes_out_per_second],
-    ]);
-    requests.set([["all", it.requests_per_second]]);
-    produce.set(percentiles(it.produce_us));
-    others.set(percentiles(it.request_us));
-    lag.set([...(it.lag ? [["all groups", it.lag]] : []), ...it.group_lags.map((each) => [each.group, each.trend])]);
+    const reason = it.missing_permission && "Not shown: needs DESCRIBE on the cluster.",
+      lags = it.group_lags.map((each) => [each.group, each.trend]);
+    records.set([["in", it.records_per_second]], reason);
+    traffic.set(
+      [
+        ["in", it.bytes_in_per_second],
+        ["out", it.bytes_out_per_second],
+      ],
+      reason,
+    );
+    requests.set([["all", it.requests_per_second]], reason);
+    produce.set(percentiles(it.produce_us), reason);
+    others.set(percentiles(it.request_us), reason);
+    if (it.lag) lag.set([["all groups", it.lag], ...lags]);
+    else lag.set(lags, lags.length ? "" : "No lag in the groups that you may describe.");
     charts.set(it.sampled_at_ms, it.sample_seconds * 1000);
   }
   return { element, set };
@@ -157,13 +163,15 @@ function restOf(it) {
       { label: "Listeners" },
     ).set(it.listeners).element,
     h("h2", {}, "Clients"),
-    new Table(
-      [
-        ["Software", (row) => visible(row[0]), "", (row) => row[0]],
-        ["Connections", (row) => number(row[1]), "num", (row) => row[1]],
-      ],
-      { label: "Clients" },
-    ).set(Object.entries(it.software ?? {})).element,
+    it.missing_permission
+      ? h("p", { class: "soft" }, "Not shown: needs DESCRIBE on the cluster.")
+      : new Table(
+          [
+            ["Software", (row) => visible(row[0]), "", (row) => row[0]],
+            ["Connections", (row) => number(row[1]), "num", (row) => row[1]],
+          ],
+          { label: "Clients" },
+        ).set(Object.entries(it.software)).element,
     h("h2", {}, "Connect a client"),
     ...snippets(it.listeners[0]),
   ];

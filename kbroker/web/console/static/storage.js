@@ -1,7 +1,7 @@
 // Open transactions, disks, and the logs of the partitions.
 
 import { get } from "./api.js";
-import { otherNodesNote, searchForm } from "./common.js";
+import { orForbidden, otherNodesNote, searchForm } from "./common.js";
 import { bytes, h, nodeLink, number, partitionLink, visible } from "./dom.js";
 import { Table } from "./table.js";
 import { transactionSection } from "./transactions.js";
@@ -9,11 +9,16 @@ import { transactionSection } from "./transactions.js";
 export default async function storage(view, _, query) {
   const [transactions, stored] = await Promise.all([
     transactionSection(),
-    get("/storage", { search: query.get("search") }),
+    orForbidden(get("/storage", { search: query.get("search") })),
   ]);
-  view.append(
-    h("h1", {}, "Transactions & storage"),
-    transactions,
+  view.append(h("h1", {}, "Transactions & storage"), transactions);
+  if (stored instanceof Error)
+    view.append(h("h2", {}, "Disks and partitions"), h("p", { class: "bad" }, visible(stored.message)));
+  else view.append(...storageParts(stored, query));
+}
+
+function storageParts(stored, query) {
+  return [
     h("h2", {}, "Disks"),
     ...otherNodesNote(stored, "Disks and partitions").filter(Boolean),
     diskTable(stored.disks),
@@ -49,7 +54,7 @@ export default async function storage(view, _, query) {
       ],
       { label: "Storage", empty: "No partition of these topics has been used since its leader started." },
     ).set(stored.partitions).element,
-  );
+  ];
 }
 
 const diskTable = (disks) =>

@@ -1,6 +1,7 @@
 // Partitions, groups and settings of a topic, and the dialogs that change them.
 
 import { get, encodePart } from "./api.js";
+import { emptyText } from "./common.js";
 import { bytes, groupLink, h, link, nodeLink, number } from "./dom.js";
 import { actionButton } from "./forms.js";
 import { settings } from "./settings.js";
@@ -52,7 +53,7 @@ export async function groups(view, name) {
         ["Members", (row) => number(row.members), "num", (row) => row.members],
         ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
       ],
-      { label: "Groups", empty: "No group reads this topic: no group has committed offsets for it." },
+      { label: "Groups", empty: emptyText("No group reads this topic: no group has committed offsets for it.", "groups") },
     ).set(it.groups).element,
   );
 }

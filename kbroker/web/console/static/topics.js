@@ -1,7 +1,7 @@
 // List of topics.
 
 import { get, encodePart, session } from "./api.js";
-import { keepFocus, refreshEvery, searchForm } from "./common.js";
+import { emptyText, keepFocus, refreshEvery, searchForm } from "./common.js";
 import { bytes, groupLink, h, number, topicLink } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
 import { DeleteSelected } from "./row_actions.js";
@@ -35,7 +35,7 @@ export default async function topics(view, _, query) {
       onSelect: () => deletion.update(),
       empty: search
         ? "No topic has a name with this text."
-        : "No topics yet. Create one, or let a client write to a new one.",
+        : emptyText("No topics. Create one, or let a client write to a new one.", "topics"),
     },
   );
   const open = (name) => {

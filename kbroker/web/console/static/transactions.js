@@ -1,6 +1,7 @@
 // Open transactions with their ages, hanging transactions, and aborts.
 
 import { encodePart, get, post } from "./api.js";
+import { emptyText } from "./common.js";
 import { field, h, link, number, time, visible } from "./dom.js";
 import { facts } from "./forms.js";
 import { actions, previewTable, rowAction } from "./row_actions.js";
@@ -44,7 +45,7 @@ export async function transactionSection() {
     ]);
   const table = new Table(columns, {
     label: "Transactions",
-    empty: "No transactional IDs. One appears when its producer calls initTransactions.",
+    empty: emptyText("No transactional IDs. One appears when its producer calls initTransactions.", "transactional IDs"),
   });
   return h("section", {}, h("h2", {}, "Transactions"), table.set(it.transactions).element, hangingSection());
 }

@@ -15,7 +15,7 @@ import trio
 
 from kbroker.client.consumer import FOREVER, Read, reading
 from kbroker.client.ndjson import BadLine, parse_line
-from kbroker.client.offset_spec import END, START, Kind, OffsetSpec, find
+from kbroker.client.offset_spec import END, START, Kind, OffsetSpec, check_offsets, find
 from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topic_details import choose_partitions
 from kbroker.client.topics import Partition
@@ -252,6 +252,7 @@ async def _ranges(
     ends = await find(cluster, chosen, END, committed=arguments.flag("read_committed"))
     if at:
         starts = {one: at[one[1]] for one in chosen}
+        check_offsets(starts, ends)
     elif since is not None:
         starts = await find(cluster, chosen, OffsetSpec(Kind.TIME, parse_time_ms(since)))
     elif newest:

@@ -33,6 +33,7 @@ from kbroker.client.errors import (
     first_error,
     next_action,
 )
+from kbroker.client.offset_spec import LooksLikeTime
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import DecodeError
 from kbroker.text.documents import Json
@@ -65,6 +66,7 @@ _HINTS: Mapping[object, str] = MappingProxyType(
         ErrorCode.REQUEST_TIMED_OUT: "check_health shows whether all brokers are running",
         ErrorCode.OFFSET_OUT_OF_RANGE: "describe_topic shows the available offsets",
         ErrorCode.NON_EMPTY_GROUP: "stop the consumers of the group, then try again",
+        LooksLikeTime: "give times in the parameters `since` or `to_time`",
         NoSuchTopic: "list_topics returns the names",
         NoSuchGroup: "list_groups returns the names",
         NoSuchPartition: "describe_topic shows the partitions",

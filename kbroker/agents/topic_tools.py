@@ -6,7 +6,7 @@ import fnmatch
 from typing import Final
 
 from kbroker.client.errors import check
-from kbroker.client.offset_spec import START, Kind, OffsetSpec, find
+from kbroker.client.offset_spec import START, Kind, OffsetSpec, check_offsets, find
 from kbroker.client.topic_details import choose_partitions, topic_details, topic_row
 from kbroker.client.topics import (
     DEFAULT,
@@ -133,6 +133,7 @@ async def delete_oldest_records(session: Session, arguments: Arguments) -> Resul
     )
     starts = await find(session.cluster, chosen, START)
     ends = await find(session.cluster, chosen, OffsetSpec(Kind.END))
+    check_offsets({one: before[one[1]] for one in chosen if one[1] in before}, ends)
     wanted = {one: min(before.get(one[1], ends[one]), ends[one]) for one in chosen}
     moved = {one: offset for one, offset in wanted.items() if offset > starts[one]}
     rows: list[dict[str, object]] = [

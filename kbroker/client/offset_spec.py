@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from kbroker.text.times import utc_text
 
 from .cluster import ClusterClient
+from .errors import ClientError
 from .list_offsets import EARLIEST, LATEST, offsets_at
 from .topics import Partition
 
@@ -31,6 +34,37 @@ class OffsetSpec(NamedTuple):
         return self.kind == Kind.TIME and self.value > now_ms
 
 
+# Numbers with 13 digits: times in ms from 2001 to 2286, and unlikely offsets.
+TIMES_MS: Final = range(10**12, 10**13)
+
+
+class LooksLikeTime(ClientError):
+    """An offset is after the end of every log that it is meant for, and looks like a time in ms."""
+
+    def __init__(self, offset: int, end: int) -> None:
+        super().__init__(
+            f"offset {offset} is after the end of the log ({end}), and looks like the time "
+            f"{utc_text(offset)}",
+            hint=f"write @{offset} for the first record at or after that time",
+        )
+
+
+def check_offsets(offsets: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+    """Reject offsets that are probably times.
+
+    Args:
+        offsets: Offsets that a user gives, by partition.
+        ends: End offsets of these partitions.
+
+    Raises:
+        LooksLikeTime: A number of 13 digits is after the end of all partitions that have it.
+    """
+    for value in {offset for offset in offsets.values() if offset in TIMES_MS}:
+        end = max(ends[one] for one, offset in offsets.items() if offset == value)
+        if value > end:
+            raise LooksLikeTime(value, end)
+
+
 START, END = OffsetSpec(Kind.START), OffsetSpec(Kind.END)
 
 
@@ -53,13 +87,16 @@ async def find(
         committed: Use the last stable offset as the end.
 
     Raises:
+        LooksLikeTime: The spec is an offset after the end of all partitions, and probably a time.
         ClientError: A partition cannot be read.
     """
     listed = list(partitions)
     starts = await offsets_at(cluster, listed, EARLIEST)
     ends = await offsets_at(cluster, listed, LATEST, committed=committed)
     if spec.kind == Kind.OFFSET:
-        return dict.fromkeys(listed, spec.value)
+        offsets = dict.fromkeys(listed, spec.value)
+        check_offsets(offsets, ends)
+        return offsets
     if spec.kind == Kind.TIME and spec.value < 0:
         return starts
     if spec.kind == Kind.TIME:

@@ -9,7 +9,7 @@ from typing import TypedDict
 from .cluster import ClusterClient
 from .errors import ClientError
 from .groups import commit_offsets, committed_offsets, is_share_group
-from .offset_spec import END, START, OffsetSpec, find
+from .offset_spec import END, START, OffsetSpec, check_offsets, find
 from .share_groups import alter_share_offsets, share_offsets
 from .topic_details import choose_partitions
 from .topics import Partition
@@ -63,6 +63,7 @@ class Seek:
         Raises:
             NoSuchTopic: A topic does not exist.
             NoOffsets: No topics are given and the group has no committed offsets.
+            LooksLikeTime: An offset is probably a time.
         """
         committed = await self._known_offsets(cluster)
         partitions = await self._partitions(cluster, committed)
@@ -143,6 +144,7 @@ class Seek:
         else:
             assert self.offsets is not None
             new = {one: self.offsets[one] for one in partitions}
+            check_offsets(new, ends)
         return {one: min(max(new[one], starts[one]), ends[one]) for one in partitions}
 
 

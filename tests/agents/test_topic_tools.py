@@ -97,6 +97,17 @@ async def test_oldest_records_are_deleted_only_without_preview(agent: Agent) -> 
     assert described["untrusted"]["partitions"][0]["start_offset"] == 3
 
 
+async def test_time_in_place_of_offset_deletes_nothing(agent: Agent) -> None:
+    await agent("create_topic", topic="t")
+    await agent("produce_messages", topic="t", messages=THREE)
+    times = {"before_offsets": {"0": 1_700_000_000_000}}
+    failed = await agent.fail("delete_records", topic="t", **times, dry_run=False)
+    assert failed["error"] == "LOOKS_LIKE_TIME"
+    assert "`since` or `to_time`" in failed["hint"]
+    failed = await agent.fail("consume_messages", topic="t", offsets=times["before_offsets"])
+    assert failed["error"] == "LOOKS_LIKE_TIME"
+
+
 @pytest.mark.parametrize("arguments", [{}, {"all_records": True, "before_offsets": {"0": 1}}])
 async def test_deletion_of_records_needs_exactly_one_limit(
     agent: Agent, arguments: dict[str, Any]

@@ -61,6 +61,17 @@ async def test_seek_to_time_in_future_is_rejected(cli: Cli, topic: str) -> None:
         assert hint in failed.stderr
 
 
+async def test_seek_to_time_without_at_sign_is_rejected(cli: Cli, topic: str) -> None:
+    failed = await cli("group", "seek", "g", "--to", "1700000000000", "-t", topic, status=1)
+    assert failed.stderr == (
+        "kbroker: offset 1700000000000 is after the end of the log (5), and looks like the time "
+        "2023-11-14 22:13:20 UTC; write @1700000000000 for the first record at or after that time\n"
+    )
+    file = f"{topic},0,1700000000000\n"
+    failed = await cli("group", "seek", "g", "--from-file", "-", stdin=file, status=1)
+    assert "looks like the time" in failed.stderr
+
+
 async def test_seek_preview_states_resolved_time(cli: Cli, topic: str) -> None:
     flags = ("--to", "@2023-11-14T22:13:22", "-t", topic)
     shown = await cli("group", "seek", "g", *flags, "--dry-run")

@@ -33,5 +33,12 @@ async def test_consume_accepts_all_offset_ranges(cli: Cli) -> None:
     for reversed_range in ("3:2", "@1700000002000:@1700000001000", "+3:+2", "-1:-2"):
         failed = await cli("topic", "consume", "t", "-o", reversed_range, status=2)
         assert "is reversed" in failed.stderr, reversed_range
+    for offset_range in ("1700000000000", ":1700000000000"):
+        failed = await cli("topic", "consume", "t", "-o", offset_range, status=1)
+        assert "write @1700000000000 for the first record" in failed.stderr
+    replay = ("replay", "t", "--to-topic", "u", "--from", "1700000000000", "--dry-run")
+    assert "write @1700000000000" in (await cli(*replay, status=1)).stderr
+    trim = await cli("topic", "trim", "t", "--before", "1700000000000", "--dry-run", status=1)
+    assert "write @1700000000000" in trim.stderr
     output = await cli("topic", "consume", "t", "-o", "77", status=1)
     assert "does not have offset 77" in output.stderr

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from kbroker.client.errors import ClientError
-from kbroker.client.offset_spec import Kind, OffsetSpec
+from kbroker.client.offset_spec import Kind, OffsetSpec, check_offsets
 from kbroker.client.record_filter import RecordPredicate
 from kbroker.protocol.records import NO_TIMESTAMP, Record
 
@@ -37,6 +37,7 @@ class LakeSource:
 
     Raises:
         ClientError: The lake does not contain the topic.
+        LooksLikeTime: An offset is after the end of all partitions, and probably a time.
     """
 
     def __init__(
@@ -63,6 +64,10 @@ class LakeSource:
         self._ranges = {
             index: part for index, part in sorted(self._ranges.items()) if not only or index in only
         }
+        for spec in self._bounds:
+            if spec.kind == Kind.OFFSET:
+                ends = {(topic, index): end for index, (_, end) in self._ranges.items()}
+                check_offsets(dict.fromkeys(ends, spec.value), ends)
         self.total: int | None = sum(end - begin for begin, end in self._ranges.values())
 
     def remembered(self) -> dict[str, object]:

@@ -18,6 +18,7 @@ from kbroker.client.errors import (
     NoSuchUser,
 )
 from kbroker.client.offset_deletion import WholeTopicsOnly
+from kbroker.client.offset_spec import LooksLikeTime
 from kbroker.client.seek import NoOffsets
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.web.logins import FORBIDDEN
@@ -192,6 +193,7 @@ _STATUS_OF_ERROR: Mapping[type[ClientError], int] = {
     NoSuchToken: NOT_FOUND,
     NoOffsets: NOT_FOUND,
     WholeTopicsOnly: BAD_REQUEST,
+    LooksLikeTime: BAD_REQUEST,
     CannotAbort: CONFLICT,
 }
 

@@ -161,6 +161,7 @@ async def test_invalid_deletion_of_records_is_rejected() -> None:
             ({"to": "nowhere"}, "invalid to 'nowhere'"),
             ({"to": "offset", "value": 1 << 70}, "64-bit"),
             ({"to": "time", "value": 4102444800000}, "is in the future (2100-01-01 00:00:00 UTC)"),
+            ({"to": "offset", "value": 1700000000000}, "looks like the time 2023-11-14 22:13:20"),
             ({"offsets": {"0": 2}}, "offset 2 of partition 0 is after its end offset 1"),
             ({"offsets": {"x": 2}}, "'x' is not a partition number"),
             ({"offsets": {"0": -1}}, "integers from 0"),

@@ -318,7 +318,7 @@ def _security_options(settings: Mapping[str, str]) -> dict[str, str]:
 def _schema(given: str | None, value_format: str, settings: Mapping[str, str]) -> str | None:
     """Return --schema, or else the schema registry URL of a profile, or `-X`."""
     takes_registry = value_format in ("avro", "protobuf")
-    return registry_of(settings, given) if takes_registry else given
+    return registry_of(settings, given, "--schema") if takes_registry else given
 
 
 def _conf_arguments(given: dict[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,12 @@ from .confirmation import Change, Preview, destructive, question_about
 from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
 from .profiles import check_known, complete_profiles, read_profiles, toml_lines, write_profiles
+from .schema_registries import registry_url
 from .target import (
     BROKERS,
     DEFAULTS,
     KAFKA_BROKERS,
+    REGISTRY,
     SECRETS,
     SETTINGS,
     check_setting,
@@ -67,7 +69,17 @@ def _row(name: str, current: str, settings: Mapping[str, str]) -> dict[str, obje
 
 
 def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    return {key: HIDDEN if key in SECRETS else value for key, value in settings.items()}
+    return {
+        key: HIDDEN if key in SECRETS else _without_user(value) if key == REGISTRY else value
+        for key, value in settings.items()
+    }
+
+
+def _without_user(url: str) -> str:
+    """Return a URL without the user and password that it may contain."""
+    before, _, host = url.rpartition("@")
+    scheme, separator, _ = before.rpartition("://")
+    return f"{scheme}{separator}{HIDDEN}@{host}" if before else url
 
 
 @profile.command("show")
@@ -206,6 +218,7 @@ def _check(settings: Mapping[str, str]) -> None:
     if BROKERS in settings:
         parse_addresses(settings[BROKERS], BROKERS)
     security_of(settings)
+    registry_url(settings, None)
 
 
 def _check_file(file: Path, settings: Mapping[str, str]) -> None:

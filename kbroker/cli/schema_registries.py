@@ -45,12 +45,14 @@ def registry_url(
         option: Name of the option, for messages.
 
     Raises:
-        BadParameter: The value is not a URL.
+        BadParameter: The value is not a URL, or the user is invalid.
     """
-    url = registry_of(settings, given)
+    url = registry_of(settings, given, option)
     if url is not None and not url.startswith(("http://", "https://")):
+        shown = "" if "@" in url else f" {url!r}"
         raise click.BadParameter(
-            f"invalid URL {url!r}; expected http://HOST:PORT", param_hint=option
+            f"invalid URL{shown}; expected http://HOST:PORT",
+            param_hint=option if given else REGISTRY,
         )
     return url
 

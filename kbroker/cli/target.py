@@ -303,17 +303,34 @@ def _with_jaas(settings: dict[str, str]) -> dict[str, str]:
     return with_jaas(settings)
 
 
-def registry_of(settings: Mapping[str, str], given: str | None = None) -> str | None:
+def registry_of(
+    settings: Mapping[str, str], given: str | None = None, option: str = "--registry"
+) -> str | None:
     """Return the given registry URL, or else that of the settings, with the user of the settings.
 
-    A user in the URL takes precedence. A given value that is not a URL is returned unchanged.
+    A user in the URL takes precedence. A value without http:// or https:// is returned unchanged.
+
+    Args:
+        settings: Settings of the command.
+        given: Value of the option.
+        option: Name of the option, for messages.
+
+    Raises:
+        BadParameter: The URL or the user is invalid. The message contains neither.
     """
     found = given or settings.get(REGISTRY)
     login = settings.get(REGISTRY_LOGIN)
-    if found is None or login is None or not found.startswith(("http://", "https://")):
+    if login is not None and ":" not in login:
+        raise click.BadParameter("expected NAME:PASSWORD", param_hint=REGISTRY_LOGIN)
+    if found is None or not found.startswith(("http://", "https://")):
         return found
-    parts = urllib.parse.urlsplit(found)
-    if "@" in parts.netloc:
+    from kbroker.client.schema_registry import SchemaError, split_address
+
+    try:
+        parts = split_address(found)
+    except SchemaError as error:
+        raise click.BadParameter(str(error), param_hint=option if given else REGISTRY) from None
+    if login is None or "@" in parts.netloc:
         return found
     name, _, password = (urllib.parse.quote(each, safe="") for each in login.partition(":"))
     return parts._replace(netloc=f"{name}:{password}@{parts.netloc}").geturl()

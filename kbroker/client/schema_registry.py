@@ -79,6 +79,32 @@ def split_header(value: bytes) -> tuple[int, memoryview]:
     return schema_id, memoryview(value)[_HEADER.size :]
 
 
+def split_address(address: str) -> urllib.parse.SplitResult:
+    """Split the URL of a registry.
+
+    Args:
+        address: URL; may contain a user name and password.
+
+    Raises:
+        SchemaError: The address is not a URL. The message does not contain it, because any part of
+            it may be a password.
+    """
+    try:
+        parts = urllib.parse.urlsplit(address)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_valid = is_valid and parts.port != 0
+        # A / or ? or # of a password ends the host, so that a part of the password follows it.
+        is_valid = is_valid and "@" not in parts.path + parts.query + parts.fragment
+    except ValueError:  # the port, or the brackets of an IPv6 address
+        is_valid = False
+    if is_valid:
+        return parts
+    problem = "invalid URL of a schema registry; expected http://HOST:PORT"
+    if "@" in address:
+        problem += "; in a user or password, write / as %2F, ? as %3F, # as %23 and @ as %40"
+    raise SchemaError(problem)
+
+
 class SchemaRegistry:
     """HTTP client for a schema registry.
 
@@ -89,10 +115,13 @@ class SchemaRegistry:
 
     Attributes:
         address: URL of the registry without user and password.
+
+    Raises:
+        SchemaError: The address is not a URL.
     """
 
     def __init__(self, address: str, form: str = "") -> None:
-        parts = urllib.parse.urlsplit(address)
+        parts = split_address(address)
         host = parts.netloc.rpartition("@")[2]
         self.address = f"{parts.scheme}://{host}{parts.path}".rstrip("/")
         self._query = f"?format={form}" if form else ""

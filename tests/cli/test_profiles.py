@@ -63,6 +63,22 @@ def test_profile_add_names_line_of_invalid_setting(
     assert "-X" not in output
 
 
+@pytest.mark.parametrize("url", ["http://alice:hunter2@host:8081", "alice:hunter2/x@host:8081"])
+def test_profile_hides_user_of_registry_url(url: str) -> None:
+    write_profiles("p", {"p": {"schema.registry.url": url}})
+    for command in (["show", "p"], ["list", "-f", "wide"], ["list", "-f", "json"]):
+        output = invoke("profile", *command).stdout
+        assert "hunter2" not in output
+        assert "[hidden]@host:8081" in output
+
+
+def test_profile_add_rejects_invalid_registry_without_showing_it() -> None:
+    for setting in ("schema.registry.url=alice:hunter2@host", "basic.auth.user.info=hunter2"):
+        output = invoke("profile", "add", "p", "-X", setting, status=2).output
+        assert "hunter2" not in output
+        assert f"Invalid value for {setting.partition('=')[0]}: " in output
+
+
 def test_profile_show_hides_secrets() -> None:
     ends = (".password", ".secret", ".key", ".jaas.config", ".user.info")
     secrets = {name for name in SETTINGS if name.endswith(ends)}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ..commands import Cli
+from kbroker.cli.profiles import write_profiles
+
+from ..client.test_schema_registry import server
+from ..commands import Cli, invoke
 from ..schemas.client import record as avro_record
 from .registries import Registered
+from .secret_words import NOWHERE, SECRET, output_of_failing
 
 FIRST = avro_record("Order", ("id", "int"))
 SECOND = avro_record("Order", ("id", "int"), ("note", ["null", "string"], None))
@@ -34,6 +39,59 @@ async def run(registered: Registered, *args: str, status: int = 0, stdin: str = 
         "registry", *args, "--registry", registered.url, status=status, stdin=stdin
     )
     return result.output
+
+
+@pytest.mark.parametrize(
+    ("url", "settings"),
+    [
+        ("http://alice:hunter%2F2@{}", {}),
+        ("http://{}", {"basic.auth.user.info": "alice:hunter/2"}),
+        (None, {"schema.registry.url": "http://{}", "basic.auth.user.info": "alice:hunter/2"}),
+        (None, {"schema.registry.url": "http://alice:hunter%2F2@{}"}),
+    ],
+)
+@pytest.mark.parametrize("from_profile", [False, True])
+def test_user_is_sent_to_registry(
+    url: str | None, settings: dict[str, str], from_profile: bool
+) -> None:
+    with server(200, b"[]") as (address, received):
+        known = {name: text.format(address) for name, text in settings.items()}
+        if from_profile:
+            write_profiles("p", {"p": known})
+            known = {}
+        flags = [] if url is None else ["--registry", url.format(address)]
+        flags += [word for name, text in known.items() for word in ("-X", f"{name}={text}")]
+        invoke("registry", "list", *flags)
+    assert received == [f"Basic {base64.b64encode(b'alice:hunter/2').decode()}"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://alice:{SECRET}@127.0.0.1:1",
+        f"http://alice:x/{SECRET}@127.0.0.1:1",
+        f"http://alice:{SECRET}@[::1",
+        f"alice:{SECRET}@127.0.0.1:1",
+    ],
+)
+def test_errors_do_not_show_password_of_registry(url: str) -> None:
+    assert SECRET not in output_of_failing("registry", "list", "--registry", url)
+    assert SECRET not in output_of_failing("registry", "list", "-X", f"schema.registry.url={url}")
+    assert SECRET not in output_of_failing(
+        "topic", "consume", "t", "--registry", url, "-b", NOWHERE
+    )
+    schema = ("--to-topic", "u", "--to-schema", "s", "--to-registry", url, "-b", NOWHERE)
+    assert SECRET not in output_of_failing("replay", "t", *schema)
+
+
+def test_rejected_user_of_registry_is_not_shown() -> None:
+    body = b'{"error_code": 401, "message": "Unauthorized"}'
+    with server(401, body) as (address, _):
+        url = f"http://alice:{SECRET}@{address}"
+        output = invoke("registry", "list", "--registry", url, status=1).output
+    assert output == (
+        "kbroker: Unauthorized; set the user with -X basic.auth.user.info=NAME:PASSWORD\n"
+    )
 
 
 async def test_register_reports_new_and_known_versions(registered: Registered, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,37 @@ def test_password_is_not_sent_to_other_host_of_redirect() -> None:
             registry.ask("subjects")
         assert received == []
         assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:se/cret@host:8081",
+        "http://user:12/cret@host:8081",
+        "http://user:12?cret@host",
+        "http://user:a@b/cret@host",
+        "http://user:cret@[::1",
+        "http://user:cret@host:port",
+        "http://user:cret@",
+        "http://user:cret@host:0",
+        "user:cret@host:8081",
+        "ftp://user:cret@host",
+    ],
+)
+def test_error_of_invalid_address_does_not_contain_password(address: str) -> None:
+    with pytest.raises(
+        SchemaError, match=r"expected http://HOST:PORT; .* write / as %2F"
+    ) as raised:
+        SchemaRegistry(address)
+    assert "cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+
+
+def test_user_of_address_is_sent_decoded() -> None:
+    with server(200, b"[]") as (address, received):
+        SchemaRegistry(f"http://al%40ice:se%2Fcret@{address}").ask("subjects")
+    assert received == [f"Basic {base64.b64encode(b'al@ice:se/cret').decode()}"]
 
 
 def test_rejection_has_code_and_reason_of_registry() -> None:

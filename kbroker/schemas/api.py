@@ -356,7 +356,11 @@ class SchemaApi:
         await self._calls.ensure_read()
         while True:
             prepare = partial(
-                registry.prepare_check, subject=subject, content=content, normalize=normalize
+                registry.prepare_check,
+                subject=subject,
+                content=content,
+                normalize=normalize,
+                registering=True,
             )
             task = prepare(self._store)
             checked = await self._check(request, task)
@@ -398,7 +402,6 @@ class SchemaApi:
                 content,
                 normalize=normalize,
                 with_version=version,
-                all_versions=version is None,
             )
         )
         is_verbose = flag(request, "verbose")

@@ -202,6 +202,25 @@ async def test_protobuf_files_are_returned_as_descriptors() -> None:
                 assert (await http.ask(f"{path}?format=serialized")).text == schema["schema"]
 
 
+@pytest.mark.parametrize(
+    ("level", "expected"), [("BACKWARD", True), ("BACKWARD_TRANSITIVE", False)]
+)
+async def test_compatibility_check_compares_with_the_versions_of_the_level(
+    level: str, expected: bool
+) -> None:
+    async with registry() as (_, [client]):
+        await client.register("s", PLAIN)
+        await client.register("s", WIDER)
+        await client.put("/config/s", {"compatibility": level})
+        schema = record("R", ("a", "int"), ("b", "string"))
+        response = await client.ask(
+            "POST", "/compatibility/subjects/s/versions", {"schema": json.dumps(schema)}
+        )
+        assert response.body == {"is_compatible": expected}
+        registered = await client.try_to_register("s", schema)
+        assert registered.status == (200 if expected else 409)
+
+
 async def test_non_protobuf_schemas_have_no_descriptor() -> None:
     async with registry() as (_, [client]):
         await client.register("s", '"string"')

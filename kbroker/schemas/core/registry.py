@@ -138,7 +138,7 @@ def prepare_check(
     *,
     normalize: bool = False,
     with_version: int | None = None,
-    all_versions: bool = False,
+    registering: bool = False,
 ) -> CheckTask:
     """Collect the versions that a schema must be compatible with.
 
@@ -148,7 +148,7 @@ def prepare_check(
         content: The schema to check.
         normalize: Normalize the schema even if the subject's settings do not request it.
         with_version: Compare only with this version (-1 for the latest).
-        all_versions: Compare with all versions regardless of the level.
+        registering: Compare with no version if the mode of the subject is IMPORT.
 
     Raises:
         RegistryError: The schema is too large, or a reference or version does not exist.
@@ -158,10 +158,9 @@ def prepare_check(
     earlier = store.versions(subject)[::-1]
     if with_version is not None:
         earlier = _requested_version(store, subject, with_version)
-    elif not all_versions:
-        earlier = [] if store.mode(subject) is Mode.IMPORT else earlier
-        earlier = earlier if level.is_transitive else earlier[:1]
-    if level is Level.NONE:
+    elif not level.is_transitive:
+        earlier = earlier[:1]
+    if level is Level.NONE or (registering and store.mode(subject) is Mode.IMPORT):
         earlier = []
     references = Budget(COMPARED_REFERENCES_MAX)
     return CheckTask(

@@ -86,7 +86,7 @@ def progress_sentences(found: Row) -> list[str]:
 
 
 async def _stall_lines(cluster: ClusterClient, found: Row) -> list[str]:
-    """Return a sentence if members with unread records commit nothing for some seconds."""
+    """Return sentences if members with unread records read or commit nothing for some seconds."""
     owned = [
         row
         for row in found["partitions"]
@@ -95,19 +95,77 @@ async def _stall_lines(cluster: ClusterClient, found: Row) -> list[str]:
     behind = [row for row in owned if row["lag"] or lacks_offset(row)]
     if not behind or found["type"] == SHARE:
         return []
+    before = await _blocked_at(cluster, behind)
     await trio.sleep(COMMIT_SECONDS)
+    blocked = {
+        partition: offset
+        for partition, offset in (await _blocked_at(cluster, behind)).items()
+        if before.get(partition) == offset
+    }
+    lines = await _blocked_lines(cluster, blocked)
     committed = await committed_offsets(cluster, found["group"])
-    if any(
-        committed.get((row["topic"], row["partition"])) != row["current_offset"] for row in owned
-    ):
+    if any(committed.get(_partition(row)) != row["current_offset"] for row in owned):
+        return lines
+    return lines + _no_commit_lines([row for row in behind if not _is_blocked(row, blocked)])
+
+
+def _no_commit_lines(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence about the members that could read these partitions and commit nothing."""
+    if not rows:
         return []
-    clients = sorted({f"{row['client_id']} at {row['host']}" for row in behind})
+    clients = sorted({f"{row['client_id']} at {row['host']}" for row in rows})
     line = (
         f"no offset was committed for {COMMIT_SECONDS} s although records are unread; members: "
-        f"{_some(clients)}; if this continues, they send heartbeats but do not process or commit "
-        "records: check the application (max.poll.interval.ms)"
+        f"{_some(clients)}; if this continues, they do not process or commit records, or they were "
+        "killed and their sessions have not ended: check the application (max.poll.interval.ms, "
+        "session.timeout.ms)"
     )
     return [line]
+
+
+def _partition(row: Row) -> Partition:
+    return row["topic"], row["partition"]
+
+
+async def _blocked_at(cluster: ClusterClient, rows: Iterable[Row]) -> dict[Partition, int]:
+    """Return the offsets at which open transactions block read_committed consumers."""
+    ends = {_partition(row): row["log_end_offset"] for row in rows}
+    found = await list_offsets(cluster, dict.fromkeys(ends, LATEST), committed=True)
+    return {
+        partition: stable.offset
+        for partition, stable in found.items()
+        if not stable.error and ends[partition] is not None and stable.offset < ends[partition]
+    }
+
+
+def _is_blocked(row: Row, blocked: Mapping[Partition, int]) -> bool:
+    """Return True if a read_committed consumer at the row's offset waits for a transaction."""
+    stable, offset = blocked.get(_partition(row)), row["current_offset"]
+    # The offset before the open transaction may be the marker of an earlier one, not a record.
+    return stable is not None and offset is not None and offset >= stable - 1
+
+
+async def _blocked_lines(cluster: ClusterClient, blocked: Mapping[Partition, int]) -> list[str]:
+    """Return sentences about the transactions that block read_committed consumers."""
+    if not blocked:
+        return []
+    try:
+        opened = await open_transactions(cluster, blocked)
+        owners = {each.producer_id: each.id for each in await list_transactions(cluster)}
+    except KafkaError:
+        opened, owners = [], {}
+    # Several transactions may be open in a partition; the first one blocks consumers.
+    first = {
+        each.partition: f"the transaction of producer {each.producer_id} "
+        f"({_owner(owners, each.producer_id)})"
+        for each in reversed(opened)
+    }
+    lines = [
+        f"members with isolation.level=read_committed wait at offset {offset} of {topic}-{index}, "
+        f"because {first.get((topic, index), 'a transaction')} is open"
+        for (topic, index), offset in blocked.items()
+    ]
+    return _shortened(lines, "partitions")
 
 
 def _member_lines(rows: Iterable[Row]) -> list[str]:
@@ -134,15 +192,15 @@ def _lag_lines(found: Row) -> list[str]:
     if not behind:
         read_all = ["it has read all records of its partitions"] if rows and not missing else []
         return read_all + missing
-    lines = []
+    lines, total = [], found["total_lag"]
     for row in behind:
         owner = "" if row["member_id"] is not None or not found["members"] else ", has no member"
         lines.append(
-            f"{row['topic']}-{row['partition']} is {row['lag']:,} records behind "
+            f"{row['topic']}-{row['partition']} is {_records(row['lag'])} behind "
             f"(at {row['current_offset']} of {row['log_end_offset']}){owner}"
         )
     return [
-        f"{found['total_lag']:,} records are unread",
+        f"{_records(total)} {'is' if total == 1 else 'are'} unread",
         *_shortened(lines, "partitions"),
         *missing,
     ]
@@ -334,6 +392,10 @@ async def explain_client(cluster: ClusterClient, client_id: str) -> list[str]:
 
 def _names(partitions: Iterable[Partition]) -> list[str]:
     return [f"{name}-{index}" for name, index in partitions]
+
+
+def _records(number: int) -> str:
+    return f"{number:,} record{'' if number == 1 else 's'}"
 
 
 def _some(values: Sequence[object]) -> str:

@@ -12,7 +12,7 @@ from kbroker.testing.control import run_controlled_broker
 
 from ..brokers import started
 from ..commands import Cli, ReadJson
-from ..wire import connected, create_topic
+from ..wire import Topic, connected, create_topic
 from .test_group import member
 from .test_transactions import begin
 
@@ -50,11 +50,41 @@ async def test_explain_group_shows_members_and_unread_partitions(cli: Cli, broke
     assert "t-1 is 2 records behind (at 0 of 2), has no member" in lines
     assert lines[-1].startswith("no offset was committed for 0 s although records are unread; ")
     assert "members: test at " in lines[-1]
-    assert "check the application (max.poll.interval.ms)" in lines[-1]
+    assert "check the application (max.poll.interval.ms, session.timeout.ms)" in lines[-1]
     await cli("group", "seek", "readers", "--to", "end", "--yes")
     assert (await lines_of(cli, "group", "readers"))[-1] == (
         "it has read all records of its partitions"
     )
+
+
+async def test_explain_group_names_open_transaction_instead_of_blocked_member(
+    cli: Cli, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        producer = await begin(wire, "payments", topic)
+        await cli("group", "seek", "readers", "--to", "start", "-t", "t", "--yes")
+        async with member(broker, "readers", "t", 0):
+            lines = await lines_of(cli, "group", "readers")
+    assert "1 record is unread" in lines
+    assert lines[-1] == (
+        "members with isolation.level=read_committed wait at offset 0 of t-0, because the "
+        f"transaction of producer {producer} (transactional ID payments) is open"
+    )
+
+
+async def test_explain_group_names_members_that_have_not_reached_an_open_transaction(
+    cli: Cli, broker: Broker
+) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", "a", "b", "c")
+    async with connected(broker.endpoint) as wire:
+        await begin(wire, "payments", Topic("t"))
+        await cli("group", "seek", "readers", "--to", "start", "-t", "t", "--yes")
+        async with member(broker, "readers", "t", 0):
+            lines = await lines_of(cli, "group", "readers")
+    assert "wait at offset 3 of t-0" in lines[-2]
+    assert lines[-1].startswith("no offset was committed for 0 s although records are unread; ")
 
 
 async def test_explain_unknown_objects_exits_with_status_1(cli: Cli) -> None:

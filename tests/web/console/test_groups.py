@@ -52,4 +52,4 @@ async def test_explanation_of_group_has_lag_and_time_of_last_commit() -> None:
         await commit_offsets(client.cluster, "billing", {("orders", 0): 1})
         text = (await client.get("/explain/group/billing"))["now"]
         assert "last commit at " in text
-        assert "1 records are unread. orders-0 is 1 records behind (at 1 of 2)" in text
+        assert "1 record is unread. orders-0 is 1 record behind (at 1 of 2)" in text

@@ -54,7 +54,10 @@ _TOPICS = _guides(
             "topic alter-config orders --set retention.ms=60000",
             "topic alter-config orders --append cleanup.policy=compact",
         ),
-        "topic add-partitions": ("topic add-partitions orders 2",),
+        "topic add-partitions": (
+            "topic add-partitions orders 2",
+            "topic add-partitions orders --total 6 --dry-run",
+        ),
     },
 )
 _RECORDS = _guides(

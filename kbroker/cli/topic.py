@@ -410,20 +410,43 @@ def alter_config(
 
 @click.command("add-partitions")
 @click.argument("name", shell_complete=complete_topics)
-@click.argument("count", type=click.IntRange(1))
+@click.argument("count", type=click.IntRange(1), required=False)
+@click.option(
+    "--total",
+    type=click.IntRange(1),
+    help="Instead of COUNT: number of partitions that the topic then has. If it has them, nothing "
+    "changes.",
+)
+@click.option("--dry-run", is_flag=True, help="Only validate the request; add nothing.")
 @target_options
-def add_partitions(target: Target, name: str, count: int) -> None:
-    """Add COUNT partitions to topic NAME. Existing keys may then map to other partitions."""
+def add_partitions(
+    target: Target, name: str, count: int | None, total: int | None, dry_run: bool
+) -> None:
+    """Add COUNT partitions to topic NAME. You cannot remove them again.
+
+    Existing keys may then map to other partitions.
+    """
     from kbroker.client.topics import grow_topic, wait_until_ready
 
-    async def work(cluster: ClusterClient) -> int:
-        (row,) = await cluster.topics([name])
-        total = len(row.partitions) + count
-        await grow_topic(cluster, name, total)
-        await wait_until_ready(cluster, {name: total})
-        return total
+    if (count is None) == (total is None):
+        raise click.UsageError("pass either COUNT or --total")
 
-    say(f"{name}: {run(target, work)} partitions")
+    async def work(cluster: ClusterClient) -> tuple[int, int]:
+        (row,) = await cluster.topics([name])
+        before = len(row.partitions)
+        after = before + count if count is not None else total or before
+        if after != before:
+            await grow_topic(cluster, name, after, validate_only=dry_run)
+            if not dry_run:
+                await wait_until_ready(cluster, {name: after})
+        return before, after
+
+    before, after = run(target, work)
+    if after == before:
+        say(f"{name}: has {before} partitions already")
+    else:
+        verb = "can be raised" if dry_run else "raised"
+        say(f"{name}: {verb} from {before} to {after} partitions")
 
 
 @click.command()

@@ -19,11 +19,26 @@ async def test_topic_can_be_created_described_and_deleted(cli: Cli, read_json: R
     assert row["configs"] == {"retention.ms": "60000"}
     assert [part["partition"] for part in row["partitions"]] == [0, 1, 2]
     assert all(part["leader"] == 1 and part["end_offset"] == 0 for part in row["partitions"])
-    assert (await cli("topic", "add-partitions", "orders", "2")).stdout == "orders: 5 partitions\n"
+    added = await cli("topic", "add-partitions", "orders", "2")
+    assert added.stdout == "orders: raised from 3 to 5 partitions\n"
     (listed,) = await read_json("topic", "list")
     assert (listed["name"], listed["partitions"], listed["replicas"]) == ("orders", 5, 1)
     assert (await cli("topic", "delete", "--yes", "orders")).stdout == "orders: deleted\n"
     assert await read_json("topic", "list") == []
+
+
+async def test_add_partitions_accepts_total_number(cli: Cli, read_json: ReadJson) -> None:
+    await cli("topic", "create", "orders", "-p", "3")
+    add = ("topic", "add-partitions", "orders")
+    possible = await cli(*add, "--total", "6", "--dry-run")
+    assert possible.stdout == "orders: can be raised from 3 to 6 partitions\n"
+    raised = await cli(*add, "--total", "6")
+    assert raised.stdout == "orders: raised from 3 to 6 partitions\n"
+    assert (await cli(*add, "--total", "6")).stdout == "orders: has 6 partitions already\n"
+    assert "INVALID_PARTITIONS" in (await cli(*add, "--total", "5", status=1)).stderr
+    assert (await read_json("topic", "list"))[0]["partitions"] == 6
+    for words in ((), ("2", "--total", "8")):
+        assert "pass either COUNT or --total" in (await cli(*add, *words, status=2)).stderr
 
 
 async def test_topic_list_prints_table(cli: Cli) -> None:

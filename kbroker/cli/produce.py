@@ -55,7 +55,7 @@ With --json, the fields key_schema_id and value_schema_id of a line have the sam
     "-d",
     "--delimiter",
     metavar="TEXT",
-    help="Split each line into key and value at TEXT, for example ':'.",
+    help=r"Split each line into key and value at TEXT, for example ':' or '\t' (a tab).",
 )
 @click.option(
     "-Z", "--tombstone", is_flag=True, help="Write one record with the key --key and a null value."
@@ -166,7 +166,7 @@ def _choices(**options: Any) -> Choices:
     from kbroker.protocol.records import NO_TIMESTAMP
 
     from .offsets import BadOffsetSpec, parse_time
-    from .record_format import BadFormat, template_printer
+    from .record_format import BadFormat, template_printer, unescape
 
     if options["name"] is None and not options["as_json"]:
         raise click.UsageError("no topic; use kbroker topic produce NAME")
@@ -191,7 +191,10 @@ def _choices(**options: Any) -> Choices:
     options["headers"] = [_header(text) for text in options["headers"]]
     options["key"] = None if options["key"] is None else os.fsencode(options["key"])
     options["values"] = [os.fsencode(value) for value in options["values"]]
-    options["delimiter"] = os.fsencode(options["delimiter"]) if options["delimiter"] else None
+    try:
+        options["delimiter"] = unescape(options["delimiter"]) if options["delimiter"] else None
+    except BadFormat as error:
+        raise click.BadParameter(str(error), param_hint="--delimiter") from None
     return Choices(**options)
 
 
@@ -322,7 +325,9 @@ class _Job:
             if choices.delimiter is not None:
                 key, separator, value = text.partition(choices.delimiter)
                 if not separator:
-                    raise ClientError(f"line {self._line_number} has no {choices.delimiter!r}")
+                    raise ClientError(
+                        f"line {self._line_number} has no delimiter {os.fsdecode(choices.delimiter)!r}"
+                    )
             return Line(choices.name, None, Record(key, value, now_ms, choices.headers))
         if not text.strip():
             return None

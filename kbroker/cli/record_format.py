@@ -13,6 +13,7 @@ Byte fields accept {hex}, {base64} or {base64raw}, as in `%v{hex}`; numbers acce
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -236,6 +237,18 @@ def _parts(template: str) -> Iterator[bytes | _Field]:
             modifier, end = _modifier(template, at + 1)
             yield _field(template[at : at + 1], modifier)
             at = end
+
+
+def unescape(text: str) -> bytes:
+    r"""Return the bytes of a text with escapes such as \t and \x1f. Raises BadFormat."""
+    found, at = bytearray(), 0
+    while at < len(text):
+        character, at = text[at], at + 1
+        literal = os.fsencode(character)
+        if character == "\\":
+            literal, at = _escape(text, at)
+        found += literal
+    return bytes(found)
 
 
 def _escape(template: str, at: int) -> tuple[bytes, int]:

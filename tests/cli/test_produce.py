@@ -45,9 +45,20 @@ async def test_produce_supports_values_tombstones_and_delimiters(cli: Cli) -> No
         ("b", ""),
     ]
     assert rows[-1]["timestamp"] == 1767312000000
-    assert (
-        "line 1 has no" in (await cli("topic", "produce", "t", "-d:", stdin="x\n", status=1)).stderr
-    )
+    failed = await cli("topic", "produce", "t", "-d:", stdin="x\n", status=1)
+    assert "line 1 has no delimiter ':'" in failed.stderr
+
+
+async def test_produce_accepts_escapes_in_the_delimiter(cli: Cli) -> None:
+    await cli("topic", "create", "t")
+    await cli("topic", "produce", "t", "-d", r"\t", stdin="a\t1\nb\\t\t2\n")
+    await cli("topic", "produce", "t", "-d", r"\x1f|", stdin="c\x1f|3\n")
+    rows = lines_of((await cli("topic", "consume", "t", "-o", ":end")).stdout)
+    assert [(row["key"], row["value"]) for row in rows] == [("a", "1"), ("b\\t", "2"), ("c", "3")]
+    failed = await cli("topic", "produce", "t", "-d", r"\t", stdin="x\n", status=1)
+    assert r"line 1 has no delimiter '\t'" in failed.stderr
+    refused = await cli("topic", "produce", "t", "-d", r"\q", stdin="x\n", status=2)
+    assert r"unknown escape \q" in refused.stderr
 
 
 async def test_produce_json_accepts_partial_lines(cli: Cli) -> None:

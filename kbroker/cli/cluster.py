@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbroker.text.sizes import human_size
+
 from .access import Access
 from .cluster_data_dirs import migrate_metadata, resize
 from .cluster_moves import drain, rebalance, unregister
@@ -105,28 +107,35 @@ def health(target: Target, output: str) -> None:
 @format_options
 @target_options
 def logdirs(target: Target, topics: tuple[str, ...], output: str) -> None:
-    """Show the log directories of all brokers; with -o wide, the size of each partition."""
+    """Show the log directories of all brokers; with -o wide, the size of each partition.
+
+    The largest partitions come first.
+    """
     from kbroker.client.cluster_details import log_dir_row
     from kbroker.client.log_dirs import describe_log_dirs
 
     rows = [log_dir_row(found, topics) for found in run(target, describe_log_dirs)]
-    columns = [Column("broker"), Column("directory"), Column("partitions"), Column("bytes")]
-    columns += [Column("usable_bytes"), Column("total_bytes"), Column("error", optional=True)]
+    columns = [Column("broker"), Column("directory"), Column("partitions"), Column("size")]
+    columns += [Column("free"), Column("total"), Column("error", optional=True)]
 
     def text(wide: bool) -> list[str]:
-        sums = [
-            row
-            | {
-                "partitions": len(row["partitions"]),
-                "bytes": sum(each["bytes"] for each in row["partitions"]),
-            }
-            for row in rows
-        ]
-        parts = [table(columns, sums, wide=wide)]
+        parts = [table(columns, [_log_dir_sums(row) for row in rows], wide=wide)]
         if wide:
             flat = [{"broker": row["broker"], **each} for row in rows for each in row["partitions"]]
-            sizes = [Column("broker"), Column("partition"), Column("bytes")]
-            parts.append(table(sizes, flat, wide=True))
+            flat.sort(key=lambda each: each["bytes"], reverse=True)
+            shown = [each | {"size": human_size(each["bytes"])} for each in flat]
+            sizes = [Column("broker"), Column("partition"), Column("size")]
+            parts.append(table(sizes, shown, wide=True))
         return paragraphs(parts)
 
     show(output, rows, text)
+
+
+def _log_dir_sums(row: Row) -> Row:
+    """Return the columns of a log directory in the text formats."""
+    return row | {
+        "partitions": len(row["partitions"]),
+        "size": human_size(sum(each["bytes"] for each in row["partitions"])),
+        "free": human_size(row["usable_bytes"]),
+        "total": human_size(row["total_bytes"]),
+    }

@@ -107,6 +107,9 @@ async def test_cluster_logdirs_shows_partition_sizes(
         assert [each["partition"] for each in only["partitions"]] == ["u-0"]
         wide = (await cli("cluster", "logdirs", "-o", "wide", *address)).stdout
         assert wide.split().count("t-0") == 1
+        directory, partitions = wide.split("\n\n")
+        assert directory.splitlines()[0].split()[2:] == ["PARTITIONS", "SIZE", "FREE", "TOTAL"]
+        assert partitions.splitlines()[1].split() == ["1", "t-0", "1.1", "kB"]
 
 
 async def test_cluster_health_reports_read_only_directory(cli: Cli) -> None:

@@ -16,7 +16,7 @@ import click
 from .access import Access
 from .completion import complete_groups, complete_topics
 from .confirmation import count_of
-from .filters import chosen_filter, filter_options, where_option
+from .filters import chosen_selection, filter_options, report_too_large
 from .output import Format, Progress, say
 from .patterns import Names, regex_option, topic_names
 from .schema_registries import chosen_registry, registry_option
@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.consumer import ReadBatch
     from kbroker.client.offset_spec import OffsetSpec
-    from kbroker.client.record_filter import RecordPredicate
+    from kbroker.client.record_filter import Selection
     from kbroker.client.schema_registry import SchemaRegistry
     from kbroker.client.topics import Partition
-    from kbroker.protocol.records import Record
-    from kbroker.text.expression import Test as FieldsTest
 
     from .part_types import PartTypes
     from .record_format import Printer
@@ -115,7 +113,6 @@ OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47
     help="Also print transaction markers (control records).",
 )
 @filter_options
-@where_option
 @click.option(
     "--timeout",
     type=DURATION,
@@ -139,9 +136,7 @@ def consume(target: Target, **options: Any) -> None:
         job.progress.clear()
     if job.ended_by:
         sys.exit(SIGNALLED + job.ended_by)
-    if job.too_large:
-        records = count_of(job.too_large, "record")
-        say(f"--where did not search {records} completely: too large", err=True)
+    report_too_large(choices.selection)
     if text := job.empty_text():
         say(text, err=True)
     if job.timed_out:
@@ -162,8 +157,7 @@ class Choices:
     printer: Printer
     committed: bool
     control: bool
-    wanted: RecordPredicate | None
-    where: FieldsTest | None
+    selection: Selection | None
     timeout: float | None
     types: PartTypes
     registry: SchemaRegistry | None
@@ -212,8 +206,7 @@ def _choices(target: Target, **options: Any) -> Choices:
         printer,
         options["read_committed"],
         options["print_control_records"],
-        chosen_filter(options),
-        options["where"],
+        chosen_selection(options),
         options["timeout"],
         parse_types(options["types"], NONE if registry is None else AUTO),
         registry,
@@ -236,8 +229,6 @@ class _Job:
         self._may_hint = choices.registry is None and not choices.has_types and is_watched()
         self._total: int | None = None
         self.count = 0
-        # Number of records that the expression did not search completely.
-        self.too_large = 0
         self.timed_out = False
         self.ended_by = 0  # the signal that stopped a group member
         self.progress = Progress("records read", is_visible=not sys.stdout.isatty())
@@ -411,25 +402,15 @@ class _Job:
                 return
 
     def _wanted_indexes(self, batch: ReadBatch) -> Sequence[int]:
-        wanted, where = self._choices.wanted, self._choices.where
-        if wanted is None and where is None:
+        selected = self._choices.selection
+        if selected is None:
             return range(len(batch.records))
+        topic, partition = batch.partition
         return [
             index
             for index, record in enumerate(batch.records)
-            if (wanted is None or wanted(record)) and self._matches(batch.partition, record)
+            if selected(topic, partition, record)
         ]
-
-    def _matches(self, partition: Partition, record: Record) -> bool:
-        """Return True if a record matches the expression."""
-        from kbroker.client.record_fields import FieldsOfRecord
-
-        if self._choices.where is None:
-            return True
-        fields = FieldsOfRecord(*partition, record)
-        found = self._choices.where(fields)
-        self.too_large += fields.is_too_large
-        return found
 
 
 def is_watched() -> bool:

@@ -19,7 +19,7 @@ from kbroker.text.durations import parse_duration
 from kbroker.text.times import iso_time
 
 from .completion import complete_topics
-from .filters import chosen_filter, filter_options
+from .filters import chosen_selection, filter_options, report_too_large
 from .output import Column, Progress, format_options, say, show, table
 from .produce import CODECS
 from .schema_registries import registry_url
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Options that determine the written records; a resumed run must have the same values.
 WRITTEN = (
     "topic", "ndjson", "lake", "to_topic", "begin", "end", "partitions", "filter_key",
-    "filter_value", "filter_header", "filter_field", "to_schema", "timestamps", "partitioner", "committed",
+    "filter_value", "filter_header", "filter_field", "where", "to_schema", "timestamps", "partitioner", "committed",
 )  # fmt: skip
 COLUMNS = [
     Column("partition"), Column("records"), Column("bytes"), Column("first_time"),
@@ -184,7 +184,8 @@ def replay(
         raise click.UsageError("name a topic, or a file with --ndjson FILE")
     if options["ndjson"] is not None and options["lake"] is not None:
         raise click.UsageError("--ndjson and --lake exclude each other")
-    command = _Command(_request(options, target.settings), output, dry_run)
+    request = _request(options, target.settings)
+    command = _Command(request, output, dry_run)
     to = None if to_bootstrap is None else parse_addresses(to_bootstrap, "--to-bootstrap")
 
     async def work(cluster: ClusterClient) -> int:
@@ -197,6 +198,7 @@ def replay(
         status = run(target, work)
     finally:
         command.progress.clear()
+    report_too_large(request.wanted)
     sys.exit(status)
 
 
@@ -223,7 +225,7 @@ def _request(options: dict[str, Any], settings: Mapping[str, str]) -> ReplayRequ
         lines_name="the input" if lines is None else getattr(lines, "name", "the input"),
         lake=options["lake"],
         partitions=options["partitions"],
-        wanted=chosen_filter(options),
+        wanted=chosen_selection(options),
         partitioner=PartitionerName(options["partitioner"]),
         shift_ms=_timestamp_shift(options["timestamps"]),
         load_encoder=_encoder_loader(options["to_schema"], options["to_registry"], settings),

@@ -21,11 +21,16 @@ SERIALIZING_COST = 4
 class FieldsOfRecord:
     """Fields of a record, whose key and value are strings or JSON.
 
+    Args:
+        topic: Topic of the record, or None if it is unknown.
+        partition: Partition of the record, or None if it is unknown.
+        record: The record.
+
     Attributes:
         is_too_large: True if a value was too large to evaluate.
     """
 
-    def __init__(self, topic: str, partition: int, record: Record) -> None:
+    def __init__(self, topic: str | None, partition: int | None, record: Record) -> None:
         self._topic = topic
         self._partition = partition
         self._record = record

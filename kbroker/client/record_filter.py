@@ -8,13 +8,46 @@ from collections.abc import Callable, Iterable
 
 from kbroker.protocol.records import Record
 from kbroker.text.documents import read_json
+from kbroker.text.expression import Test
+
+from .record_fields import FieldsOfRecord
 
 RecordPredicate = Callable[[Record], bool]
+# Selects records by topic, partition and record; topic and partition are None if unknown.
+Select = Callable[[str | None, int | None, Record], bool]
 _MISSING = object()
 
 
 class BadFilter(ValueError):
     """A filter is malformed; the message states why."""
+
+
+class Selection:
+    """Selects records that pass all filters and match an expression.
+
+    Args:
+        wanted: Filters, or None.
+        where: Expression, or None.
+
+    Attributes:
+        too_large: Number of records that the expression did not search completely.
+    """
+
+    def __init__(self, wanted: RecordPredicate | None, where: Test | None) -> None:
+        self._wanted = wanted
+        self._where = where
+        self.too_large = 0
+
+    def __call__(self, topic: str | None, partition: int | None, record: Record) -> bool:
+        """Return True if a record is selected."""
+        if self._wanted is not None and not self._wanted(record):
+            return False
+        if self._where is None:
+            return True
+        fields = FieldsOfRecord(topic, partition, record)
+        found = self._where(fields)
+        self.too_large += fields.is_too_large
+        return found
 
 
 def record_filter(

@@ -101,7 +101,7 @@ async def test_consume_where_reports_position_of_error_and_large_records(cli: Cl
     await cli("topic", "create", "t")
     bad = await cli("topic", "consume", "t", "--where", "value.n > ", status=2)
     text = " ".join(bad.stderr.split())
-    assert "Invalid value for '--where'" in text
+    assert "Invalid value for --where" in text
     assert "at character 10; for example --where 'value.amount > 100" in text
     value = f'{{"n": 1, "text": "{"x" * 300_000}"}}'
     await cli("topic", "produce", "t", stdin=value)

@@ -91,6 +91,9 @@ async def test_replay_preserves_records_and_partitions(filled: Cli) -> None:
         (["--filter-value", "odd"], [3, 1, 7, 5]),
         (["--filter-field", "kind=^even$"], [0, 2]),
         (["--filter-header", "h=^[45]$"], [4]),
+        (["--where", 'value.n > 1 and value.kind == "odd"'], [3, 7, 5]),
+        (["--where", "partition == 1 and offset > 0"], [4, 7]),
+        (["--where", 'topic == "orders" and key == "k2"', "--filter-value", "even"], [2]),
         (["--from", "99"], []),
     ],
 )
@@ -99,6 +102,32 @@ async def test_replay_options_select_records(
 ) -> None:
     await filled("replay", "orders", "--to-topic", "copy", *options)
     assert await numbers(filled, "copy") == expected
+
+
+async def test_replay_where_uses_topic_and_offset_of_ndjson_lines(filled: Cli) -> None:
+    printed = (await filled("topic", "consume", "orders", "-o", ":end")).stdout
+    where = ("--where", 'topic == "orders" and partition == 1 and offset == 1')
+    await filled("replay", "--ndjson", "-", "--to-topic", "copy", *where, stdin=printed)
+    assert await numbers(filled, "copy") == [4]
+    shown = await filled(
+        "replay", "orders", "--ndjson", "-", "--to-topic", "copy", "--dry-run",
+        "--where", 'topic == "orders"', stdin='{"value":"x"}\n{"topic":"other","value":"y"}\n',
+    )  # fmt: skip
+    assert "1 record" in shown.stderr
+
+
+async def test_replay_where_counts_records_too_large_to_search(cli: Cli) -> None:
+    await cli("topic", "create", "t", "copy")
+    await cli("topic", "produce", "t", stdin=json.dumps({"a": "x" * 300_000}))
+    done = await cli("replay", "t", "--to-topic", "copy", "--where", "value.a == 1")
+    assert "--where did not search 1 record completely: too large" in done.stderr
+    assert "0 records" in done.stderr
+
+
+async def test_replay_rejects_malformed_expression(cli: Cli) -> None:
+    bad = await cli("replay", "t", "--to-topic", "copy", "--where", "value.n > ", status=2)
+    assert "Invalid value for --where" in bad.stderr
+    assert "at character 10" in bad.stderr
 
 
 async def test_replay_to_other_partition_count_partitions_by_key(filled: Cli) -> None:

@@ -11,7 +11,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.errors import ClientError
 from kbroker.client.offset_spec import Kind, OffsetSpec
 from kbroker.client.producer import AWAY_SECONDS, Identity, Producer, new_identity
-from kbroker.client.record_filter import RecordPredicate
+from kbroker.client.record_filter import Selection
 from kbroker.protocol.compression import Codec
 
 from .journal import Journal, ends_of, load, resume
@@ -56,7 +56,7 @@ class ReplayRequest:
     lines_name: str = "the standard input"
     lake: str | None = None
     partitions: tuple[int, ...] = ()
-    wanted: RecordPredicate | None = None
+    wanted: Selection | None = None
     partitioner: PartitionerName = PartitionerName.AUTO
     shift_ms: int | None = 0
     load_encoder: LoadEncoder | None = None

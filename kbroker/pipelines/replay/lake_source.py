@@ -12,7 +12,7 @@ import trio
 
 from kbroker.client.errors import ClientError
 from kbroker.client.offset_spec import Kind, OffsetSpec, check_offsets
-from kbroker.client.record_filter import RecordPredicate
+from kbroker.client.record_filter import Select
 from kbroker.protocol.records import NO_TIMESTAMP, Record
 
 from .merging import merge
@@ -88,7 +88,7 @@ class LakeSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: Select | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         """Implement `Source`. Raises pyarrow's errors for unreadable files."""
         async with AsyncExitStack() as stack:
@@ -101,14 +101,12 @@ class LakeSource:
             joined = merge(streams) if in_order else _one_after_the_other(streams)
             yield await stack.enter_async_context(aclosing(joined))
 
-    async def _partition(
-        self, index: int, position: int | None, wanted: RecordPredicate | None
-    ) -> Chunks:
+    async def _partition(self, index: int, position: int | None, wanted: Select | None) -> Chunks:
         window = self._window(index, position)
         batches = _lake_reading().records(self._lake, self._topic, index)
         while records := await trio.to_thread.run_sync(_next_records, batches):
             inside = [each for each in records if window.has(each.offset, each.timestamp)]
-            chunk = of_partition(index, inside, wanted)
+            chunk = of_partition(self._topic, index, inside, wanted)
             if chunk.records:
                 yield chunk
             if window.is_over:

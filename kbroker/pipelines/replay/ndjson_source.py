@@ -11,7 +11,7 @@ from kbroker.client.errors import ClientError
 from kbroker.client.lines import lines_of
 from kbroker.client.ndjson import BadLine, Line, parse_line
 from kbroker.client.offset_spec import Kind, OffsetSpec
-from kbroker.client.record_filter import RecordPredicate
+from kbroker.client.record_filter import Select
 from kbroker.protocol.records import Record
 
 from .sources import Chunk, Chunks
@@ -76,26 +76,28 @@ class NdjsonSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: Select | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         """Implement `Source`; the order is always that of the lines. Raises ClientError."""
         async with aclosing(self._chunks(positions.get(STREAM, 0), wanted)) as chunks:
             yield chunks
 
-    async def _chunks(self, begin: int, wanted: RecordPredicate | None) -> Chunks:
+    async def _chunks(self, begin: int, wanted: Select | None) -> Chunks:
         number = 0
         async with aclosing(lines_of(self._stream)) as lines:
             async for texts in lines:
+                lines_left = self._parsed(texts, number)
                 found = [
-                    line
-                    for line in self._parsed(texts, number)
-                    if line.record.offset >= begin and (wanted is None or wanted(line.record))
+                    line._replace(record=_with_position(line.record, at))
+                    for at, line in lines_left
+                    if at >= begin
+                    and (wanted is None or wanted(line.topic, line.partition, line.record))
                 ]
                 if found:
                     yield Chunk([line.partition for line in found], [line.record for line in found])
                 number += len(texts)
 
-    def _parsed(self, texts: Sequence[bytes], number: int) -> Iterable[Line]:
+    def _parsed(self, texts: Sequence[bytes], number: int) -> Iterable[tuple[int, Line]]:
         """Yield the selected lines, numbered from `number`; record offsets are line numbers."""
         now_ms = time.time_ns() // 1_000_000
         for at, text in enumerate(texts, number):
@@ -107,8 +109,7 @@ class NdjsonSource:
             except BadLine as error:
                 raise ClientError(f"{self._line(at)}: {error}") from None
             if wanted:
-                key, value, timestamp, headers, _ = line.record
-                yield line._replace(record=Record(key, value, timestamp, headers, at))
+                yield at, line._replace(topic=line.topic or self._topic)
 
     def _line(self, number: int) -> str:
         return f"line {number + 1} of {self.name}"
@@ -125,3 +126,9 @@ class NdjsonSource:
         if record.offset < 0 and Kind.OFFSET in (self._first.kind, self._last.kind):
             raise BadLine("line has no offset, so it cannot be selected by offset")
         return self._windows[at].has(record.offset, record.timestamp)
+
+
+def _with_position(record: Record, at: int) -> Record:
+    """Return a record whose offset is its position in the stream."""
+    key, value, timestamp, headers, _ = record
+    return Record(key, value, timestamp, headers, at)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import trio
 
 from kbroker.client.errors import ClientError, first_error
-from kbroker.client.record_filter import RecordPredicate
+from kbroker.client.record_filter import Select
 from kbroker.protocol.records import NO_TIMESTAMP, TIMESTAMP_MAX, TIMESTAMP_MIN, Record
 
 from .pace import Pace
@@ -148,7 +148,7 @@ class Replay:
         pace: Pace,
         shift: Shift,
         *,
-        wanted: RecordPredicate | None = None,
+        wanted: Select | None = None,
         encode: Encode = unchanged,
         in_order: bool = False,
         begun: ResumeState | None = None,

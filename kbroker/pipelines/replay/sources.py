@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
-from kbroker.client.record_filter import RecordPredicate
+from kbroker.client.record_filter import Select
 from kbroker.protocol.records import Record
 
 
@@ -57,7 +57,7 @@ class Source(Protocol):
         """Return, for each unfinished stream, how to resume it."""
 
     def reading(
-        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: Select | None, *, in_order: bool
     ) -> AbstractAsyncContextManager[Chunks]:
         """Read the selected records.
 
@@ -85,7 +85,7 @@ def in_partition(name: str, partition: int | None, record: Record) -> str:
     return f"offset {record.offset} of partition {partition} of {name}"
 
 
-def of_partition(index: int, records: Iterable[Record], wanted: RecordPredicate | None) -> Chunk:
+def of_partition(topic: str, index: int, records: Iterable[Record], wanted: Select | None) -> Chunk:
     """Return the selected records of one partition; the chunk may be empty."""
-    left = [each for each in records if wanted(each)] if wanted else list(records)
+    left = [each for each in records if wanted is None or wanted(topic, index, each)]
     return Chunk([index] * len(left), left)

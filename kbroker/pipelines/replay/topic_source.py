@@ -12,7 +12,7 @@ from kbroker.client.consumer import Read, reading
 from kbroker.client.errors import NoSuchPartition
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.offset_spec import OffsetSpec, find
-from kbroker.client.record_filter import RecordPredicate
+from kbroker.client.record_filter import Select
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
 
@@ -65,7 +65,7 @@ class TopicSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: Select | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         """Implement `Source`. Raises ClientError and KafkaError."""
         left = {
@@ -88,12 +88,10 @@ class TopicSource:
             )
 
 
-async def _chunks(
-    channel: trio.MemoryReceiveChannel[list[Read]], wanted: RecordPredicate | None
-) -> Chunks:
+async def _chunks(channel: trio.MemoryReceiveChannel[list[Read]], wanted: Select | None) -> Chunks:
     async for found in channel:
-        _, index = found[0].partition
-        chunk = of_partition(index, (read.record for read in found), wanted)
+        topic, index = found[0].partition
+        chunk = of_partition(topic, index, (read.record for read in found), wanted)
         if chunk.records:
             yield chunk
 

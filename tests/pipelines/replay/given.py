@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import trio
 
-from kbroker.client.record_filter import RecordPredicate
+from kbroker.client.record_filter import Select
 from kbroker.pipelines.replay.merging import merge
 from kbroker.pipelines.replay.partitioners import RecordsByPartition
 from kbroker.pipelines.replay.sources import Chunk, Chunks, by_partition, of_partition
@@ -25,7 +25,7 @@ def records(*times: int, begin: int = 0) -> list[Record]:
 async def in_chunks(index: int, listed: Sequence[Record], size: int = 2) -> Chunks:
     """Yield the records of a partition in chunks."""
     for at in range(0, len(listed), size):
-        yield of_partition(index, listed[at : at + size], None)
+        yield of_partition("t", index, listed[at : at + size], None)
 
 
 class ListSource:
@@ -52,12 +52,14 @@ class ListSource:
 
     @asynccontextmanager
     async def reading(
-        self, positions: Mapping[str, int], wanted: RecordPredicate | None, *, in_order: bool
+        self, positions: Mapping[str, int], wanted: Select | None, *, in_order: bool
     ) -> AsyncIterator[Chunks]:
         streams = []
         for index, listed in enumerate(self._records):
             left = [one for one in listed if one.offset >= positions.get(str(index), 0)]
-            streams.append(in_chunks(index, [one for one in left if wanted is None or wanted(one)]))
+            streams.append(
+                in_chunks(index, [one for one in left if wanted is None or wanted("t", index, one)])
+            )
         async with AsyncExitStack() as stack:
             for stream in streams:
                 await stack.enter_async_context(aclosing(stream))

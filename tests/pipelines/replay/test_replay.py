@@ -135,7 +135,9 @@ async def test_filtered_replay_counts_written_records_and_keeps_positions() -> N
     target = ListTarget()
     source = ListSource(records(1, 2, 3, 4), records(5, 6))
     wanted = [b"2", b"3", b"6"]
-    replay = replay_of(source, target, Unpaced(), wanted=lambda record: record.value in wanted)
+    replay = replay_of(
+        source, target, Unpaced(), wanted=lambda _topic, _partition, record: record.value in wanted
+    )
     await replay.run()
     assert [value for _, _, value in target.rows] == wanted
     assert replay.positions == {"0": 3, "1": 2}

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from kbroker.client.cluster_details import Row
 
 
-@click.group(cls=CommandGroup)
+SECTIONS = {
+    "State": ("info", "health", "logdirs"),
+    "Brokers and partitions": ("rebalance", "drain", "unregister", "resize", "migrate-metadata"),
+    "Nodes of a server with several nodes": ("node", "link"),
+    "Transactions and quotas": ("txn", "quotas"),
+}
+
+
+@click.group(cls=CommandGroup, sections=SECTIONS)
 def cluster() -> None:
     """Show brokers, problems, disks, transactions and quotas; stop and start nodes."""
 

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 
 
-@click.group(cls=CommandGroup)
+SECTIONS = {
+    "Groups": ("list", "describe", "wait", "delete"),
+    "Offsets": ("seek", "offset-delete"),
+}
+
+
+@click.group(cls=CommandGroup, sections=SECTIONS)
 def group() -> None:
     """Show, reset and delete groups."""
 

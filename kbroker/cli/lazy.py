@@ -29,10 +29,52 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
+# Maximum length of a summary in the help of a group: a sentence.
+SUMMARY_LENGTH_MAX = 200
+
+
 class CommandGroup(click.Group):
-    """A group whose error about an unknown command names the command that is probably meant."""
+    """A group whose error about an unknown command names the command that is probably meant.
+
+    Args:
+        sections: Maps a heading of the help to names of commands; other commands come last.
+    """
 
     group_class = type  # groups within this group have the same class
+
+    def __init__(
+        self,
+        *args: object,
+        sections: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        **settings: object,
+    ):
+        super().__init__(*args, **settings)  # type: ignore[arg-type]
+        self._sections = sections
+
+    def summaries(self, context: click.Context) -> dict[str, str]:
+        """Return the summaries of the visible commands by name.
+
+        Args:
+            context: Context of this group.
+        """
+        commands = ((name, self.get_command(context, name)) for name in self.list_commands(context))
+        return {
+            name: command.get_short_help_str(SUMMARY_LENGTH_MAX)
+            for name, command in commands
+            if command is not None and not command.hidden
+        }
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        summaries = self.summaries(context)
+        listed = {name for names in self._sections.values() for name in names}
+        others = [name for name in summaries if name not in listed]
+        heading = "Other commands" if listed else "Commands"
+        width = max(map(len, summaries), default=0)
+        for title, names in (*self._sections.items(), (heading, others)):
+            rows = [(f"{name:<{width}}", summaries[name]) for name in names]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -62,7 +104,6 @@ class LazyGroup(CommandGroup):
 
     Args:
         lazy: Maps a name to its import path ("module:attribute") and its summary.
-        sections: Maps a heading of the help to names of commands; other commands come last.
     """
 
     context_class = CommandContext
@@ -74,9 +115,11 @@ class LazyGroup(CommandGroup):
         sections: Mapping[str, Sequence[str]] = MappingProxyType({}),
         **settings: object,
     ):
-        super().__init__(*args, **settings)  # type: ignore[arg-type]
+        super().__init__(*args, sections=sections, **settings)
         self._lazy = lazy
-        self._sections = sections
+
+    def summaries(self, context: click.Context) -> dict[str, str]:
+        return {name: summary for name, (_, summary) in self._lazy.items()}
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(self._lazy)
@@ -89,14 +132,3 @@ class LazyGroup(CommandGroup):
             command: click.Command = getattr(importlib.import_module(module), attribute)
         prepare(command)
         return command
-
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        listed = {name for names in self._sections.values() for name in names}
-        others = [name for name in self._lazy if name not in listed]
-        heading = "Other commands" if listed else "Commands"
-        width = max(map(len, self._lazy))
-        for title, names in (*self._sections.items(), (heading, others)):
-            rows = [(f"{name:<{width}}", self._lazy[name][1]) for name in names]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
-@click.group(cls=CommandGroup)
+SECTIONS = {
+    "Authentication": ("user", "token"),
+    "Authorization": ("acl",),
+}
+
+
+@click.group(cls=CommandGroup, sections=SECTIONS)
 def security() -> None:
     """Manage users, delegation tokens and ACLs."""
 

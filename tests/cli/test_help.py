@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import click
 import pytest
 
+from kbroker.cli import main
 from kbroker.cli.help_topics import TOPICS
 
 from ..commands import invoke
@@ -50,3 +52,29 @@ def test_help_on_terminal_has_bold_headings() -> None:
     assert "\x1b[1mOptions:\x1b[0m" in invoke("--color", "always", "help", "topic").stdout
     assert "\x1b[1mRecords:\x1b[0m" in invoke("--color", "always", "topic", "--help").stdout
     assert "\x1b" not in invoke("help", "topic").stdout
+
+
+def command_names(group: str) -> list[str]:
+    with click.Context(main) as context:
+        found = main.get_command(context, group)
+        assert isinstance(found, click.Group)
+        return found.list_commands(context)
+
+
+@pytest.mark.parametrize(
+    ("group", "headings"),
+    [
+        ("cluster", ["State:", "Brokers and partitions:", "Nodes of a server with several nodes:"]),
+        ("group", ["Groups:", "Offsets:"]),
+        ("security", ["Authentication:", "Authorization:"]),
+    ],
+)
+def test_help_of_group_lists_all_commands_in_sections(group: str, headings: list[str]) -> None:
+    output = invoke(group, "--help").stdout
+    lines = output.splitlines()
+    assert [line for line in lines if line in headings] == headings
+    assert "\nCommands:" not in output
+    assert "\nOther commands:" not in output
+    assert "..." not in output.partition("Options:")[2]
+    for name in command_names(group):
+        assert sum(line.startswith(f"  {name} ") for line in lines) == 1, name

@@ -20,10 +20,15 @@ from kbroker.protocol.messages.transactions import (
 )
 
 from .cluster import RETRY_BACKOFF_SECONDS, TRANSACTION, ClusterClient
-from .errors import CannotAbort, NoSuchTransaction, check, error_code
+from .errors import CannotAbort, ClientError, NoSuchTransaction, check, error_code
 from .topics import Partition, by_leader
 
 ONGOING = "Ongoing"
+# All states of a transactional ID.
+STATES = (
+    *("Empty", ONGOING, "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort"),
+    *("PrepareEpochFence", "Dead"),
+)
 # How long retriable errors are retried, for example while a transaction completes.
 RETRY_TIMEOUT_SECONDS = 15
 TIMEOUT_MS = 60_000
@@ -126,8 +131,12 @@ async def list_transactions(
 
     Raises:
         KafkaError: A broker rejects the request.
-        ClientError: A broker cannot be reached.
+        ClientError: A state is unknown, or a broker cannot be reached.
     """
+    # Brokers ignore unknown states, so the result would look as if no transaction matched.
+    unknown = next((each for each in states if each not in STATES), None)
+    if unknown is not None:
+        raise ClientError(f"unknown state {unknown!r} (valid: {', '.join(STATES)})")
     request = ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),

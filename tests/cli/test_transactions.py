@@ -66,6 +66,8 @@ async def test_txn_list_and_describe_show_transaction_states(
     ]
     assert listed[1]["producer_id"] == open_id
     (only,) = await read_json("cluster", "txn", "list", "--state", "Ongoing")
+    misspelt = await cli("cluster", "txn", "list", "--state", "ongoing", status=1)
+    assert "unknown state 'ongoing' (valid: Empty, Ongoing, " in misspelt.stderr
     assert only["transactional_id"] == "open"
     assert (
         await read_json("cluster", "txn", "list", "--state", "Ongoing", "--longer-than", "1h") == []

@@ -36,7 +36,13 @@ def _explain(
     With a history, an object that does not exist any more is no error, and no broker needs to
     respond.
     """
-    from kbroker.client.errors import ClientError, NoSuchGroup, NoSuchTopic, NoSuchTransaction
+    from kbroker.client.errors import (
+        ClientError,
+        NoSuchGroup,
+        NoSuchPartition,
+        NoSuchTopic,
+        NoSuchTransaction,
+    )
 
     if control is not None:
         say(*ask(control, do="explain", **what)["text"].split("\n"))
@@ -44,7 +50,7 @@ def _explain(
     async def sentences(cluster: ClusterClient) -> list[str]:
         try:
             return await work(cluster)
-        except (NoSuchGroup, NoSuchTopic, NoSuchTransaction) as error:
+        except (NoSuchGroup, NoSuchTopic, NoSuchPartition, NoSuchTransaction) as error:
             if control is None:
                 raise
             return [str(error)]

@@ -65,16 +65,24 @@ class NotReachable(ClientError):
 
 
 class NoSuchTopic(ClientError):
-    """A topic or partition does not exist."""
+    """A topic does not exist."""
 
 
 class NoSuchPartition(ClientError):
-    """A record targets a partition that its topic lacks."""
+    """A topic lacks a partition.
 
-    def __init__(self, topic: str, partition: int, count: int) -> None:
+    Args:
+        topic: Name of the topic.
+        partition: The missing partition.
+        count: Number of partitions of the topic.
+        hint: Next action, or None for that of commands that write.
+    """
+
+    def __init__(self, topic: str, partition: int, count: int, *, hint: str | None = None) -> None:
         super().__init__(
             f"{topic} has no partition {partition}, it has {count}",
-            hint=f"use `-p -1` to select partitions by key, or `kbroker topic add-partitions {topic} "
+            hint=hint
+            or f"use `-p -1` to select partitions by key, or `kbroker topic add-partitions {topic} "
             "COUNT` to add partitions",
         )
 

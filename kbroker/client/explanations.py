@@ -16,7 +16,7 @@ from kbroker.text.times import iso_time
 
 from .cluster import ClusterClient
 from .configs import Resource, describe_configs
-from .errors import NoSuchTopic, error_code
+from .errors import NoSuchGroup, NoSuchPartition, error_code
 from .group_details import Row, group_details, lacks_offset
 from .groups import SHARE, committed_offsets, describe_group, list_groups
 from .list_offsets import EARLIEST, LATEST, list_offsets
@@ -188,7 +188,7 @@ def _member_lines(rows: Iterable[Row]) -> list[str]:
 def _lag_lines(found: Row) -> list[str]:
     rows = [row for row in found["partitions"] if row["topic"] is not None]
     behind = sorted((row for row in rows if row["lag"]), key=lambda row: row["lag"], reverse=True)
-    missing = _without_offset_lines(found, rows)
+    missing = _without_offset_lines(found, rows) + _unknown_lag_lines(found, rows)
     if not behind:
         read_all = ["it has read all records of its partitions"] if rows and not missing else []
         return read_all + missing
@@ -204,6 +204,26 @@ def _lag_lines(found: Row) -> list[str]:
         *_shortened(lines, "partitions"),
         *missing,
     ]
+
+
+def _unknown_lag_lines(found: Row, rows: Iterable[Row]) -> list[str]:
+    """Return a sentence about partitions with records whose lag no broker reports."""
+    if found["type"] == SHARE:
+        unknown = [row for row in rows if row["lag"] is None and _may_hold_records(row)]
+        line = "no lag is known for {}: the members have read no records there yet"
+    else:
+        unknown = [row for row in rows if row["lag"] is None and row["current_offset"] is not None]
+        line = (
+            "no lag is known for {}: the topic was deleted, is not available, or this user may not "
+            "describe it"
+        )
+    names = [f"{row['topic']}-{row['partition']}" for row in unknown]
+    return [line.format(_some(names))] if names else []
+
+
+def _may_hold_records(row: Row) -> bool:
+    start, end = row["log_start_offset"], row["log_end_offset"]
+    return start is None or end is None or start < end
 
 
 def _without_offset_lines(found: Row, rows: Iterable[Row]) -> list[str]:
@@ -228,9 +248,9 @@ async def explain_partition(cluster: ClusterClient, topic: str, index: int) -> l
     (row,) = await cluster.topics([topic])
     part = next((each for each in row.partitions if each.partition_index == index), None)
     if part is None:
-        raise NoSuchTopic(
-            f"{topic} has no partition {index}, it has {len(row.partitions)}",
-            hint=f"`kbroker topic describe {topic}` lists them",
+        count = len(row.partitions)
+        raise NoSuchPartition(
+            topic, index, count, hint=f"`kbroker topic describe {topic}` lists them"
         )
     where = f"partition {topic}-{index}"
     replicas = ", ".join(map(str, part.replica_nodes))
@@ -297,7 +317,7 @@ async def _offset_lines(cluster: ClusterClient, one: Partition) -> list[str]:
 
 def _owner(owners: Mapping[int, str], producer_id: int) -> str:
     known = owners.get(producer_id)
-    return f"transactional ID {known}" if known else "no coordinator knows it"
+    return f"transactional ID {known}" if known else "its transactional ID is unknown to this user"
 
 
 async def explain_transaction(cluster: ClusterClient, transactional_id: str) -> list[str]:
@@ -343,6 +363,9 @@ async def explain_share(cluster: ClusterClient, group: str, topic: str, index: i
     ]
     meaning = _GROUP_STATES.get(found["state"])
     lines = [f"group {group} is {found['state']}" + (f": {meaning}" if meaning else "")]
+    if found["type"] != SHARE:
+        kind = found["type"] or "Classic"
+        return [*lines, f"its type is {kind}: only share groups share partitions", *partition]
     if not rows:
         return [
             *lines,
@@ -366,13 +389,16 @@ async def explain_client(cluster: ClusterClient, client_id: str) -> list[str]:
         KafkaError: A broker rejects a request.
     """
     listed = await list_groups(cluster)
-    lines = []
+    lines, hidden = [], 0
     for each in listed[:GROUPS_SEARCHED]:
         try:
             members = (await describe_group(cluster, each.name)).members
+        except NoSuchGroup:  # The group was deleted after it had been listed.
+            continue
         except KafkaError as error:
             if error.code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
                 raise
+            hidden += 1
             continue
         lines += [
             f"member {member.id} of group {each.name} at {member.host} "
@@ -384,10 +410,13 @@ async def explain_client(cluster: ClusterClient, client_id: str) -> list[str]:
             for member in members
             if member.client_id == client_id
         ]
-    if len(listed) > GROUPS_SEARCHED:
-        lines.append(f"only the first {GROUPS_SEARCHED:,} of {len(listed):,} groups were searched")
-    none = f"no member of a group has the client ID {client_id}"
-    return [f"client {client_id}:", *_shortened(lines, "members")] if lines else [none]
+    searched = min(len(listed), GROUPS_SEARCHED) - hidden
+    if not lines:
+        where = f"the {searched:,} groups that this user may describe"
+        return [f"no member of {where} has the client ID {client_id}"]
+    if searched < len(listed):
+        lines.append(f"only {searched:,} of {len(listed):,} groups were searched")
+    return [f"client {client_id}:", *_shortened(lines, "members")]
 
 
 def _names(partitions: Iterable[Partition]) -> list[str]:

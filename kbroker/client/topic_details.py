@@ -10,7 +10,7 @@ from kbroker.protocol.messages.metadata import MetadataResponse
 
 from .cluster import ClusterClient
 from .configs import Resource, describe_configs
-from .errors import NoSuchTopic
+from .errors import NoSuchPartition
 from .list_offsets import EARLIEST, LATEST, list_offsets
 from .topics import Partition
 
@@ -102,13 +102,22 @@ async def topic_partitions(cluster: ClusterClient, names: Sequence[str]) -> list
 async def choose_partitions(
     cluster: ClusterClient, name: str, partitions: tuple[int, ...]
 ) -> list[Partition]:
-    """Return the given partitions of a topic, or all. Raises NoSuchTopic if one does not exist."""
+    """Return the given partitions of a topic, or all.
+
+    Args:
+        cluster: The cluster of the topic.
+        name: Name of the topic.
+        partitions: Partition numbers; empty for all.
+
+    Raises:
+        NoSuchTopic: The topic does not exist.
+        NoSuchPartition: A partition does not exist.
+    """
     (row,) = await cluster.topics([name])
     existing = sorted(part.partition_index for part in row.partitions)
     for index in partitions:
         if index not in existing:
-            raise NoSuchTopic(
-                f"{name} has no partition {index}, it has {len(existing)}",
-                hint=f"`kbroker topic describe {name}` lists them",
+            raise NoSuchPartition(
+                name, index, len(existing), hint=f"`kbroker topic describe {name}` lists them"
             )
     return [(name, index) for index in sorted(partitions or existing)]

@@ -8,6 +8,8 @@ import pytest
 
 from kbroker.broker import Broker
 from kbroker.client import explanations
+from kbroker.client.group_details import Row
+from kbroker.client.groups import SHARE
 from kbroker.testing.control import run_controlled_broker
 
 from ..brokers import started
@@ -87,6 +89,32 @@ async def test_explain_group_names_members_that_have_not_reached_an_open_transac
     assert lines[-1].startswith("no offset was committed for 0 s although records are unread; ")
 
 
+@pytest.mark.parametrize(
+    ("group_type", "row", "line"),
+    [
+        (
+            SHARE,
+            {"current_offset": None, "log_start_offset": 0, "log_end_offset": 4},
+            "no lag is known for t-0: the members have read no records there yet",
+        ),
+        (
+            "Classic",
+            {"current_offset": 3, "log_start_offset": None, "log_end_offset": None},
+            (
+                "no lag is known for t-0: the topic was deleted, is not available, or this user may "
+                "not describe it"
+            ),
+        ),
+    ],
+)
+def test_group_with_unknown_lag_has_not_read_all_records(
+    group_type: str, row: Row, line: str
+) -> None:
+    row = {"topic": "t", "partition": 0, "lag": None, "member_id": None, **row}
+    found = {"type": group_type, "without_offset": 0, "members": 0, "partitions": [row]}
+    assert explanations.progress_sentences(found | {"total_lag": None}) == [line]
+
+
 async def test_explain_unknown_objects_exits_with_status_1(cli: Cli) -> None:
     await cli("topic", "create", "t")
     for words in (
@@ -97,7 +125,9 @@ async def test_explain_unknown_objects_exits_with_status_1(cli: Cli) -> None:
         ("share", "nothing", "t", "0"),
     ):
         await cli("explain", *words, status=1)
-    assert await lines_of(cli, "client", "me") == ["no member of a group has the client ID me"]
+    assert await lines_of(cli, "client", "me") == [
+        "no member of the 0 groups that this user may describe has the client ID me"
+    ]
 
 
 async def test_explain_partition_names_transactions_that_block_readers(
@@ -144,6 +174,8 @@ async def test_explain_share_names_group_and_partition(cli: Cli) -> None:
     await cli("topic", "consume", "t", "-g", "readers", "-o", ":end")
     lines = await lines_of(cli, "share", "readers", "t", "0")
     assert lines[0].startswith("group readers is Empty")
+    assert lines[1] == "its type is Classic: only share groups share partitions"
+    assert not any(line.startswith("members with this partition") for line in lines)
     assert any(line.startswith("partition t-0 is available") for line in lines)
 
 

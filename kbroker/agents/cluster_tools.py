@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.client.cluster_details import cluster_details, cluster_problems
+from kbroker.client.cluster_details import ERROR, cluster_details, cluster_problems
 from kbroker.client.configs import Operation, Resource, alter_configs, describe_configs
-from kbroker.client.transactions import list_transactions
+from kbroker.client.transaction_problems import long_transaction_problems
+from kbroker.client.transactions import STATES, list_transactions
 from kbroker.config import Scope, numbers_with_units
 
-from .parameters import Arguments, BadArguments, choice, flag, pairs, text, texts
+from .parameters import (
+    Arguments,
+    BadArguments,
+    choice,
+    choices,
+    flag,
+    now_ms,
+    pairs,
+    text,
+    texts,
+)
 from .results import Result, page, page_parameters
 from .tool import PREVIEW, Effect, Session, Tool
 
@@ -31,10 +42,12 @@ async def describe_cluster(session: Session, _: Arguments) -> Result:
 
 
 async def check_health(session: Session, arguments: Arguments) -> Result:
-    """Return the problems of brokers, disks and partitions."""
+    """Return the problems of brokers, disks, partitions and transactions."""
     problems = await cluster_problems(session.cluster)
+    problems += await long_transaction_problems(session.cluster, now_ms())
     found = page(problems, arguments)
-    return Result({"healthy": not problems, **found.facts}, {"problems": found.rows})
+    healthy = all(each["severity"] != ERROR for each in problems)
+    return Result({"healthy": healthy, **found.facts}, {"problems": found.rows})
 
 
 async def show_transactions(session: Session, arguments: Arguments) -> Result:
@@ -111,8 +124,9 @@ TOOLS: Final = (
     Tool(
         "check_health",
         "Check the health of the cluster",
-        "Return problems: brokers that are down or unreachable, full disks, and partitions that are offline or "
-        "under-replicated, each with the next action.",
+        "Return problems: brokers that are down or unreachable, full disks, partitions that are offline or "
+        "under-replicated, and transactions that are open for a minute, each with the next action. A cluster "
+        "with warnings only is healthy.",
         Effect.READ,
         check_health,
         page_parameters(),
@@ -123,7 +137,7 @@ TOOLS: Final = (
         "Return transactional IDs with producer ID and state.",
         Effect.READ,
         show_transactions,
-        {"states": texts("Only these states, such as Ongoing."), **page_parameters()},
+        {"states": choices("Only these states.", STATES), **page_parameters()},
     ),
     Tool(
         "describe_configs",

@@ -10,19 +10,22 @@ from kbroker.client.group_overview import group_overviews
 from kbroker.client.groups import delete_groups, describe_group, list_groups
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec
 from kbroker.client.seek import Seek
+from kbroker.protocol.errors import ErrorCode
 
+from .hints import hint_of
 from .parameters import (
     Arguments,
     BadArguments,
     choice,
     integer,
     integers,
+    now_ms,
     offsets,
-    parse_time_ms,
+    parse_past_time_ms,
     text,
     topic,
 )
-from .results import Result, cut, page, page_parameters
+from .results import Result, cut, fit, page, page_parameters, selected
 from .tool import PREVIEW, Effect, Session, Tool
 
 GROUP = text("Group ID.", required=True)
@@ -39,7 +42,7 @@ async def show_groups(session: Session, arguments: Arguments) -> Result:
         if (pattern is None or fnmatch.fnmatchcase(each.name, pattern))
         and (state is None or each.state.lower() == state.lower())
     ]
-    rows = (
+    rows = [
         {
             "group": each.listed.name,
             "state": each.listed.state,
@@ -50,9 +53,9 @@ async def show_groups(session: Session, arguments: Arguments) -> Result:
             "total_lag": each.lag,
             "without_offset": each.without_offset,
         }
-        for each in await group_overviews(session.cluster, listed)
-    )
-    found = page(rows, arguments)
+        for each in await group_overviews(session.cluster, selected(listed, arguments))
+    ]
+    found = fit(rows, len(listed), arguments)
     return Result(found.facts, {"groups": found.rows})
 
 
@@ -72,10 +75,11 @@ async def reset_offsets(session: Session, arguments: Arguments) -> Result:
     dry_run = arguments.flag("dry_run")
     rows = await (seek.plan if dry_run else seek.run)(session.cluster)
     found = page(rows, arguments)
-    failed = sum(row["error"] is not None for row in rows)
-    facts = {**found.facts, "failed": failed, "applied": not dry_run and failed < len(rows)}
-    if failed:
-        facts["hint"] = "the group must have no members: stop its consumers, then try again"
+    errors = [row["error"] for row in rows if row["error"] is not None]
+    applied = not dry_run and len(errors) < len(rows)
+    facts = {**found.facts, "failed": len(errors), "applied": applied}
+    if errors and (hint := hint_of(ErrorCode[errors[0]])):
+        facts["hint"] = hint
     return Result(facts, {"partitions": found.rows})
 
 
@@ -83,7 +87,7 @@ def _seek(arguments: Arguments) -> Seek:
     """Return the offset reset that the arguments describe.
 
     Raises:
-        BadArguments: No target is given, or several are, or the time is malformed.
+        BadArguments: No target is given, or several are, or the time is malformed or in the future.
     """
     given = arguments.given(*TARGETS)
     name, partitions = arguments.optional_text("topic"), arguments.numbers("partitions")
@@ -96,7 +100,7 @@ def _seek(arguments: Arguments) -> Seek:
     if given == ["to"]:
         spec = START if arguments.text("to") == "earliest" else END
     elif given == ["to_time"]:
-        spec = OffsetSpec(Kind.TIME, parse_time_ms(arguments.text("to_time")))
+        spec = OffsetSpec(Kind.TIME, parse_past_time_ms(arguments.text("to_time"), now_ms()))
     elif given == ["shift_by"]:
         shift = arguments.number("shift_by")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from jsonschema.exceptions import best_match
 
 from kbroker.config import ConfigError, Scope, plain_numbers
 from kbroker.text.documents import Json
+from kbroker.text.times import utc_text
 
 # Maximum length of a name in arguments: Kafka's limit for topics, and far above usual group IDs.
 TOPIC_LENGTH_MAX = 249
@@ -94,6 +96,12 @@ def texts(description: str) -> Parameter:
     """Return a parameter that takes a list of strings."""
     items: dict[str, Json] = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH_MAX}
     return Parameter(_array(description, items, ELEMENTS_MAX))
+
+
+def choices(description: str, values: Sequence[str]) -> Parameter:
+    """Return a parameter that takes a list of some strings."""
+    items: dict[str, Json] = {"type": "string", "enum": list(values)}
+    return Parameter(_array(description, items, len(values)))
 
 
 def objects(
@@ -250,22 +258,35 @@ def check(parameters: Mapping[str, Parameter], given: Mapping[str, Json]) -> Arg
     return Arguments(defaults | values)
 
 
-def parse_time_ms(given: str) -> int:
+def now_ms() -> int:
+    """Return the current time in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def parse_past_time_ms(given: str, until_ms: int) -> int:
     """Return a time in ms since the epoch; a time without a zone is UTC.
+
+    A time in the future selects the end of every partition, so it is a mistake.
 
     Args:
         given: The time in ISO 8601.
+        until_ms: Current time, in ms since the epoch.
 
     Raises:
-        BadArguments: The text is not a time.
+        BadArguments: The text is not a time, or the time is after `until_ms`.
     """
     try:
         when = datetime.fromisoformat(given)
-        return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+        found = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise BadArguments(
             f"{given[:50]!r} is not a time; expected ISO 8601 such as 2026-01-31T12:00:00Z"
         ) from None
+    if found > until_ms:
+        raise BadArguments(
+            f"{given[:50]!r} is in the future, now is {utc_text(until_ms)}; give a past time"
+        )
+    return found
 
 
 def _short(message: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import codecs
 import json
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +13,13 @@ from typing import Final
 import trio
 
 from kbroker.client.consumer import FOREVER, Read, reading
+from kbroker.client.errors import CannotRead
 from kbroker.client.ndjson import BadLine, parse_line
 from kbroker.client.offset_spec import END, START, Kind, OffsetSpec, check_offsets, find
 from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topic_details import choose_partitions
 from kbroker.client.topics import Partition
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import Record
 
 from .parameters import (
@@ -30,9 +31,10 @@ from .parameters import (
     flag,
     integer,
     integers,
+    now_ms,
     objects,
     offsets,
-    parse_time_ms,
+    parse_past_time_ms,
     text,
     topic,
 )
@@ -253,8 +255,11 @@ async def _ranges(
     if at:
         starts = {one: at[one[1]] for one in chosen}
         check_offsets(starts, ends)
+        await _check_ends(session, starts)
     elif since is not None:
-        starts = await find(cluster, chosen, OffsetSpec(Kind.TIME, parse_time_ms(since)))
+        starts = await find(
+            cluster, chosen, OffsetSpec(Kind.TIME, parse_past_time_ms(since, now_ms()))
+        )
     elif newest:
         is_filtered = bool(arguments.given("key_contains", "value_contains"))
         most = max(NEWEST_SCANNED if is_filtered else 0, arguments.number("max_records"))
@@ -265,6 +270,21 @@ async def _ranges(
             ends if arguments.text("position") == "upcoming" else await find(cluster, chosen, START)
         )
     return {one: (starts[one], FOREVER if forever else ends[one]) for one in chosen}
+
+
+async def _check_ends(session: Session, starts: Mapping[Partition, int]) -> None:
+    """Raise CannotRead for an offset after the end of its partition, as a broker does.
+
+    The offset may be from a topic that was deleted and created again. Without the error, the agent
+    would wait for records that are already there.
+    """
+    for one, end in (await find(session.cluster, starts, END)).items():
+        if starts[one] > end:
+            name, index = one
+            raise CannotRead(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"partition {index} of {name} ends at offset {end}, before {starts[one]}",
+            )
 
 
 async def produce_messages(session: Session, arguments: Arguments) -> Result:
@@ -293,7 +313,7 @@ def _records(messages: Sequence[Mapping[str, object]]) -> list[tuple[Record, int
     Raises:
         BadArguments: A message is malformed, or the messages are too large.
     """
-    now_ms = time.time_ns() // 1_000_000
+    written_at_ms = now_ms()
     lines = [json.dumps(each) for each in messages]
     if sum(map(len, lines)) > MESSAGE_LENGTH_MAX:
         raise BadArguments(
@@ -302,7 +322,7 @@ def _records(messages: Sequence[Mapping[str, object]]) -> list[tuple[Record, int
     records = []
     for at, line in enumerate(lines):
         try:
-            parsed = parse_line(line, now_ms)
+            parsed = parse_line(line, written_at_ms)
         except BadLine as error:
             raise BadArguments(f"messages[{at}]: {error}") from None
         partition = ANY_PARTITION if parsed.partition is None else parsed.partition

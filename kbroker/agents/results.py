@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from kbroker.text.documents import Json
 
@@ -111,19 +111,45 @@ def page(rows: Iterable[Row], arguments: Arguments) -> Page:
         The page. Its fact `next_skip` is None on the last page.
     """
     listed = list(rows)
+    return fit(selected(listed, arguments), len(listed), arguments)
+
+
+T = TypeVar("T")
+
+
+def selected(items: Sequence[T], arguments: Arguments) -> Sequence[T]:
+    """Return the items that the arguments select, for rows that cost requests.
+
+    Args:
+        items: All items, always in the same order.
+        arguments: Arguments of a call with `page_parameters`.
+    """
     skip = arguments.number("skip")
-    wanted = listed[skip : skip + arguments.number("limit")]
+    return items[skip : skip + arguments.number("limit")]
+
+
+def fit(rows: Iterable[Row], total: int, arguments: Arguments) -> Page:
+    """Return the rows that fit into a result.
+
+    Args:
+        rows: Rows of the items that `selected` returned.
+        total: Number of all items.
+        arguments: Arguments of a call with `page_parameters`.
+
+    Returns:
+        The page. Its fact `next_skip` is None on the last page.
+    """
     found: list[object] = []
     length = 0
-    for row in wanted:
+    for row in rows:
         short = cut(row)
         length += json_length(short)
         if found and length > RESULT_LENGTH_MAX:
             break
         found.append(short)
-    end = skip + len(found)
-    following = end if end < len(listed) else None
-    return Page({"total": len(listed), "returned": len(found), "next_skip": following}, found)
+    end = arguments.number("skip") + len(found)
+    following = end if end < total else None
+    return Page({"total": total, "returned": len(found), "next_skip": following}, found)
 
 
 def json_length(value: object) -> int:

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TypeAlias
 
 import trio
@@ -24,20 +23,12 @@ from mcp.types import (
 from mcp.types import Tool as ToolDescription
 
 from kbroker import __version__
-from kbroker.client.errors import (
-    CannotRead,
-    ClientError,
-    NoSuchGroup,
-    NoSuchPartition,
-    NoSuchTopic,
-    first_error,
-    next_action,
-)
-from kbroker.client.offset_spec import LooksLikeTime
+from kbroker.client.errors import CannotRead, ClientError, first_error
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.primitives import DecodeError
 from kbroker.text.documents import Json
 
+from .hints import hint_of
 from .parameters import BadArguments, check, object_schema
 from .results import NOTICE, Result, failed, rejected, render
 from .tool import Effect, Session, Tool
@@ -56,22 +47,6 @@ Results are bounded: if `next_skip` or `next_offsets` is not null, ask for the r
 Tools that delete something only preview it unless `dry_run` is false. Ask a person first.
 A result with `error` states the next action in `hint`."""
 
-# Next actions in terms of tools, by error code or type of error.
-_HINTS: Mapping[object, str] = MappingProxyType(
-    {
-        ErrorCode.TOPIC_ALREADY_EXISTS: "describe_topic shows the existing topic",
-        ErrorCode.INVALID_REPLICATION_FACTOR: "describe_cluster shows the number of brokers",
-        ErrorCode.INVALID_CONFIG: "describe_configs shows the names if only_overridden is false",
-        ErrorCode.NOT_ENOUGH_REPLICAS: "check_health shows which brokers are missing",
-        ErrorCode.REQUEST_TIMED_OUT: "check_health shows whether all brokers are running",
-        ErrorCode.OFFSET_OUT_OF_RANGE: "describe_topic shows the available offsets",
-        ErrorCode.NON_EMPTY_GROUP: "stop the consumers of the group, then try again",
-        LooksLikeTime: "give times in the parameters `since` or `to_time`",
-        NoSuchTopic: "list_topics returns the names",
-        NoSuchGroup: "list_groups returns the names",
-        NoSuchPartition: "describe_topic shows the partitions",
-    }
-)
 Context: TypeAlias = ServerRequestContext[dict[str, object]]
 # Receives a sentence about each call of a tool that can change something.
 Report = Callable[[str], None]
@@ -185,17 +160,14 @@ def _failure(error: BaseException) -> Result:
         return failed("CONNECTION_FAILED", str(error), "try again")
     if isinstance(error, ClientError):
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).upper()
-        return failed(name, str(error), _HINTS.get(type(error)))
+        return failed(name, str(error), hint_of(type(error)))
     logger.error("a tool failed", exc_info=error)
     return failed("INTERNAL_ERROR", type(error).__name__, "see the log of `kbroker mcp`")
 
 
 def _rejected_by_broker(code: ErrorCode, message: str) -> Result:
     """Return the result of a call that a broker rejected."""
-    hint = _HINTS.get(code) or next_action(code)
-    if code.name.endswith("AUTHORIZATION_FAILED"):
-        hint = f"the Kafka user of this server is not permitted to do this; {hint}"
-    return failed(code.name, message, hint)
+    return failed(code.name, message, hint_of(code))
 
 
 def build_server(agent: AgentServer) -> Server[dict[str, object]]:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from kbroker.agents import cluster_tools
 from kbroker.broker import Broker
+from kbroker.client.transaction_problems import transaction_problem
 
 from .conftest import Agent
 
@@ -27,6 +29,24 @@ async def test_healthy_cluster_has_no_problems(agent: Agent) -> None:
 
 async def test_transactions_are_listed_by_state(agent: Agent) -> None:
     assert (await agent("list_transactions", states=["Ongoing"]))["total"] == 0
+
+
+async def test_transactions_of_unknown_state_are_rejected_with_valid_states(agent: Agent) -> None:
+    found = await agent.fail("list_transactions", states=["ongoing"])
+    assert "'ongoing' is not one of" in found["message"]
+    assert "'Ongoing'" in found["message"]
+
+
+async def test_long_transaction_is_a_warning_of_healthy_cluster(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def found(_: object, __: int) -> list[dict[str, object]]:
+        return [transaction_problem("pay", "open for 2 minutes in t-0")]
+
+    monkeypatch.setattr(cluster_tools, "long_transaction_problems", found)
+    document = await agent("check_health")
+    (problem,) = document["untrusted"]["problems"]
+    assert (document["healthy"], problem["where"]) == (True, "pay")
 
 
 async def configs(agent: Agent, **arguments: Any) -> dict[str, str | None]:

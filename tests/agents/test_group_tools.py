@@ -37,6 +37,10 @@ async def test_groups_are_listed_by_pattern_and_state(agent: Agent, group: str) 
     assert (row["group"], row["state"], row["type"]) == (group, "Empty", "Classic")
     assert (row["members"], row["total_lag"], row["without_offset"]) == (0, 2, 0)
     assert (await agent("list_groups", pattern="x*"))["total"] == 0
+    await commit_offsets(agent.cluster, "other", {("t", 0): 3})
+    found = await agent("list_groups", skip=1)
+    assert (found["total"], found["next_skip"]) == (2, None)
+    assert [each["total_lag"] for each in found["untrusted"]["groups"]] == [0]
     assert (await agent("list_groups", state="stable"))["total"] == 0
 
 
@@ -82,6 +86,7 @@ async def test_offsets_move_only_without_preview(
         ({"to_offsets": {"0": 1}}, "need `topic`"),
         ({"to": "earliest", "partitions": [0]}, "need `topic`"),
         ({"to_time": "noon"}, "is not a time"),
+        ({"to_time": "2999-01-01"}, "is in the future"),
     ],
 )
 async def test_ambiguous_reset_is_rejected(
@@ -89,6 +94,12 @@ async def test_ambiguous_reset_is_rejected(
 ) -> None:
     found = await agent.fail("reset_offsets", group=group, **arguments)
     assert message in found["message"]
+
+
+async def test_group_without_offsets_is_reset_only_with_topic(agent: Agent, group: str) -> None:
+    found = await agent.fail("reset_offsets", group="new", to="latest")
+    assert (found["error"], found["hint"]) == ("NO_OFFSETS", "give `topic`")
+    assert (await agent("reset_offsets", group="new", to="latest", topic="t"))["total"] == 2
 
 
 async def test_group_with_members_keeps_its_offsets(agent: Agent, group: str) -> None:

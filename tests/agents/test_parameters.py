@@ -10,13 +10,14 @@ from kbroker.agents.parameters import (
     BadArguments,
     check,
     choice,
+    choices,
     flag,
     integer,
     integers,
     objects,
     offsets,
     pairs,
-    parse_time_ms,
+    parse_past_time_ms,
     text,
     texts,
 )
@@ -101,10 +102,22 @@ def test_lists_and_messages_are_bounded() -> None:
     ],
 )
 def test_time_without_zone_is_utc(given: str, expected: int) -> None:
-    assert parse_time_ms(given) == expected
+    assert parse_past_time_ms(given, expected) == expected
 
 
 @pytest.mark.parametrize("given", ["yesterday", "", "9999-99-99"])
 def test_malformed_time_is_rejected(given: str) -> None:
     with pytest.raises(BadArguments, match="is not a time"):
-        parse_time_ms(given)
+        parse_past_time_ms(given, 0)
+
+
+def test_time_in_future_is_rejected_with_current_time() -> None:
+    with pytest.raises(BadArguments, match="is in the future, now is 1970-01-01 00:00:01 UTC"):
+        parse_past_time_ms("1970-01-01T00:00:02Z", 1_000)
+
+
+def test_list_takes_only_its_choices() -> None:
+    parameters = {"states": choices("States.", ["Empty", "Ongoing"])}
+    assert check(parameters, {"states": ["Ongoing"]}).texts("states") == ["Ongoing"]
+    with pytest.raises(BadArguments, match=r"'ongoing' is not one of \['Empty', 'Ongoing'\]"):
+        check(parameters, {"states": ["ongoing"]})

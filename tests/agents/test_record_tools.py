@@ -86,6 +86,24 @@ async def test_messages_that_arrive_later_are_awaited(agent: Agent) -> None:
     assert (values(found), found["stopped_by"]) == (["1", "2"], "max_records")
 
 
+async def test_offset_after_end_is_rejected_with_end(agent: Agent) -> None:
+    await fill(agent, [3, 1])
+    assert values(await agent("consume_messages", topic="t", offsets={"0": 3, "1": 0})) == ["0"]
+    found = await agent.fail("consume_messages", topic="t", offsets={"0": 4, "1": 0})
+    assert found["error"] == "OFFSET_OUT_OF_RANGE"
+    assert found["untrusted"]["message"] == "partition 0 of t ends at offset 3, before 4"
+    assert found["hint"] == "describe_topic shows the available offsets"
+
+
+async def test_missing_partition_is_rejected_with_next_action(agent: Agent) -> None:
+    await fill(agent, [1])
+    found = await agent.fail("consume_messages", topic="t", partitions=[7])
+    assert (found["error"], found["hint"]) == (
+        "NO_SUCH_PARTITION",
+        "describe_topic shows the partitions",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -94,6 +112,7 @@ async def test_messages_that_arrive_later_are_awaited(agent: Agent) -> None:
         ({"position": "upcoming"}, "upcoming needs `wait_seconds`"),
         ({"wait_seconds": 1}, "`wait_seconds` needs position"),
         ({"since": "soon"}, "is not a time"),
+        ({"since": "2999-01-01"}, "is in the future"),
     ],
 )
 async def test_contradicting_positions_are_rejected(

@@ -7,7 +7,8 @@ from typing import Final
 
 from kbroker.client.errors import check
 from kbroker.client.offset_spec import START, Kind, OffsetSpec, check_offsets, find
-from kbroker.client.topic_details import choose_partitions, topic_details, topic_row
+from kbroker.client.topic_details import choose_partitions, topic_details, topic_partitions
+from kbroker.client.topic_overview import topic_sizes
 from kbroker.client.topics import (
     DEFAULT,
     NewTopic,
@@ -18,7 +19,9 @@ from kbroker.client.topics import (
     wait_until_ready,
 )
 from kbroker.config import Scope, numbers_with_units
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
+from .hints import hint_of
 from .parameters import (
     Arguments,
     BadArguments,
@@ -30,7 +33,7 @@ from .parameters import (
     text,
     topic,
 )
-from .results import Result, cut, page, page_parameters
+from .results import Result, cut, fit, page, page_parameters, selected
 from .tool import DRY_RUN, PREVIEW, Effect, Session, Tool
 
 # Limits of arguments: an agent that needs more of these should ask a person.
@@ -39,23 +42,32 @@ REPLICAS_MAX = 10
 
 
 async def list_topics(session: Session, arguments: Arguments) -> Result:
-    """Return the names, partitions and replicas of topics."""
+    """Return the names, partitions, replicas and sizes of topics."""
     pattern = arguments.optional_text("pattern")
     with_internal = arguments.flag("include_internal")
     metadata = await session.cluster.metadata()
-    rows = (
-        topic_row(row)
+    listed = [
+        row
         for row in sorted(metadata.topics, key=lambda row: row.name or "")
         if (with_internal or not row.is_internal)
         and (pattern is None or fnmatch.fnmatchcase(row.name or "", pattern))
-    )
-    found = page(rows, arguments)
+    ]
+    rows = await topic_sizes(session.cluster, selected(listed, arguments))
+    found = fit(rows, len(listed), arguments)
     return Result(found.facts, {"topics": found.rows})
 
 
 async def describe_topic(session: Session, arguments: Arguments) -> Result:
     """Return the partitions of a topic with their offsets, and its own configurations."""
-    (row,) = await topic_details(session.cluster, [arguments.text("topic")])
+    names = [arguments.text("topic")]
+    try:
+        (row,) = await topic_details(session.cluster, names)
+    except KafkaError as error:
+        if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        # Reading a topic does not include the permission for its configurations.
+        (row,) = await topic_partitions(session.cluster, names)
+        row["configs"] = None
     found = page(row.pop("partitions"), arguments)
     facts = {key: row.pop(key) for key in ("topic_id", "internal", "replication_factor")}
     return Result({**facts, **found.facts}, {**_short(row), "partitions": found.rows})
@@ -106,7 +118,7 @@ async def create_partitions(session: Session, arguments: Arguments) -> Result:
 async def delete_topic(session: Session, arguments: Arguments) -> Result:
     """Delete a topic with all its records, or return what it contains."""
     name = arguments.text("topic")
-    (row,) = await topic_details(session.cluster, [name])
+    (row,) = await topic_partitions(session.cluster, [name])
     sizes = [
         part["end_offset"] - part["start_offset"]
         for part in row["partitions"]
@@ -145,22 +157,29 @@ async def delete_oldest_records(session: Session, arguments: Arguments) -> Resul
         }
         for one in chosen
     ]
-    applied = bool(moved) and not arguments.flag("dry_run")
-    if applied:
+    codes: list[ErrorCode] = []
+    is_change = bool(moved) and not arguments.flag("dry_run")
+    if is_change:
         for one, (code, start) in (await delete_records(session.cluster, moved)).items():
+            codes += [code] if code else []
             rows[chosen.index(one)] |= {
                 "new_start_offset": None if code else start,
                 "error": code.name if code else None,
             }
     found = page(rows, arguments)
-    return Result({**found.facts, "applied": applied, "partitions": found.rows})
+    applied = is_change and len(codes) < len(moved)
+    facts = {**found.facts, "failed": len(codes), "applied": applied}
+    if codes and (hint := hint_of(codes[0])):
+        facts["hint"] = hint
+    return Result({**facts, "partitions": found.rows})
 
 
 TOOLS: Final = (
     Tool(
         "list_topics",
         "List topics",
-        "Return topics with their numbers of partitions and replicas.",
+        "Return topics with their numbers of partitions, replicas and records, and the bytes of all "
+        "replicas on disk. A value is null if a broker does not report it.",
         Effect.READ,
         list_topics,
         {
@@ -173,7 +192,7 @@ TOOLS: Final = (
         "describe_topic",
         "Describe a topic",
         "Return the partitions of a topic with leader, replicas, ISR and offsets, and the "
-        "configurations that are set on the topic.",
+        "configurations that are set on the topic; null without the permission to see them.",
         Effect.READ,
         describe_topic,
         {"topic": topic(), **page_parameters()},

@@ -44,26 +44,41 @@ async def topic_overviews(
         - `groups`: Groups with committed offsets.
         - `cleanup_policy`: The setting, if `policies` is True.
     """
-    names = [row.name or "" for row in topics]
-    if not names:
+    rows = await topic_sizes(cluster, topics)
+    if not rows:
+        return []
+    groups = await _or_none(_groups(cluster))
+    consumption = None if groups is None else _consumption(groups)
+    names = [row["name"] for row in rows]
+    known = await _or_none(_policies(cluster, names)) if policies else None
+    for row in rows:
+        row |= _consumption_of(row["name"], consumption)
+        if policies:
+            row["cleanup_policy"] = None if known is None else known.get(row["name"])
+    return rows
+
+
+async def topic_sizes(
+    cluster: ClusterClient, topics: Sequence[MetadataResponse.Topic]
+) -> list[Row]:
+    """Return a row per topic: `topic_row`, and the fields `records` and `bytes` of `topic_overviews`.
+
+    Args:
+        cluster: The cluster of the topics.
+        topics: Topics from the metadata.
+    """
+    if not topics:
         return []
     records = await _or_none(_records(cluster, topics))
     sizes = await _or_none(_sizes(cluster))
-    groups = await _or_none(_groups(cluster))
-    consumption = None if groups is None else _consumption(groups)
-    known = await _or_none(_policies(cluster, names)) if policies else None
-    rows = []
-    for topic in topics:
-        name = topic.name or ""
-        row = topic_row(topic) | {
-            "records": None if records is None else records.get(name),
-            "bytes": None if sizes is None else sizes.get(name, 0),
-            **_consumption_of(name, consumption),
+    return [
+        topic_row(topic)
+        | {
+            "records": None if records is None else records.get(topic.name or ""),
+            "bytes": None if sizes is None else sizes.get(topic.name or "", 0),
         }
-        if policies:
-            row["cleanup_policy"] = None if known is None else known.get(name)
-        rows.append(row)
-    return rows
+        for topic in topics
+    ]
 
 
 async def _or_none(work: Awaitable[T]) -> T | None:

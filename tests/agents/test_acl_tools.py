@@ -90,6 +90,29 @@ async def test_invalid_acls_are_rejected(secured: LocalBroker) -> None:
 
 
 @pytest.mark.slow
+async def test_changes_without_permission_are_reported_as_not_applied(
+    secured: LocalBroker,
+) -> None:
+    await trio.to_thread.run_sync(secured.produce, "orders", b"x")
+    async with agent_of(secured, "admin") as agent:
+        await agent("reset_offsets", group="g", topic="orders", to="earliest", dry_run=False)
+        for kind, name in (("group", "g"), ("topic", "public")):
+            acl = {"principal": "User:reader", "resource_type": kind, "resource": name}
+            await agent("create_acl", **acl, operation="describe", dry_run=False)
+        await agent("create_topic", topic="public", configs={"retention.ms": "1000"})
+    async with agent_of(secured, "reader") as agent:
+        for tool, arguments in (
+            ("reset_offsets", {"group": "g", "to": "latest"}),
+            ("delete_records", {"topic": "orders", "all_records": True}),
+        ):
+            found = await agent(tool, **arguments, dry_run=False)
+            assert (found["applied"], found["failed"]) == (False, 1), found
+            assert "is not permitted to do this" in found["hint"]
+        described = await agent("describe_topic", topic="public")
+        assert (described["total"], described["untrusted"]["configs"]) == (1, None)
+
+
+@pytest.mark.slow
 async def test_server_has_only_permissions_of_its_user(secured: LocalBroker) -> None:
     await trio.to_thread.run_sync(secured.produce, "orders", b"x")
     async with agent_of(secured, "reader") as agent:

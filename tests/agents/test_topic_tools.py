@@ -24,6 +24,18 @@ async def test_topics_are_listed_by_pattern_and_page(agent: Agent) -> None:
     assert await names(agent, limit=1) == ["order-lines"]
 
 
+async def test_listed_topics_have_records_and_bytes(agent: Agent) -> None:
+    for name in ("full", "empty"):
+        await agent("create_topic", topic=name, partitions=2)
+    await agent("produce_messages", topic="full", messages=THREE)
+    found = await agent("list_topics", limit=1, skip=1)
+    (full,) = found["untrusted"]["topics"]
+    assert (full["name"], full["records"], found["total"]) == ("full", 3, 2)
+    assert full["bytes"] > 0
+    (empty,) = (await agent("list_topics", pattern="empty"))["untrusted"]["topics"]
+    assert (empty["records"], empty["bytes"]) == (0, 0)
+
+
 async def test_created_topic_has_given_partitions_and_configs(agent: Agent) -> None:
     configs = {"retention.ms": "2d", "min.insync.replicas": "1"}
     assert await agent("create_topic", topic="t", partitions=3, configs=configs) == {

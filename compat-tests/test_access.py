@@ -16,13 +16,11 @@ from uuid import UUID
 
 import pytest
 from harness.access_calls import (
-    ADMIN,
     BUILDERS,
     LOGIN_APIS,
     NAMES,
     OPEN,
     OPERATOR,
-    PASSWORD,
     RequestContext,
     acls,
     creation_of,
@@ -30,10 +28,10 @@ from harness.access_calls import (
     users,
 )
 from harness.admin_calls import NOWHERE, World, of, request
-from harness.brokers import Broker, FixedQuorumBroker, KbrokerBroker, free_port
 from harness.compare import Comparison, Difference
 from harness.differences import ACCESS_DIFFERENCES, DIFFERENCES
 from harness.differential import SETTLE_SECONDS, renamed
+from harness.logins import ADMIN, PASSWORD, secured_brokers
 from harness.raw import NoAnswer, RawConnection
 
 from kbroker.protocol import messages
@@ -135,54 +133,12 @@ class Outcome:
     allowed: set[ApiKey] = field(default_factory=set)
 
 
-def properties() -> dict[str, str]:
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    known = " ".join(f'user_{each}="{PASSWORD}"' for each in (ADMIN, *OPERATORS, *users(USERS)))
-    return {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
-            f'{login} username="{ADMIN}" password="{PASSWORD}" {known};'
-        ),
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:{ADMIN};User:ANONYMOUS",
-        "delegation.token.secret.key": "a secret of the test",
-        "auto.create.topics.enable": "false",
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.num.partitions": "1",
-        "share.coordinator.state.topic.num.partitions": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
-    }
-
-
-def ours(directory: Any) -> Broker:
-    return KbrokerBroker(directory, {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", **properties()})
-
-
-def theirs(directory: Any) -> Broker:
-    """Return an Apache Kafka broker whose controller listener has no authentication."""
-    port, controller = free_port(), free_port()
-    listeners = f"SASL_PLAINTEXT://127.0.0.1:{port}"
-    broker = FixedQuorumBroker(
-        directory,
-        {
-            **properties(),
-            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": listeners,
-            "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "SASL_PLAINTEXT",
-            "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        },
-    )
-    broker.listener_port, broker.controller_port = port, controller
-    return broker
-
-
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     """Create the same users and ACLs on both brokers and send all requests."""
-    brokers = [ours(tmp_path_factory.mktemp("kbroker")), theirs(tmp_path_factory.mktemp("apache"))]
+    directories = [tmp_path_factory.mktemp(each) for each in ("kbroker", "apache")]
+    secret = {"delegation.token.secret.key": "a secret of the test"}
+    brokers = secured_brokers(*directories, (*OPERATORS, *users(USERS)), secret)
     try:
         for broker in brokers:
             broker.start()

@@ -28,7 +28,6 @@ from kbroker.security.rights import VALID_OPERATIONS
 
 from .admin_calls import NODE, NOWHERE, STARTED_MS, World, of, request
 
-ADMIN, PASSWORD = "admin", "a password of the test"
 # Names of topics, groups and transactional IDs. Some are prefixes of others, for prefixed ACLs.
 NAMES = ("orders", "orders-eu", "order", "billing", "bills")
 # Transactional ID with an open transaction that contains one partition of each topic.

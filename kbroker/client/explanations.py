@@ -21,7 +21,13 @@ from .group_details import Row, group_details, lacks_offset
 from .groups import SHARE, committed_offsets, describe_group, list_groups
 from .list_offsets import EARLIEST, LATEST, list_offsets
 from .topics import Partition
-from .transactions import ONGOING, describe_transaction, list_transactions, open_transactions
+from .transactions import (
+    ONGOING,
+    active_producers,
+    describe_transaction,
+    list_transactions,
+    open_transactions,
+)
 
 # Maximum number of partitions, members or transactions that an explanation lists.
 SHOWN = 20
@@ -239,7 +245,7 @@ def _without_offset_lines(found: Row, rows: Iterable[Row]) -> list[str]:
 
 
 async def explain_partition(cluster: ClusterClient, topic: str, index: int) -> list[str]:
-    """Return sentences about a partition: leader, replicas, offsets and open transactions.
+    """Return sentences about a partition: leader, replicas, offsets, transactions and producers.
 
     Raises:
         NoSuchTopic: The topic or the partition does not exist.
@@ -294,25 +300,40 @@ async def _offset_lines(cluster: ClusterClient, one: Partition) -> list[str]:
     if start.error or end.error:
         return [f"its offsets cannot be read ({(start.error or end.error).name})"]
     lines = [f"it has the offsets {start.offset} to {end.offset}"]
-    if stable[one].error or stable[one].offset >= end.offset:
-        return lines
-    lines.append(
-        f"read_committed consumers wait at offset {stable[one].offset}, because a transaction is open"
-    )
+    blocked_at = stable[one].offset
+    if not stable[one].error and blocked_at < end.offset:
+        lines.append(
+            f"read_committed consumers wait at offset {blocked_at}, because a transaction is open"
+        )
+    return lines + await _producer_lines(cluster, one)
+
+
+async def _producer_lines(cluster: ClusterClient, one: Partition) -> list[str]:
+    """Return sentences about the open transactions and the producers of a partition."""
     try:
-        found = await open_transactions(cluster, [one])
+        opened = await open_transactions(cluster, [one])
+        active = await active_producers(cluster, one)
         owners = {each.producer_id: each.id for each in await list_transactions(cluster)}
     except KafkaError as error:
-        return [*lines, f"the open transactions are unknown ({error.code.name})"]
-    return lines + _shortened(
-        [
-            f"producer {each.producer_id} ({_owner(owners, each.producer_id)}) has an open "
-            f"transaction since offset {each.start_offset}, its last record is of "
-            f"{iso_time(each.last_timestamp)}"
-            for each in found
-        ],
-        "transactions",
-    )
+        return [f"its producers and open transactions are unknown ({error.code.name})"]
+    transactions = [
+        f"producer {each.producer_id} ({_owner(owners, each.producer_id)}) has an open transaction "
+        f"since offset {each.start_offset}, its last record is of {iso_time(each.last_timestamp)}"
+        for each in opened
+    ]
+    is_open = {each.producer_id for each in opened}
+    producers = [
+        f"producer {each.producer_id}{_transactional(owners, each.producer_id)} has written, its "
+        f"last record is of {iso_time(each.last_timestamp)}"
+        for each in active
+        if each.producer_id not in is_open
+    ]
+    return _shortened(transactions, "transactions") + _shortened(producers, "producers")
+
+
+def _transactional(owners: Mapping[int, str], producer_id: int) -> str:
+    known = owners.get(producer_id)
+    return f" (transactional ID {known})" if known else ""
 
 
 def _owner(owners: Mapping[int, str], producer_id: int) -> str:

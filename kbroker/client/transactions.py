@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import trio
 
@@ -190,6 +190,42 @@ async def open_transactions(
         KafkaError: A leader rejects the request.
     """
     found: list[OpenTransaction] = []
+    for partition, row in await _described(cluster, partitions):
+        found += _open_transactions_in(partition, row)
+    return sorted(found, key=lambda one: (one.partition, one.start_offset))
+
+
+class ActiveProducer(NamedTuple):
+    """An idempotent or transactional producer that a partition leader remembers.
+
+    Attributes:
+        last_timestamp: Timestamp of the producer's newest record, in ms since the epoch.
+    """
+
+    producer_id: int
+    last_timestamp: int
+
+
+async def active_producers(cluster: ClusterClient, partition: Partition) -> list[ActiveProducer]:
+    """Return the producers with IDs that have written to a partition, newest record first.
+
+    Raises:
+        NoSuchTopic: The topic does not exist.
+        KafkaError: The leader rejects the request.
+    """
+    found = [
+        ActiveProducer(each.producer_id, each.last_timestamp)
+        for _, row in await _described(cluster, [partition])
+        for each in row.active_producers
+    ]
+    return sorted(found, key=lambda one: one.last_timestamp, reverse=True)
+
+
+async def _described(
+    cluster: ClusterClient, partitions: Iterable[Partition]
+) -> list[tuple[Partition, DescribeProducersResponse.Partition]]:
+    """Ask the leaders for the producers of partitions; skip partitions without a leader."""
+    found: list[tuple[Partition, DescribeProducersResponse.Partition]] = []
     for node_id, owned in (await by_leader(cluster, partitions)).items():
         if node_id == NO_LEADER:
             continue
@@ -206,8 +242,8 @@ async def open_transactions(
         for topic in answer.topics:
             for row in topic.partitions:
                 check(row.error_code, row.error_message)
-                found += _open_transactions_in((topic.name, row.partition_index), row)
-    return sorted(found, key=lambda one: (one.partition, one.start_offset))
+                found.append(((topic.name, row.partition_index), row))
+    return found
 
 
 def _open_transactions_in(

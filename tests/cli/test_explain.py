@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -148,6 +149,20 @@ async def test_explain_partition_names_transactions_that_block_readers(
     assert of_transaction[0].startswith("transactional ID payments is Ongoing: ")
     assert of_transaction[2].endswith("the coordinator aborts it after 60 s")
     assert of_transaction[3] == "it has written to t-0"
+
+
+async def test_explain_partition_lists_idempotent_producers_newest_first(
+    cli: Cli, broker: Broker
+) -> None:
+    await cli("topic", "create", "t")
+    for when in ("2026-01-02T03:04:05Z", "2026-01-03T03:04:05Z"):
+        await cli("topic", "produce", "t", "x", "-t", when)
+    lines = await lines_of(cli, "partition", "t", "0")
+    found = [re.sub(r"\d+", "N", line, count=1) for line in lines[-2:]]
+    assert found == [
+        "producer N has written, its last record is of 2026-01-03T03:04:05.000Z",
+        "producer N has written, its last record is of 2026-01-02T03:04:05.000Z",
+    ]
 
 
 async def test_explain_partition_names_rejected_producers(cli: Cli) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -104,8 +105,16 @@ def run(
     except* (StartFailed, ConfigError) as group:
         say(f"kbroker: {first_error(group)}", err=True)
     except* OSError as group:
-        say(f"kbroker: cannot run {options.command[0]}: {first_error(group)}", err=True)
+        say(f"kbroker: {_not_run(options.command[0], first_error(group))}", err=True)
         status = _NOT_FOUND
     if data_dir is not None:
         say(f"kbroker: the data is in {data_dir}", err=True)
     sys.exit(status)
+
+
+def _not_run(command: str, error: BaseException) -> str:
+    """Return the message for a command that cannot be started."""
+    message = f"cannot run {command}: {error}"
+    if command.endswith(".py") and Path(command).is_file():
+        message += f"; run a script with its interpreter: `kbroker run -- python {command}`"
+    return message

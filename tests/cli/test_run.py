@@ -86,11 +86,16 @@ def test_run_with_processes_and_control_is_rejected() -> None:
 
 
 @pytest.mark.slow
-def test_run_returns_exit_status_of_command() -> None:
+def test_run_returns_exit_status_of_command(tmp_path: Path) -> None:
     assert ran("--", "sh", "-c", "kill -9 $$").returncode == 128 + 9
     missing = ran("--", "no-such-command")
     assert missing.returncode == 127
     assert "cannot run no-such-command" in missing.stderr
+    assert "interpreter" not in missing.stderr
+    (tmp_path / "app.py").write_text("")
+    script = ran("--", str(tmp_path / "app.py"))
+    assert script.returncode == 127
+    assert f"`kbroker run -- python {tmp_path / 'app.py'}`" in script.stderr
     refused = ran("--topic", "t:1:retentoin.ms=1", "--", "true")
     assert refused.returncode == 3
     assert "retention.ms" in refused.stderr

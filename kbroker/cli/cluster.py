@@ -15,6 +15,7 @@ from .cluster_data_dirs import migrate_metadata, resize
 from .cluster_moves import drain, rebalance, unregister
 from .cluster_node import link, node
 from .cluster_quotas import quotas
+from .confirmation import count_of
 from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
 from .target import FAILED, Target, run, target_options
@@ -65,8 +66,9 @@ def info(target: Target, output: str) -> None:
     def text(wide: bool) -> list[str]:
         columns = [Column("broker"), Column("host"), Column("port"), Column("rack", optional=True)]
         columns += [Column("controller"), Column("leads"), Column("state")]
-        head = f"cluster {value['cluster_id']}: {value['topics']} topics, "
-        return [f"{head}{value['partitions']} partitions", *table(columns, brokers, wide=wide)]
+        topics, partitions = (count_of(value[key], key[:-1]) for key in ("topics", "partitions"))
+        head = f"cluster {value['cluster_id']}: {topics}, {partitions}"
+        return [head, *table(columns, brokers, wide=wide)]
 
     show(output, value, text)
 

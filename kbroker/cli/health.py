@@ -8,6 +8,7 @@ from functools import partial
 
 import click
 
+from .confirmation import count_of
 from .output import say
 from .target import Given, cluster_options, fail, settings_of
 from .units import DURATION
@@ -51,6 +52,6 @@ def health(given: Given, wait_seconds: float) -> None:
                 fail(f"{endpoint} rejects this client: {error}; see {AUTHENTICATION_GUIDE}")
             say(f"{endpoint} does not respond: {error}; is `kbroker serve` running?", err=True)
             sys.exit(1)
-        brokers = len(metadata.brokers)
-        say(f"{endpoint} responds: cluster {metadata.cluster_id}, {brokers} broker(s)")
+        brokers = count_of(len(metadata.brokers), "broker")
+        say(f"{endpoint} responds: cluster {metadata.cluster_id}, {brokers}")
         return

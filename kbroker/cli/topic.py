@@ -443,7 +443,7 @@ def add_partitions(
 
     before, after = run(target, work)
     if after == before:
-        say(f"{name}: has {before} partitions already")
+        say(f"{name}: has {count_of(before, 'partition')} already")
     else:
         verb = "can be raised" if dry_run else "raised"
         say(f"{name}: {verb} from {before} to {after} partitions")

@@ -21,8 +21,10 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from .tasks import Tasks, TasksTuple, freeze_tasks
 from .topics import ConfiguredSubtopology
 
-# Tasks to assign per time slice.
-TASKS_AT_ONCE = 200
+# Work per time slice (a few milliseconds). Reading a task or an offset of a member counts 1.
+WORK_AT_ONCE = 2_000
+# Work of assigning a task, in addition to 1 for each member with a copy of it.
+TASK_WORK = 10
 
 _Task: TypeAlias = tuple[str, int]
 # Process ID and member ID.
@@ -88,6 +90,21 @@ class _PriorityQueue(Generic[E]):
         if size:
             heap[place] = last
         return first[1]
+
+
+class _Slice:
+    """The work of a time slice."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    def is_over(self, work: int) -> bool:
+        """Count work, and return True if a new time slice must begin."""
+        self._done += work
+        if self._done < WORK_AT_ONCE:
+            return False
+        self._done = 0
+        return True
 
 
 class _ProcessState:
@@ -182,6 +199,7 @@ class _Assignment:
         self._stateful = _tasks_of(
             each for each in subtopologies.items() if standby_replicas and each[1].is_stateful
         )
+        self._slice = _Slice()
         self._processes: dict[str, _ProcessState] = {}
         self._previous_active: dict[_Task, _Member] = {}
         self._candidates: dict[_Task, list[_Candidate]] = {}
@@ -191,35 +209,49 @@ class _Assignment:
 
     def compute(self) -> Generator[None, None, TaskTargets]:
         """Compute the target of each member, in pieces."""
-        for count, (member_id, member) in enumerate(sorted(self._members.items()), 1):
-            self._add_member(member_id, member)
-            if not count % TASKS_AT_ONCE:
-                yield
+        for member_id, member in sorted(self._members.items()):
+            yield from self._add_member(member_id, member)
         left = yield from self._keep_active(sorted(self._active, key=_by_partition))
         left.sort()
         by_load = self._by_load()
-        for count, task in enumerate(left, 1):
+        for task in left:
             self._update_quotas(_add_to_least_loaded(by_load, task, active=True) or 0)
-            if not count % TASKS_AT_ONCE:
+            if self._slice.is_over(TASK_WORK):
                 yield
         yield from self._assign_standby()
         return self._targets()
 
-    def _add_member(self, member_id: str, member: AssignmentMemberSpec) -> None:
+    def _add_member(
+        self, member_id: str, member: AssignmentMemberSpec
+    ) -> Generator[None, None, None]:
         process = self._processes.setdefault(member.process_id, _ProcessState())
         process.counts[member_id] = 0
         process_and_member = member.process_id, member_id
         for task in _iter_tasks(member.assigned.active):
             self._previous_active[task] = process_and_member
+            if self._slice.is_over(1):
+                yield
         standbys = set(_iter_tasks(member.assigned.standby))
-        offsets = {
-            (subtopology, partition): offset
-            for subtopology, offsets in member.task_offsets.items()
-            for partition, offset in offsets.items()
-        }
-        for task in standbys | offsets.keys():
-            candidate = _Candidate(task not in standbys, -offsets.get(task, 0), process_and_member)
-            self._candidates.setdefault(task, []).append(candidate)
+        for task in standbys:
+            offset = member.task_offsets.get(task[0], {}).get(task[1], 0)
+            self._add_candidate(task, _Candidate(False, -offset, process_and_member))
+            if self._slice.is_over(1):
+                yield
+        for subtopology, offsets in member.task_offsets.items():
+            for partition, offset in offsets.items():
+                task = subtopology, partition
+                if task not in standbys:
+                    self._add_candidate(task, _Candidate(True, -offset, process_and_member))
+                if self._slice.is_over(1):
+                    yield
+        if self._slice.is_over(1):
+            yield
+
+    def _add_candidate(self, task: _Task, candidate: _Candidate) -> None:
+        self._candidates.setdefault(task, []).append(candidate)
+
+    def _work_of(self, task: _Task) -> int:
+        return TASK_WORK + len(self._candidates.get(task, ()))
 
     # -- active tasks
 
@@ -227,13 +259,13 @@ class _Assignment:
         """Keep active tasks on their members or standbys, and return the remaining tasks."""
         for find_member in (self._previous_active.get, self._least_loaded_standby):
             left = []
-            for count, task in enumerate(tasks, 1):
+            for task in tasks:
                 member = find_member(task)
                 if member is not None and self._is_below_quota(member, self._active_quota):
                     self._update_quotas(self._assign(member, task, active=True))
                 else:
                     left.append(task)
-                if not count % TASKS_AT_ONCE:
+                if self._slice.is_over(self._work_of(task)):
                     yield
             tasks = left
         return tasks
@@ -276,21 +308,21 @@ class _Assignment:
     def _assign_standby(self) -> Generator[None, None, None]:
         left: list[tuple[_Task, int]] = []
         tasks = sorted(self._stateful, key=_by_partition, reverse=True)
-        for count, task in enumerate(tasks, 1):
+        for task in tasks:
             missing = self._keep_standbys(task)
             if missing:
                 left.append((task, missing))
-            if not count % TASKS_AT_ONCE:
+            if self._slice.is_over(self._work_of(task)):
                 yield
         left.sort(reverse=True)
         by_load = self._by_load()
-        for count, (task, missing) in enumerate(left, 1):
+        for task, missing in left:
             for _ in range(missing):
                 given = _add_to_least_loaded(by_load, task, active=False)
                 if given is None:
                     break  # fewer processes than replicas
                 self._quota.update(given)
-            if not count % TASKS_AT_ONCE:
+            if self._slice.is_over(TASK_WORK * missing):
                 yield
 
     def _keep_standbys(self, task: _Task) -> int:

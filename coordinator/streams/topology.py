@@ -122,10 +122,7 @@ def check_topology(sent: Request.Topology) -> None:
     Raises:
         KafkaError: The topology is invalid.
     """
-    if sum(map(_count_entries, sent.subtopologies)) > TOPOLOGY_ENTRIES_MAX:
-        _invalid(
-            f"A topology may have at most {TOPOLOGY_ENTRIES_MAX} topics, configs and copartition indexes."
-        )
+    check_topology_size(sent)
     if sent.epoch < 0:
         _invalid("Topology epoch must be non-negative.")
     if len({each.subtopology_id for each in sent.subtopologies}) < len(sent.subtopologies):
@@ -149,6 +146,23 @@ def check_topology(sent: Request.Topology) -> None:
                     )
 
 
+def check_topology_size(sent: Request.Topology) -> None:
+    """Validate the size of a topology, before any work on its entries.
+
+    Raises:
+        KafkaError: The topology is too large.
+    """
+    entries = len(sent.subtopologies)
+    for each in sent.subtopologies:
+        if entries > TOPOLOGY_ENTRIES_MAX:
+            break
+        entries += _count_entries(each)
+    if entries > TOPOLOGY_ENTRIES_MAX:
+        _invalid(
+            f"A topology may have at most {TOPOLOGY_ENTRIES_MAX} topics, configs and copartition indexes."
+        )
+
+
 def _count_entries(sent: Request.Subtopology) -> int:
     internal = (*sent.state_changelog_topics, *sent.repartition_source_topics)
     copartitioned = sum(
@@ -156,8 +170,7 @@ def _count_entries(sent: Request.Subtopology) -> int:
         for each in sent.copartition_groups
     )
     return (
-        1
-        + len(sent.source_topics)
+        len(sent.source_topics)
         + len(sent.repartition_sink_topics)
         + sum(1 + len(each.topic_configs) for each in internal)
         + copartitioned

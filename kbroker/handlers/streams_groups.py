@@ -10,7 +10,7 @@ from kbroker.cluster.model import INTERNAL_TOPICS, check_topic_name
 from kbroker.cluster.topics import DEFAULT, NewTopic, check_new_partitions, plan_topic
 from kbroker.coordinator import GroupCoordinator
 from kbroker.coordinator.streams.topics import MISSING_INTERNAL_TOPICS, ConfiguredInternalTopic
-from kbroker.coordinator.streams.topology import topics_named
+from kbroker.coordinator.streams.topology import check_topology_size, topics_named
 from kbroker.coordinator_runtime.shards import ShardPending, outcome_of
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -67,8 +67,9 @@ async def _heartbeat_with_topology(
 ) -> HeartbeatAnswer:
     """Process a heartbeat with a topology, after checks of its topic names and permissions."""
     assert request.topology is not None
-    names = list(topics_named(request.topology))
     try:
+        check_topology_size(request.topology)
+        names = list(topics_named(request.topology))
         if internal := [name for name in names if name in INTERNAL_TOPICS]:
             raise KafkaError(
                 ErrorCode.STREAMS_INVALID_TOPOLOGY,

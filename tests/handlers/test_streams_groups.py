@@ -126,6 +126,13 @@ async def test_failed_creation_of_internal_topic_is_reported(wire: Wire) -> None
     assert response.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
+async def test_size_of_topology_is_checked_before_its_topics(wire: Wire) -> None:
+    parts = [subtopology(str(number), "__consumer_offsets") for number in range(2_001)]
+    response = await streams_beat(wire, "a", 0, topology=topology(*parts))
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert "at most 2000 topics" in response.error_message
+
+
 async def test_new_partitions_add_tasks(wire: Wire) -> None:
     await create_topic(wire, "t", 1)
     await remove_delays(wire)

@@ -8,7 +8,12 @@ from collections import Counter
 import pytest
 
 from kbroker.coordinator.common.target_assignments import run_to_end
-from kbroker.coordinator.streams.assignor import AssignmentMemberSpec, TaskTargets, assign_tasks
+from kbroker.coordinator.streams.assignor import (
+    WORK_AT_ONCE,
+    AssignmentMemberSpec,
+    TaskTargets,
+    assign_tasks,
+)
 from kbroker.coordinator.streams.tasks import NO_TARGET, TasksTuple, freeze_tasks
 from kbroker.coordinator.streams.topics import ConfiguredInternalTopic, ConfiguredSubtopology
 
@@ -168,3 +173,14 @@ def test_random_members_get_complete_assignment(seed: int) -> None:
             for index in range(each.tasks):
                 copy_count = sum(1 for _, n, i in copies if (n, i) == (name, index))
                 assert copy_count == wanted
+
+
+@pytest.mark.parametrize("standbys", [0, 2])
+def test_reported_copies_of_tasks_are_compared_in_small_pieces(standbys: int) -> None:
+    """Each of many members may report an offset of each task."""
+    tasks, members = 1_000, 50
+    offsets = {"0": dict.fromkeys(range(tasks), 7)}
+    known = {f"m{n}": AssignmentMemberSpec(f"p{n}", NO_TARGET, offsets) for n in range(members)}
+    pieces = sum(1 for _ in assign_tasks(known, {"0": part(tasks, stateful=True)}, standbys))
+    phases = 2 + bool(standbys)  # read, keep active tasks, keep standbys
+    assert pieces >= phases * tasks * members // WORK_AT_ONCE

@@ -13,6 +13,9 @@ from kbroker.runtime.clock import Clock
 
 from .shard import C, Shard
 
+# Expired timers to process per event-loop iteration. A member that is removed takes up to 1 ms.
+EXPIRED_AT_ONCE = 10
+
 
 class Deadlines(Generic[C]):
     """Waits for the deadlines of coordinators and processes their expired timers.
@@ -45,7 +48,7 @@ class Deadlines(Generic[C]):
         """Process expired timers until cancelled."""
         while True:
             self._rearm = trio.Event()
-            self.run_due()
+            await self._run_due_in_slices()
             deadline = self.next()
             self._armed_ms = math.inf if deadline is None else deadline
             wait_seconds = max(self._armed_ms - self._clock.coordinator_ms(), 0) / 1000
@@ -57,8 +60,28 @@ class Deadlines(Generic[C]):
         deadlines = [shard.coordinator.next_deadline() for shard in self._shards()]
         return min((each for each in deadlines if each is not None), default=None)
 
+    async def _run_due_in_slices(self) -> None:
+        """Process the timers that have expired, a few per event-loop iteration.
+
+        The members of all groups may expire together.
+        """
+        now = Now(self._clock.log_ms(), self._clock.coordinator_ms())
+        for shard in tuple(self._shards()):
+            due = shard.coordinator.due(now)
+            while shard in self._shards() and self._run_some(shard, due):
+                await trio.lowlevel.checkpoint()
+
+    def _run_some(self, shard: Shard[C], due: Iterator[Result[None]]) -> bool:
+        """Process the next expired timers, and return True if more may follow."""
+        for _ in range(EXPIRED_AT_ONCE):
+            result = next(due, None)
+            if result is None:
+                return False
+            self._run(shard, iter((result,)))
+        return True
+
     def run_due(self) -> None:
-        """Process the timers that have expired."""
+        """Process all timers that have expired."""
         now = Now(self._clock.log_ms(), self._clock.coordinator_ms())
         for shard in self._shards():
             self._run(shard, shard.coordinator.due(now))

@@ -57,6 +57,8 @@ NO_OFFSET = -1
 READ_COMMITTED = "read_committed"
 # Level of `share.version` from which on groups have dead-letter queues.
 DEAD_LETTER_QUEUE_VERSION = 2
+# Share partitions whose expired locks are released per event-loop iteration.
+EXPIRED_AT_ONCE = 10
 # Number of cached group settings beyond the number of share partitions.
 SPARE_SETTINGS = 100
 
@@ -630,15 +632,27 @@ class SharePartitionManager:
         """Release records whose locks expire, until cancelled."""
         while True:
             self._rearm = trio.Event()
-            self.run_due()
+            now_ms = self._now_ms()
+            while self._expire_some(now_ms):
+                await trio.lowlevel.checkpoint()
             wait_ms = max(self._timers[0][0] - self._now_ms(), 0) if self._timers else math.inf
             with trio.move_on_after(wait_ms / 1000):
                 await self._rearm.wait()
 
     def run_due(self) -> None:
-        """Release records whose locks have expired."""
+        """Release all records whose locks have expired."""
         now_ms = self._now_ms()
-        while self._timers and self._timers[0][0] <= now_ms:
+        while self._expire_some(now_ms):
+            pass
+
+    def _expire_some(self, now_ms: int) -> bool:
+        """Release expired records of some share partitions, and return True if more may follow.
+
+        The locks of thousands of share partitions may expire together.
+        """
+        for _ in range(EXPIRED_AT_ONCE):
+            if not self._timers or self._timers[0][0] > now_ms:
+                return False
             _, _, share_partition = heappop(self._timers)
             share_partition.armed_ms = math.inf
             if share_partition.closed or share_partition.delivery is None:
@@ -648,6 +662,7 @@ class SharePartitionManager:
             if expired.states:
                 self._store(share_partition, expired, is_final=True)
                 share_partition.offer()
+        return True
 
     def clock_moved(self) -> None:
         """Process expired locks and reschedule, after the clock has jumped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.coordinator import Now, Result
-from kbroker.coordinator_runtime.deadlines import Deadlines
+from kbroker.coordinator_runtime.deadlines import EXPIRED_AT_ONCE, Deadlines
 from kbroker.coordinator_runtime.shard import Shard
 
 
@@ -42,6 +43,21 @@ class OneDeadline:
             yield Result()
 
 
+class ManyExpired:
+    """A coordinator with many timers that expire together."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def next_deadline(self) -> int | None:
+        return 0 if self.left else None
+
+    def due(self, now: Now) -> Iterator[Result[None]]:
+        while self.left:
+            self.left -= 1
+            yield Result()
+
+
 class World:
     """The `Deadlines` under test, with two coordinators.
 
@@ -51,7 +67,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = TrioClock()
-        self.coordinators = [OneDeadline(), OneDeadline()]
+        self.coordinators: list[Any] = [OneDeadline(), OneDeadline()]
         self.ran: list[int] = []
         self._shards = [Shard[Any](cast(Any, None), cast(Any, each)) for each in self.coordinators]
         self.deadlines = Deadlines[Any](cast(Any, self.clock), lambda: self._shards, self._run)
@@ -59,6 +75,13 @@ class World:
     def _run(self, shard: Shard[Any], results: Iterator[Result[None]]) -> None:
         for _ in results:
             self.ran.append(self._shards.index(shard))
+
+    def add(self, coordinator: ManyExpired) -> None:
+        self.coordinators.append(coordinator)
+        self._shards.append(Shard[Any](cast(Any, None), cast(Any, coordinator)))
+
+    def remove_last(self) -> None:
+        self._shards.pop()
 
     def set_deadline(self, number: int, deadline_ms: int | None) -> None:
         self.coordinators[number].deadline_ms = deadline_ms
@@ -114,3 +137,28 @@ async def test_next_deadline_is_earliest_of_all_coordinators(world: World) -> No
     world.set_deadline(0, 30)
     world.set_deadline(1, 20)
     assert world.deadlines.next() == 20
+
+
+async def test_timers_that_expire_together_do_not_block_event_loop(world: World) -> None:
+    world.add(ManyExpired(1_000))
+    seen: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.deadlines.run)
+        while not seen or seen[-1] < 1_000:
+            await trio.lowlevel.checkpoint()
+            seen.append(len(world.ran))
+        nursery.cancel_scope.cancel()
+    steps = [later - earlier for earlier, later in pairwise([0, *seen])]
+    assert max(steps) <= 2 * EXPIRED_AT_ONCE, "this task may run after two steps of the other one"
+
+
+async def test_coordinator_that_moves_away_keeps_its_expired_timers(world: World) -> None:
+    world.add(moved := ManyExpired(1_000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.deadlines.run)
+        while not world.ran:
+            await trio.lowlevel.checkpoint()
+        world.remove_last()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert 0 < moved.left < 1_000

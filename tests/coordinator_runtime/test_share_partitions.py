@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.coordinator_runtime.share_partitions import EXPIRED_AT_ONCE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 
@@ -84,6 +86,17 @@ async def test_share_fetch_to_other_node_returns_current_leader(broker: Broker) 
         row = row_of(response)
         assert (row.error_code, row.current_leader.leader_id) == (NOT_LEADER, first)
         assert [each.node_id for each in response.node_endpoints] == [first]
+
+
+async def test_locks_that_expire_together_are_released_in_slices(broker: Broker) -> None:
+    partitions = broker.node.share.partitions
+    timers: list[Any] = [
+        (0, number, SimpleNamespace(closed=True, armed_ms=0))
+        for number in range(2 * EXPIRED_AT_ONCE + 1)
+    ]
+    partitions._timers[:] = timers
+    assert [partitions._expire_some(0) for _ in range(3)] == [True, True, False]
+    assert not partitions._timers
 
 
 async def test_pending_share_fetch_fails_if_leadership_moves(broker: Broker) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -27,7 +27,7 @@ class TopicShape(NamedTuple):
 class MemberSubscription(NamedTuple):
     """Member data for an assignor: the subscription, the previous target, instance ID and rack."""
 
-    topics: AbstractSet[UUID]
+    topics: frozenset[UUID]
     previous: Target
     instance_id: str | None = None
     rack: str | None = None
@@ -35,3 +35,17 @@ class MemberSubscription(NamedTuple):
 
 GroupSpec: TypeAlias = Mapping[str, MemberSubscription]
 Topics: TypeAlias = Mapping[UUID, TopicShape]
+
+
+def existing_subscriptions(
+    group: GroupSpec, topics: AbstractSet[UUID]
+) -> Generator[None, None, set[frozenset[UUID]]]:
+    """Return the different subscriptions of a group, limited to existing topics, in pieces."""
+    found: set[frozenset[UUID]] = set()
+    seen: set[frozenset[UUID]] = set()
+    for member in group.values():
+        if member.topics not in seen:
+            seen.add(member.topics)
+            found.add(frozenset(member.topics & topics))
+            yield
+    return found

@@ -18,6 +18,8 @@ SYNCHRONOUS_WORK_MAX = 2_000
 RECORDS_AT_ONCE = 50
 # Members per piece of background work.
 MEMBERS_AT_ONCE = 100
+# Members and topics of their subscriptions per piece of background work.
+SUBSCRIBED_AT_ONCE = 2_000
 R = TypeVar("R")
 
 

@@ -23,7 +23,17 @@ from types import MappingProxyType
 from typing import TypeAlias
 from uuid import UUID
 
-from ..common.assignor import PARTITIONS_AT_ONCE, GroupSpec, MemberSubscription, Targets, Topics
+from ..common.assignor import (
+    PARTITIONS_AT_ONCE,
+    GroupSpec,
+    MemberSubscription,
+    Targets,
+    Topics,
+    existing_subscriptions,
+)
+
+# Members to put in order in the time in which one partition is assigned.
+MEMBERS_PER_PARTITION = 20
 
 Assignor: TypeAlias = Callable[[GroupSpec, Topics], Generator[None, None, Targets]]
 
@@ -69,7 +79,7 @@ def assign_uniformly(group: GroupSpec, topics: Topics) -> Generator[None, None, 
         group: Members of the group.
         topics: All existing topics that a member subscribes to.
     """
-    subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
+    subscriptions = yield from existing_subscriptions(group, topics.keys())
     work = _Uniform(group, topics)
     if len(subscriptions) == 1:
         yield from work.assign_homogeneous(subscriptions.pop())
@@ -230,7 +240,9 @@ class _Uniform:
         heap = [(self._counts[each], each) for each in subscribers]
         heapq.heapify(heap)
         left = [e for e in range(self._topics[topic_id].partitions) if e not in taken]
-        for count, partition in enumerate(left, 1):
+        work = 0
+        for partition in left:
+            work += 1
             least = heap[0][0]
             position = 0
             if racks:  # prefer a member in the rack of a replica
@@ -246,10 +258,12 @@ class _Uniform:
             if position:
                 heap[position] = (size + 1, member_id)
                 heapq.heapify(heap)
+                work += len(heap) // MEMBERS_PER_PARTITION
             else:
                 heapq.heapreplace(heap, (size + 1, member_id))
             self._give(member_id, topic_id, partition)
-            if not count % PARTITIONS_AT_ONCE:
+            if work >= PARTITIONS_AT_ONCE:
+                work = 0
                 yield
 
     def _balance(self, subscribers: Mapping[UUID, list[str]]) -> Generator[None, None, None]:

@@ -9,7 +9,7 @@ epoch comes from a member that has missed a change.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
@@ -264,12 +264,16 @@ class ConsumerGroup:
             (old.pattern,) if old and old.pattern else (),
             (new.pattern,) if new and new.pattern else (),
         )
-        topics = set(counts)
-        for pattern in patterns:
-            found = resolved.get(pattern)
-            if found is not None:
-                topics |= found.topics
-        return topics
+        return _topics(counts, patterns, resolved)
+
+    def topics_without(self, removed: Collection[ConsumerGroupMember]) -> set[str]:
+        """Return all subscribed topics after the removal of members."""
+        counts = changed_counts(self.topics, [t for each in removed for t in each.topics], ())
+        return _topics(counts, self.patterns_without(removed), self.resolved)
+
+    def patterns_without(self, removed: Collection[ConsumerGroupMember]) -> dict[str, int]:
+        """Return the number of members with each pattern after the removal of members."""
+        return changed_counts(self.patterns, [e.pattern for e in removed if e.pattern], ())
 
     def assignor_after(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
@@ -342,3 +346,17 @@ def same_partitions(one: Assigned, other: Assigned) -> bool:
     if one is other:
         return True
     return one.keys() == other.keys() and all(one[key].keys() == other[key].keys() for key in one)
+
+
+def _topics(
+    names: Iterable[str],
+    patterns: Iterable[str],
+    resolved: Mapping[str, ResolvedRegularExpression],
+) -> set[str]:
+    """Return the topics that are subscribed to by name or by a resolved pattern."""
+    topics = set(names)
+    for pattern in patterns:
+        found = resolved.get(pattern)
+        if found is not None:
+            topics |= found.topics
+    return topics

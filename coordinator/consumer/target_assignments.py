@@ -14,6 +14,8 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.protocol.errors import KafkaError
+
 from ..common.assignor import MemberSubscription, Targets, TopicShape
 from ..common.modern_group import FIRST_EPOCH, NO_TARGET, Target
 from ..common.record import CoordinatorRecord
@@ -21,6 +23,7 @@ from ..common.result import Now, Pieces, Result
 from ..common.settings import ConsumerGroupSettings
 from ..common.target_assignments import (
     MEMBERS_AT_ONCE,
+    SUBSCRIBED_AT_ONCE,
     SYNCHRONOUS_WORK_MAX,
     TargetRecords,
     is_current_group,
@@ -32,7 +35,12 @@ from ..common.topics import KnownTopics
 from ..state import ShardState
 from .assignors import ASSIGNORS
 from .group import ConsumerGroup, ConsumerGroupMember, ConsumerGroupState, ResolvedRegularExpression
-from .patterns import check_pattern_engine, compile_pattern
+from .patterns import (
+    MissingPatternEngineError,
+    Pattern,
+    check_pattern_engine,
+    compile_pattern,
+)
 from .records import (
     epoch_record,
     member_tombstones,
@@ -43,8 +51,13 @@ from .records import (
     topics_tombstone,
 )
 
-# Topics to match against patterns per piece.
+# Topics to match against a pattern per piece.
 TOPICS_AT_ONCE = 200
+# Patterns to resolve within a heartbeat.
+PATTERNS_AT_ONCE = 10
+# Instructions of patterns to visit per piece, and within a heartbeat, at about 20 ns each.
+STEPS_AT_ONCE = 250_000
+SYNCHRONOUS_STEPS_MAX = 1_000_000
 # Interval at which patterns are resolved again if no topic changed: ACLs may have changed.
 REFRESH_INTERVAL_MS = 600_000
 # Minimum time between two resolutions after changes of topics, which come in bursts.
@@ -190,18 +203,14 @@ class TargetAssignments:
         A group without members needs no target, so its assignment epoch is bumped too.
         """
         records: list[CoordinatorRecord] = []
-        removed = {member.id for member in members}
-        left = [member for member in group.members.values() if member.id not in removed]
         for member in members:
             records += member_tombstones(group.id, member.id)
-        patterns = {member.pattern for member in left}
-        for pattern in {each.pattern for each in members if each.pattern} - patterns:
-            assert pattern is not None
+        for pattern in group.patterns.keys() - group.patterns_without(members).keys():
             records.append(resolved_tombstone(group.id, pattern))
-        names = {name for member in left for name in group.topics_of(member, group.resolved)}
         epoch = group.epoch + 1
+        names = group.topics_without(members)
         records.append(epoch_record(group.id, epoch, self._topics.hash_of(names)))
-        if not left:
+        if len(members) == len(group.members):
             records.append(target_epoch_record(group.id, epoch, 0))
         return records
 
@@ -229,7 +238,7 @@ class TargetAssignments:
             return changed
         names = tuple(self._topics.all_names())
         group.patterns_version = self._topics.version
-        if len(names) * len(wanted) > SYNCHRONOUS_WORK_MAX:
+        if not _is_fast(wanted, names):
             check_pattern_engine()  # here, so that the member gets the error
             step.work = self._resolve_in_background(group.id, wanted, names, drops_pattern, now)
             return changed
@@ -298,7 +307,7 @@ class TargetAssignments:
         if group.is_resolving:
             return False
         names = tuple(self._topics.all_names())
-        if len(names) > SYNCHRONOUS_WORK_MAX:
+        if not _is_fast([member.pattern], names):
             check_pattern_engine()
             step.work = self._resolve_for_client_in_background(
                 group.id, member, names, rights, drops_pattern, now
@@ -411,7 +420,8 @@ class TargetAssignments:
         shapes = self._topics.shapes_of(
             group.topics_after(step.previous_member, step.member, step.resolved)
         )
-        size = len(members) + sum(shape.partitions for shape in shapes.values())
+        size = sum(shape.partitions for shape in shapes.values())
+        size += len(members) + _count_subscribed(members, step.resolved)
         if size > SYNCHRONOUS_WORK_MAX:
             if step.work is None:
                 step.work = self._compute_in_background(group.id, assignor, now)
@@ -450,17 +460,21 @@ class TargetAssignments:
         static_ids = dict(group.static_ids)
         topics: dict[tuple[frozenset[str], str | None, Hashable], frozenset[UUID]] = {}
         subscribers: dict[str, MemberSubscription] = {}
-        for count, member in enumerate(members, 1):
+        work = 0
+        for member in members:
             key = member.topics, member.pattern, group.viewers.get(member.id)
             if key not in topics:
                 topics[key] = self._topics.ids_of(group.topics_of(member, resolved))
+                work += len(topics[key])
             target = previous.get(member.id) or previous.get(
                 static_ids.get(member.instance_id or "", "")
             )
             subscribers[member.id] = MemberSubscription(
                 topics[key], target or NO_TARGET, member.instance_id, member.rack_id
             )
-            if not count % MEMBERS_AT_ONCE:
+            work += SUBSCRIBED_AT_ONCE // MEMBERS_AT_ONCE
+            if work >= SUBSCRIBED_AT_ONCE:
+                work = 0
                 yield
         return (yield from ASSIGNORS[assignor](subscribers, shapes))
 
@@ -507,6 +521,21 @@ def _topics_of(step: Step, pattern: str) -> frozenset[str]:
     return frozenset() if found is None else found.topics
 
 
+def _count_subscribed(
+    members: Collection[ConsumerGroupMember], resolved: Mapping[str, ResolvedRegularExpression]
+) -> int:
+    """Return the number of topics of all different subscriptions."""
+    if len(members) == 1:
+        return 0
+    subscriptions = {(each.topics, each.pattern) for each in members}
+    if len(subscriptions) == 1:
+        return 0
+    by_pattern = (resolved.get(pattern or "") for _, pattern in subscriptions)
+    return sum(len(topics) for topics, _ in subscriptions) + sum(
+        len(found.topics) for found in by_pattern if found is not None
+    )
+
+
 def store_resolved(step: Step, found: Mapping[str, frozenset[str]], now: Now) -> bool:
     """Store the topics of patterns, and return True if they changed."""
     known = dict(step.resolved)
@@ -526,16 +555,41 @@ def _matches(
     may_describe: Callable[[str], bool] = lambda name: True,
 ) -> Generator[None, None, dict[str, frozenset[str]]]:
     """Find the topics that match each pattern and that a client may describe, in pieces."""
-    found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
-    tests = [(compile_pattern(pattern), found[pattern]) for pattern in patterns]
-    for count, name in enumerate(names, 1):
-        fitting = [topics for fits, topics in tests if fits(name)]
-        if fitting and may_describe(name):
-            for topics in fitting:
-                topics.add(name)
-        if not count % TOPICS_AT_ONCE:
-            yield
-    return {pattern: frozenset(topics) for pattern, topics in found.items()}
+    found: dict[str, frozenset[str]] = {}
+    steps = 0
+    for source in patterns:
+        pattern = _compiled(source)
+        topics: set[str] = set()
+        if pattern is not None:
+            for count, name in enumerate(names, 1):
+                if pattern.matches(name) and may_describe(name):
+                    topics.add(name)
+                steps += pattern.steps(len(name))
+                if steps >= STEPS_AT_ONCE or not count % TOPICS_AT_ONCE:
+                    steps = 0
+                    yield
+        found[source] = frozenset(topics)
+        yield
+    return found
+
+
+def _is_fast(patterns: Collection[str], names: Collection[str]) -> bool:
+    """Return True if patterns may be resolved within a heartbeat."""
+    if len(patterns) > PATTERNS_AT_ONCE or len(names) * len(patterns) > SYNCHRONOUS_WORK_MAX:
+        return False
+    name_bytes = sum(map(len, names))
+    compiled = filter(None, map(_compiled, patterns))
+    return sum(each.steps(name_bytes) for each in compiled) <= SYNCHRONOUS_STEPS_MAX
+
+
+def _compiled(pattern: str) -> Pattern | None:
+    """Return a pattern of a member, or None if only an older version accepted it."""
+    try:
+        return compile_pattern(pattern)
+    except MissingPatternEngineError:
+        raise
+    except KafkaError:
+        return None
 
 
 def _changes_assignor(step: Step, settings: ConsumerGroupSettings) -> bool:

@@ -17,7 +17,7 @@ from itertools import cycle
 from typing import TypeAlias
 from uuid import UUID
 
-from ..common.assignor import PARTITIONS_AT_ONCE, GroupSpec, Targets
+from ..common.assignor import PARTITIONS_AT_ONCE, GroupSpec, Targets, existing_subscriptions
 
 Partition: TypeAlias = tuple[UUID, int]
 Assignable: TypeAlias = Mapping[UUID, Collection[int]]
@@ -31,7 +31,7 @@ def assign_simply(group: GroupSpec, topics: Assignable) -> Generator[None, None,
         topics: Assignable partitions by topic ID.
     """
     targets: Targets = {member_id: {} for member_id in group}
-    subscriptions = {frozenset(each.topics & topics.keys()) for each in group.values()}
+    subscriptions = yield from existing_subscriptions(group, topics.keys())
     if len(subscriptions) == 1:
         yield from _Pool(group, targets, list(group)).assign(
             _sorted_partitions(subscriptions.pop(), topics)

@@ -14,6 +14,7 @@ from ..common.result import Now, Pieces
 from ..common.settings import ShareGroupSettings
 from ..common.target_assignments import (
     MEMBERS_AT_ONCE,
+    SUBSCRIBED_AT_ONCE,
     SYNCHRONOUS_WORK_MAX,
     TargetRecords,
     is_current_group,
@@ -110,13 +111,17 @@ class ShareTargetAssignments:
         previous = dict(group.targets)
         ids: dict[frozenset[str], frozenset[UUID]] = {}
         subscribers: dict[str, MemberSubscription] = {}
-        for count, member in enumerate(members, 1):
+        work = 0
+        for member in members:
             if member.topics not in ids:
                 ids[member.topics] = self._topics.ids_of(member.topics)
+                work += len(member.topics)
             subscribers[member.id] = MemberSubscription(
                 ids[member.topics], previous.get(member.id, NO_TARGET), None, member.rack_id
             )
-            if not count % MEMBERS_AT_ONCE:
+            work += SUBSCRIBED_AT_ONCE // MEMBERS_AT_ONCE
+            if work >= SUBSCRIBED_AT_ONCE:
+                work = 0
                 yield
         return (yield from assign_simply(subscribers, topics))
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.cluster import Cluster, ConfigResource, ResourceType
 from kbroker.config import BrokerConfig, ClientMetricsConfig
-from kbroker.coordinator.consumer.patterns import compile_pattern
+from kbroker.coordinator.consumer.patterns import Pattern, compile_pattern
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import Codec, decompress
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -48,7 +49,7 @@ class Subscription(NamedTuple):
 
     interval_ms: int
     metrics: tuple[str, ...]
-    matchers: tuple[tuple[str, Callable[[str], object]], ...]
+    matchers: tuple[tuple[str, Callable[[str], bool]], ...]
 
     def matches(self, labels: Labels) -> bool:
         """Return True if each pattern matches the whole label of the client."""
@@ -342,12 +343,20 @@ class ClientMetrics:
         return self._subscriptions
 
 
+def _fits(pattern: Pattern, label: str) -> bool:
+    """Return True if a label matches, and False if it is too long for the pattern."""
+    try:
+        return pattern.matches(label)
+    except KafkaError:
+        return False
+
+
 def _subscription(config: ClientMetricsConfig) -> Subscription:
-    matchers = []
+    matchers: list[tuple[str, Callable[[str], bool]]] = []
     for item in filter(None, config.match):
         name, _, pattern = item.partition("=")
         try:
-            matchers.append((name.strip(), compile_pattern(pattern.strip())))
+            matchers.append((name.strip(), partial(_fits, compile_pattern(pattern.strip()))))
         except KafkaError:
             # An older version accepted this pattern, or RE2 is not installed now: match nothing.
             matchers.append((name, lambda _: False))

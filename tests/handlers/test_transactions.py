@@ -446,6 +446,26 @@ async def test_transactions_are_listed_and_described(wire: Wire) -> None:
     assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
+async def test_complex_pattern_is_not_matched_with_very_long_id(wire: Wire) -> None:
+    """RE2 may take the product of both lengths, which would be a second."""
+    await begin_writer(wire, FIRST)
+    long = "a" * 32_000
+    init = request(ApiKey.INIT_PRODUCER_ID, transactional_id=long, transaction_timeout_ms=60_000)
+
+    async def is_known() -> bool:
+        return not (await wire.ask(ApiKey.INIT_PRODUCER_ID, 4, init)).error_code
+
+    await eventually(is_known)
+    for pattern, code, found in (
+        ("(a?.?)" * 150 + "b", ErrorCode.INVALID_REGULAR_EXPRESSION, []),
+        ("a.*", ErrorCode.NONE, [long]),
+    ):
+        ask = request(ApiKey.LIST_TRANSACTIONS, transactional_id_pattern=pattern)
+        response = await wire.ask(ApiKey.LIST_TRANSACTIONS, 2, ask)
+        assert response.error_code == code
+        assert [each.transactional_id for each in response.transaction_states] == found
+
+
 async def test_unknown_transactional_ids_are_not_found(wire: Wire) -> None:
     await begin_writer(wire, FIRST)
     ask = request(ApiKey.DESCRIBE_TRANSACTIONS, transactional_ids=["missing", ""])

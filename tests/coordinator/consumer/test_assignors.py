@@ -17,6 +17,7 @@ from kbroker.coordinator.common.assignor import (
     Targets,
     Topics,
     TopicShape,
+    existing_subscriptions,
 )
 from kbroker.coordinator.common.target_assignments import run_to_end
 from kbroker.coordinator.consumer.assignors import (
@@ -259,3 +260,17 @@ def test_ranges_assign_to_static_members_first() -> None:
         "z": MemberSubscription(frozenset({A}), {}, instance_id="z"),
     }
     assert shared(assign_ranges, group, {A: TopicShape(3)}) == {"z": {A: {0, 1}}, "a": {A: {2}}}
+
+
+def test_different_subscriptions_are_compared_in_pieces() -> None:
+    """A thousand members may name ten thousand topics each."""
+    group = {
+        **members(50, A, B),
+        **{f"n{n}": MemberSubscription(frozenset({B, C}), {}) for n in range(50)},
+    }
+    work = existing_subscriptions(group, {B: TopicShape(1)}.keys())
+    assert sum(1 for _ in work) == 2, "one piece per different subscription"
+    assert run_to_end(existing_subscriptions(group, {B: 0, C: 0}.keys())) == {
+        frozenset({B}),
+        frozenset({B, C}),
+    }

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from kbroker.coordinator import ClientInfo, Pieces
+from kbroker.coordinator.consumer.group import ConsumerGroup, ConsumerGroupMember
 from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
 )
@@ -57,6 +62,42 @@ def test_many_partitions_are_assigned_in_background() -> None:
     h.beat("a", 2, owned={})
     assert len((assignment_in(h, h.beat("b", 2)) or {})["large"]) == 1_250
     assert h.restarted().describe_consumer() == h.describe_consumer()
+
+
+def test_many_different_subscriptions_are_assigned_in_background() -> None:
+    """The topics of each subscription count, not only the partitions of the group."""
+    h = harness()
+    names = [f"t{number}" for number in range(400)]
+    for name in names:
+        h.topics.create(name, 1)
+    epochs = []
+    for number in range(8):
+        response = h.beat(f"m{number}", 0, topics=names[number:])
+        epochs.append((response.member_epoch, h.describe_consumer().group_epoch))
+    assert epochs[0] == (2, 2)
+    assert epochs[-1] == (8, 9)
+    assert h.describe_consumer().assignment_epoch == 9
+
+
+def test_removal_of_member_does_not_read_subscriptions_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The members of a large group may expire one after another."""
+    h = harness()
+    h.create_topic("t", 1)
+    for number in range(20):
+        h.beat(f"m{number}", 0, topics=["t", f"missing{number}"])
+    read: list[str] = []
+    known = ConsumerGroup.topics_of
+
+    def topics_of(group: ConsumerGroup, member: ConsumerGroupMember, resolved: Any) -> Any:
+        read.append(member.id)
+        return known(group, member, resolved)
+
+    monkeypatch.setattr(ConsumerGroup, "topics_of", topics_of)
+    h.beat("m0", -1)
+    assert len(read) < 3
+    assert len(h.describe_consumer().members) == 19
 
 
 def subscribe_to_large_topic(h: Harness) -> Pieces:

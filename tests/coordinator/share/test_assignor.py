@@ -23,7 +23,7 @@ def shares(
     had: Mapping[str, Target] | None = None,
 ) -> dict[str, dict[UUID, set[int]]]:
     group = {
-        name: MemberSubscription(reads, (had or {}).get(name, NO_TARGET))
+        name: MemberSubscription(frozenset(reads), (had or {}).get(name, NO_TARGET))
         for name, reads in members.items()
     }
     return run_to_end(assign_simply(group, {each: range(count) for each, count in topics.items()}))

@@ -110,6 +110,7 @@ def test_invalid_session_requests_get_specific_errors() -> None:
     assert plan_error(sessions, session_id + 1, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert plan_error(sessions, session_id, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert plan_error(sessions, session_id, 1, True) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert plan_error(sessions, session_id, 2, True) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     # A wrong epoch does not end the session.
     assert plan_fetch(sessions, session_id, 1).incremental
 

@@ -101,6 +101,7 @@ def _list_one(
         ctx.require_topic(AclOperation.DESCRIBE, name)
         if twice:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
+        _check_timestamp(partition.timestamp, ctx.version)
         replica = ctx.node.partitions.named_replica(name, partition.partition_index)
         replica.check_epoch(partition.current_leader_epoch)
         if ctx.version == 0:
@@ -121,21 +122,24 @@ def _list_one(
     return row
 
 
+def _check_timestamp(timestamp: int, version: int) -> None:
+    """Raise UNSUPPORTED_VERSION for a special timestamp that the version does not know."""
+    if timestamp < 0 and version < FIRST_VERSION.get(timestamp, version + 1):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+
+
 def _find_offset(
     ctx: Context, replica: Replica, timestamp: int, committed_only: bool
 ) -> Generator[Wanted, None, _Found]:
-    log, version = replica.log, ctx.version
-    if timestamp < 0:
-        if version < FIRST_VERSION.get(timestamp, version + 1):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-        if timestamp == LATEST:
-            _check_end_is_known(replica)
-            end = log.last_stable_offset if committed_only else log.high_watermark
-            return _Found(end, leader_epoch=replica.leader_epoch)
-        if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return _Found(log.log_start_offset, leader_epoch=_epoch_at_start(replica))
-        if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
-            return _Found()
+    log = replica.log
+    if timestamp == LATEST:
+        _check_end_is_known(replica)
+        end = log.last_stable_offset if committed_only else log.high_watermark
+        return _Found(end, leader_epoch=replica.leader_epoch)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return _Found(log.log_start_offset, leader_epoch=_epoch_at_start(replica))
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
+        return _Found()
     limit = log.last_stable_offset if committed_only else log.high_watermark
     lookup = _new_lookup(ctx, replica)
     if timestamp == MAX_TIMESTAMP:
@@ -178,8 +182,6 @@ def _offsets_before(
 
     The log end offset counts as the base offset of a segment created now (KIP-79).
     """
-    if partition.timestamp < 0 and partition.timestamp not in (LATEST, EARLIEST):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     log = replica.log
     segments = list(log.segments)
     begins = [(max(each.base_offset, log.log_start_offset), each.latest_ms) for each in segments]

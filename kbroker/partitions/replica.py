@@ -226,7 +226,7 @@ class Replica:
         epochs, end_offset = self.log.epochs, self.log.log_end_offset
         if epoch == self.leader_epoch:
             return epoch, end_offset
-        if epochs.latest <= epoch < self.leader_epoch:
+        if max(epochs.latest, 0) <= epoch < self.leader_epoch:
             # The current epoch gets an entry with its first batch; until then it starts at the end.
             return (epochs.latest if epochs.latest >= 0 else epoch), end_offset
         return epochs.end_offset_for(epoch, end_offset)

@@ -77,6 +77,12 @@ async def test_newer_special_timestamps_need_their_version(
     assert (row.error_code, row.offset, row.timestamp) == expected
 
 
+async def test_unsupported_timestamp_is_reported_before_wrong_epoch(wire: Wire) -> None:
+    topic = await filled_topic(wire)
+    row = await list_offset(wire, topic, EARLIEST_LOCAL, 7, current_leader_epoch=5)
+    assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("codec", list(Codec))
 async def test_timestamp_lookup_returns_first_record_at_or_after(
@@ -261,6 +267,14 @@ async def test_empty_epoch_returns_largest_lower_epoch(tmp_path: Path, version: 
                 row = await epoch_end(wire, "t", 2, version)
                 assert (row.error_code, row.end_offset) == (0, 1)
                 assert row.leader_epoch == (0 if version >= 1 else -1)
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_unknown_epoch_of_unwritten_log_has_no_end(wire: Wire, version: int) -> None:
+    await create_topic(wire, "t")
+    for requested, end in ((-1, -1), (0, 0), (1, -1)):
+        row = await epoch_end(wire, "t", requested, version)
+        assert (row.error_code, row.end_offset) == (0, end)
 
 
 @pytest.mark.parametrize("version", range(2, 5))

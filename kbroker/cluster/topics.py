@@ -74,10 +74,9 @@ def plan_topic(cluster: Cluster, config: BrokerConfig, new: NewTopic) -> TopicPl
         check_new_partitions(len(new.assignments))
         placed = _check_assignments(cluster, new.assignments)
     else:
+        factor = _replication_factor(cluster, config, new)
         partitions = config.num_partitions if new.partitions == DEFAULT else new.partitions
-        placed = cluster.place_partitions(
-            _check_count(partitions), _replication_factor(cluster, config, new)
-        )
+        placed = cluster.place_partitions(_check_count(partitions), factor)
     return TopicPlan(new.name, placed, configs)
 
 
@@ -104,6 +103,11 @@ def _replication_factor(cluster: Cluster, config: BrokerConfig, new: NewTopic) -
     wanted = new.replication_factor
     if wanted == DEFAULT:
         wanted = config.default_replication_factor
+    elif wanted <= 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"invalid replication factor {wanted}; use at least 1",
+        )
     nodes = max(len(cluster.open_ids), 1)
     if wanted > nodes and config.replication_factor_clamp:
         logger.warning(

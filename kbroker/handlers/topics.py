@@ -97,6 +97,8 @@ async def _create_one(
     node = ctx.node
     new = _new_topic(row)
     plan = plan_topic(node.cluster, node.config, new)
+    if len(new.assignments) != len(row.assignments):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
     placed = [nodes async for nodes in ctx.time_slice.each(plan.assignments)]
     ctx.charge_partitions(len(placed), strict_since=6)
     topic_id = ZERO_UUID
@@ -110,8 +112,6 @@ async def _create_one(
 
 def _new_topic(row: CreateTopicsRequest.Topic) -> NewTopic:
     assignments = {each.partition_index: each.broker_ids for each in row.assignments}
-    if len(assignments) != len(row.assignments):
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
     configs = {each.name: each.value for each in row.configs}
     return NewTopic(row.name, row.num_partitions, row.replication_factor, assignments, configs)
 

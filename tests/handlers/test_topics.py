@@ -124,6 +124,31 @@ async def test_invalid_topic_is_rejected(
     assert set(broker.node.cluster.topics) == {"good"}
 
 
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        (new_topic("a/b", -1, -1, assignments=assigned([1]) * 2), 17),
+        (
+            new_topic(
+                "t",
+                -1,
+                -1,
+                assignments=assigned([1]) * 2,
+                configs=setting("retention.ms", "soon"),
+            ),
+            40,
+        ),
+        (new_topic("t", 0, 0), 38),
+        (new_topic("t", 0, 2), 37),
+    ],
+)
+async def test_topic_with_several_errors_is_rejected_with_kafkas_first_error(
+    wire: Wire, topic: New, code: int
+) -> None:
+    (row,) = await create(wire, 7, topic)
+    assert row.error_code == code
+
+
 @pytest.mark.parametrize("version", range(8))
 async def test_duplicate_and_existing_topics_are_rejected(
     broker: Broker, wire: Wire, version: int

@@ -21,6 +21,7 @@ from .group_values import (
     validate_group_configs,
 )
 from .kafka_environment import KafkaEnvironment, read_kafka_environment
+from .kafka_only import LISTENER_PREFIX
 from .property import ConfigError, Property, Scope, SettingEffect, Source, Type, Value
 from .sources import (
     ConfigLayer,
@@ -53,6 +54,7 @@ __all__ = [
     "BROKER_PROPERTIES",
     "CLIENT_METRICS_PROPERTIES",
     "GROUP_PROPERTIES",
+    "LISTENER_PREFIX",
     "PROPERTIES",
     "TOPIC_PROPERTIES",
     "BrokerConfig",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType
+from kbroker.cluster import EVERY_NODE, ConfigResource, ResourceType, Topic
 from kbroker.cluster.model import check_topic_name
 from kbroker.config import (
     BROKER_PROPERTIES,
     CLIENT_METRICS_PROPERTIES,
     GROUP_PROPERTIES,
+    LISTENER_PREFIX,
     TOPIC_PROPERTIES,
+    BrokerConfig,
     Change,
     ClientMetricsConfig,
     ConfigEntry,
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LIMIT_PER_IP = "max.connections.per.ip"
+# Settings that clients cannot set to 0.
+CONNECTION_LIMITS = ("max.connections", LIMIT_PER_IP, "max.connection.creation.rate")
 # Maximum number of bytes of the name and settings of a group or client metrics subscription.
 NAMED_BYTES_MAX = 8192
 
@@ -114,23 +120,27 @@ class StoredResource(Resource):
 
 
 class TopicResource(Resource):
-    """Settings of a topic.
-
-    Raises:
-        KafkaError: The topic does not exist.
-    """
+    """Settings of a topic. As in Kafka, invalid settings are reported before a missing topic."""
 
     properties = TOPIC_PROPERTIES
 
     def __init__(self, node: Node, name: str) -> None:
         super().__init__(node, name)
-        check_topic_name(name)
-        topic = node.cluster.topics.get(name)
-        if topic is None:
+        self._found = node.cluster.topics.get(name)
+
+    @property
+    def _topic(self) -> Topic:
+        """The topic.
+
+        Raises:
+            KafkaError: The name is invalid, or the topic does not exist.
+        """
+        if self._found is None:
+            check_topic_name(self.name)
             raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self.name}' does not exist."
             )
-        self._topic = topic
+        return self._found
 
     def entries(self) -> list[ConfigEntry]:
         return describe_topic(self._topic.configs, self.node.config)
@@ -139,10 +149,13 @@ class TopicResource(Resource):
         return frozenset(self._topic.configs.items())
 
     def own(self) -> Mapping[str, str]:
-        return self.node.partitions.topic_config(self._topic).overrides
+        topic = self._found
+        return {} if topic is None else self.node.partitions.topic_config(topic).overrides
 
     def check(self, values: Mapping[str, str]) -> None:
+        check_topic_name(self.name)
         validate_topic_configs(values, self.node.config)
+        _ = self._topic
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
         return await self.node.cluster.alter_topic_configs(self._topic, values, cause=cause)
@@ -171,9 +184,24 @@ class BrokerResource(StoredResource):
         source = dict(self.node.context.live_config.resources)[self.resource]
         try:
             config = self.node.config.overlay(values, origin="set by clients", source=source)
+            self._check_connection_limits(values, config)
             self.node.check_settings(config)
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+    def _check_connection_limits(self, values: Mapping[str, str], config: BrokerConfig) -> None:
+        """Reject limits of 0: no client could connect any more to change them.
+
+        Raises:
+            ConfigError: A limit is 0.
+        """
+        for name, value in values.items():
+            limit = name
+            if name.startswith(LISTENER_PREFIX):
+                limit = name.removeprefix(LISTENER_PREFIX).partition(".")[2]
+            excepted = limit == LIMIT_PER_IP and bool(config.max_connections_per_ip_overrides)
+            if limit in CONNECTION_LIMITS and _parse_integer(value) == 0 and not excepted:
+                raise ConfigError(f"{name}: no client could connect with 0; use at least 1")
 
     async def store(self, values: dict[str, str], cause: str) -> bool:
         is_stored = await super().store(values, cause)
@@ -239,6 +267,15 @@ class NamedResource(StoredResource):
     """
 
     count_max: int
+
+    def check_changes(self, changes: Iterable[Change]) -> None:
+        """Reject APPEND and SUBTRACT, as Kafka does even for lists."""
+        for name, operation, _ in changes:
+            if operation in (Operation.APPEND, Operation.SUBTRACT):
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Can't {operation.name} to key {name} of this resource type; use SET",
+                )
 
     def check(self, values: Mapping[str, str]) -> None:
         size = len(self.name.encode()) + sum(
@@ -308,6 +345,7 @@ class ClientMetricsResource(NamedResource):
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}"
                 )
+        _check_push_interval(values)
         validate_client_metrics(values, self.node.config)
         for item in filter(None, ClientMetricsConfig(values, self.node.config).match):
             try:
@@ -316,6 +354,23 @@ class ClientMetricsResource(NamedResource):
                 raise ConfigError(str(error)) from None
             except KafkaError:
                 raise ConfigError(f"Illegal client matching pattern: {item}") from None
+
+
+def _check_push_interval(values: Mapping[str, str]) -> None:
+    """Reject a push interval that is out of range, with Kafka's error for it."""
+    interval = CLIENT_METRICS_PROPERTIES["interval.ms"]
+    number = _parse_integer(values.get(interval.name, ""))
+    low, high = interval.minimum, interval.maximum
+    if number is not None and low is not None and high is not None and not low <= number <= high:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Invalid value {number} of {interval.name}: expected {low:.0f} to {high:.0f} ms",
+        )
+
+
+def _parse_integer(value: str) -> int | None:
+    """Return the number of a setting, or None if the value is not an integer."""
+    return int(value) if re.fullmatch(r"\s*[+-]?[0-9]{1,20}\s*", value) else None
 
 
 def _check_is_this_node(node: Node, name: str, other_name: str) -> None:

@@ -196,6 +196,22 @@ async def test_unknown_resources_cannot_be_altered(
     assert (await replace(wire, {"flush.ms": "1"}, kind=kind, name=name)).error_code == code
 
 
+@pytest.mark.parametrize("name", ["missing", "a b"])
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        (("flush.ms", APPEND, "1"), {"missing": 40, "a b": 40}),
+        (("no.such", SET, "1"), {"missing": 40, "a b": 17}),
+        (("flush.ms", SET, "x"), {"missing": 40, "a b": 17}),
+        (("flush.ms", SET, "1"), {"missing": 3, "a b": 17}),
+    ],
+)
+async def test_invalid_settings_are_reported_before_missing_topic(
+    wire: Wire, name: str, step: Changes, code: dict[str, int]
+) -> None:
+    assert (await change(wire, step, name=name)).error_code == code[name]
+
+
 async def test_resource_named_twice_is_rejected(wire: Wire) -> None:
     """Other resources of the same request are altered."""
     await create_topic(wire, "t")
@@ -327,6 +343,39 @@ async def test_invalid_broker_settings_are_rejected(
 async def test_malformed_connection_limits_are_rejected_quickly(wire: Wire, value: str) -> None:
     step = ("max.connections.per.ip.overrides", SET, value)
     assert (await change(wire, step, kind=BROKER, name="1")).error_code == 42
+
+
+@pytest.mark.parametrize("name", ["1", ""])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connection.creation.rate",
+    ],
+)
+async def test_connection_limit_of_zero_is_rejected(wire: Wire, name: str, setting: str) -> None:
+    """No client could connect any more to change the limit."""
+    for zero in ("0", " -0", "+00"):
+        row = await change(wire, (setting, SET, zero), kind=BROKER, name=name)
+        assert row.error_code == ErrorCode.INVALID_REQUEST
+        assert "no client could connect" in row.error_message
+    assert (await change(wire, (setting, SET, "900"), kind=BROKER, name=name)).error_code == 0
+
+
+async def test_connection_creation_rate_of_zero_is_rejected_for_single_listener(
+    wire: Wire,
+) -> None:
+    step = ("listener.name.plaintext.max.connection.creation.rate", SET, "0")
+    assert (await change(wire, step, kind=BROKER, name="1")).error_code == 42
+
+
+async def test_limit_per_address_of_zero_needs_exceptions(wire: Wire) -> None:
+    steps: list[Changes] = [
+        ("max.connections.per.ip", SET, "0"),
+        ("max.connections.per.ip.overrides", SET, "127.0.0.1:50"),
+    ]
+    assert (await change(wire, *steps, kind=BROKER, name="1")).error_code == 0
 
 
 async def test_broker_list_setting_supports_append(wire: Wire) -> None:
@@ -525,7 +574,7 @@ async def test_heartbeat_interval_above_session_timeout_is_rejected() -> None:
 async def test_metrics_subscription_settings_are_stored_and_described(wire: Wire) -> None:
     match = "client_id=a.*,client_software_name=b"
     await replace(wire, {"match": match}, kind=METRICS, name="m")
-    await change(wire, ("metrics", APPEND, "org.apache"), kind=METRICS, name="m")
+    await change(wire, ("metrics", SET, "org.apache"), kind=METRICS, name="m")
     rows = await describe(wire, METRICS, "m")
     assert {name: (row.value, row.config_source) for name, row in rows.items()} == {
         "interval.ms": ("300000", 5),
@@ -537,7 +586,8 @@ async def test_metrics_subscription_settings_are_stored_and_described(wire: Wire
 @pytest.mark.parametrize(
     ("setting", "value", "code"),
     [
-        ("interval.ms", "99", ErrorCode.INVALID_CONFIG),
+        ("interval.ms", "99", ErrorCode.INVALID_REQUEST),
+        ("interval.ms", "3600001", ErrorCode.INVALID_REQUEST),
         ("interval.ms", "x", ErrorCode.INVALID_CONFIG),
         ("match", "foo=a", ErrorCode.INVALID_CONFIG),
         ("match", "client_id", ErrorCode.INVALID_CONFIG),
@@ -552,6 +602,19 @@ async def test_invalid_metrics_subscription_settings_are_rejected(
     row = await change(wire, (setting, SET, value), kind=METRICS, name="m")
     assert row.error_code == code
     assert await dynamic_settings(wire, METRICS, "m") == {}
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [(METRICS, "metrics"), (METRICS, "match"), (GROUP, "streams.rack.aware.assignment.tags")],
+)
+async def test_lists_of_client_named_resources_can_only_be_set(
+    wire: Wire, kind: int, setting: str, operation: int
+) -> None:
+    row = await change(wire, (setting, operation, "client_id=a"), kind=kind, name="m")
+    assert row.error_code == ErrorCode.INVALID_CONFIG
+    assert await list_resources(wire, kind) == []
 
 
 # -- ListConfigResources

@@ -753,11 +753,13 @@ def end_transaction_marker(
     timestamp: int,
     base_offset: int = 0,
     leader_epoch: int = -1,
+    is_log_append_time: bool = False,
 ) -> bytes:
     """Return the control batch that ends a producer's transaction in one partition (KIP-98).
 
     The key of its record has two int16 (version 0, type 0 abort or 1 commit). The value has an
-    int16 (version 0) and an int32 (coordinator epoch). The batch has no sequence.
+    int16 (version 0) and an int32 (coordinator epoch). The batch has no sequence. In a topic with
+    LogAppendTime, `timestamp` is marked as such (`is_log_append_time`).
     """
     record = Record(
         key=_MARKER.pack(0, marker.commit),
@@ -772,6 +774,7 @@ def end_transaction_marker(
         producer_epoch=producer_epoch,
         control=True,
         transactional=True,
+        log_append_time=timestamp if is_log_append_time else None,
     )
 
 

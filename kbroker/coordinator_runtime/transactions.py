@@ -372,11 +372,15 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         """
         topic, index = partition
         now_ms = self.now().log_ms
+        replica = self._partitions.named_replica(topic, index)
         batch = end_transaction_marker(
-            marker, producer_id=producer_id, producer_epoch=epoch, timestamp=now_ms
+            marker,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            timestamp=now_ms,
+            is_log_append_time=replica.log.config.produce_rules.log_append_time,
         )
         header = read_header(batch)
-        replica = self._partitions.named_replica(topic, index)
         if is_bumped:
             replica.log.producers.check_bumped_marker(header)
         replica.check_enough_in_sync()

@@ -249,6 +249,18 @@ async def test_commit_completes_pending_read_committed_fetch(broker: Broker, wir
     assert values_of(fetched[0])[0] == bytes(20_000)
 
 
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+async def test_marker_has_timestamp_type_of_topic(wire: Wire, kind: str) -> None:
+    topic = await create_topic(wire, "t", configs={"message.timestamp.type": kind})
+    writer = await begin_writer(wire, SECOND)
+    await writer.write(topic, b"x")
+    await writer.commit()
+    _, (_, marker) = iter_headers((await fetch(wire, topic)).records)
+    assert marker.is_control
+    assert marker.is_log_append_time == (kind == "LogAppendTime")
+    assert marker.max_timestamp == marker.base_timestamp > 0
+
+
 @PROTOCOLS
 async def test_marker_has_producer_id_and_epoch(wire: Wire, version: int) -> None:
     """In protocol 2, the marker has the next epoch, which fences late batches."""

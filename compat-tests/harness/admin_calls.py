@@ -172,6 +172,16 @@ BAD_TOPICS = {
     "different numbers of nodes": _new("bad{v}", -1, -1, assignments=[(0, [1]), (1, [])]),
     "assignment and count": _new("bad{v}", 1, -1, assignments=[(0, [1])]),
     "assignment and factor": _new("bad{v}", -1, 1, assignments=[(0, [1])]),
+    "bad name and assignment": _new("a/b", -1, -1, assignments=[(0, [1]), (0, [1])]),
+    "bad value and assignment": _new(
+        "bad{v}",
+        -1,
+        -1,
+        assignments=[(0, [1]), (0, [1])],
+        configs=[("retention.ms", "soon")],
+    ),
+    "no partitions and factor 0": _new("bad{v}", 0, 0),
+    "no partitions and factor 2": _new("bad{v}", 0, 2),
 }
 
 
@@ -680,6 +690,9 @@ def _altered() -> Iterator[Call]:
     yield _alter("bad value", (TOPIC, "one7", ("retention.ms", "soon")))
     yield _alter("null value", (TOPIC, "one7", ("retention.ms", None)))
     yield _alter("setting twice", (TOPIC, "one7", ("retention.ms", "1"), ("retention.ms", "2")))
+    for topic in ("nothing", "a/b"):
+        yield _alter(f"unknown setting of {topic}", (TOPIC, topic, ("no.such", "1")))
+        yield _alter(f"bad value of {topic}", (TOPIC, topic, ("retention.ms", "soon")))
     yield _alter("other broker", (BROKER, "99", ("log.retention.ms", "1000")))
     yield _alter("no number", (BROKER, "x", ("log.retention.ms", "1000")))
     yield _alter("unknown type", (77, "x", ("retention.ms", "1000")))
@@ -725,7 +738,31 @@ def _incremented() -> Iterator[Call]:
     yield _increment("read-only default", (BROKER, "", ("node.id", SET, "7")))
     yield _increment("unknown type", (77, "x", ("retention.ms", SET, "1")))
     yield _increment("only checked", (TOPIC, "one6", ("segment.ms", SET, "99")), validate_only=True)
+    yield from _incremented_wrongly()
     yield _increment("none")
+
+
+def _incremented_wrongly() -> Iterator[Call]:
+    """Yield calls with several errors, and with errors of single resource types."""
+    for topic in ("nothing", "a/b"):
+        for step in (
+            ("no.such", SET, "1"),
+            ("retention.ms", SET, "soon"),
+            ("retention.ms", APPEND, "1"),
+        ):
+            yield _increment(f"{step} of {topic}", (TOPIC, topic, step))
+    for limit in ("max.connections", "max.connections.per.ip", "max.connection.creation.rate"):
+        for name in ("1", ""):
+            yield _increment(f"{limit} of broker {name!r} is 0", (BROKER, name, (limit, SET, "0")))
+    for operation in (APPEND, SUBTRACT):
+        for resource in (
+            (METRICS, "m", ("metrics", operation, "a")),
+            (METRICS, "m", ("match", operation, "client_id=a")),
+            (GROUP, "g", ("streams.rack.aware.assignment.tags", operation, "a")),
+        ):
+            yield _increment(f"list of {resource}", resource)
+    for interval in ("99", "3600001", "soon"):
+        yield _increment(f"interval {interval}", (METRICS, "m", ("interval.ms", SET, interval)))
 
 
 BROKER_SETTINGS = [

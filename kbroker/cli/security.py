@@ -107,7 +107,12 @@ def add(
     Brokers receive a hash of the password, never the password itself. Anyone who reads the hash on
     the network can authenticate with it, so use a listener with TLS.
     """
-    from kbroker.client.scram_users import served_scram_mechanisms, set_scram_password
+    from kbroker.client.errors import NoSuchUser
+    from kbroker.client.scram_users import (
+        describe_scram_users,
+        served_scram_mechanisms,
+        set_scram_password,
+    )
     from kbroker.security.scram import ScramMechanism
 
     password = _password(password_file)
@@ -116,11 +121,15 @@ def add(
         served = await served_scram_mechanisms(cluster)
         requested = [ScramMechanism(each) for each in dict.fromkeys(mechanisms)]
         enabled = requested or list(served or ()) or [ScramMechanism.SHA_256]
+        try:
+            (earlier,) = await describe_scram_users(cluster, [name])
+            replaced = [each for each in enabled if each in earlier.iterations]
+        except NoSuchUser:
+            replaced = []
         for each in enabled:
             await set_scram_password(cluster, name, password, each, iterations)
-        return _EnabledMechanisms(
-            enabled, enabled if served is None else [each for each in enabled if each in served]
-        )
+        usable = enabled if served is None else [each for each in enabled if each in served]
+        return _EnabledMechanisms(enabled, usable, replaced)
 
     enabled = run(target, work)
     if enabled.usable:
@@ -132,13 +141,22 @@ def add(
             f"user {name} has a password for {names}, but no listener of the brokers enables "
             f"{names}; add it to sasl.enabled.mechanisms of a SASL_SSL or SASL_PLAINTEXT listener"
         )
+    if enabled.replaced:
+        names = ", ".join(enabled.replaced)
+        say(f"the password for {names} was replaced; existing connections stay authenticated")
 
 
 class _EnabledMechanisms(NamedTuple):
-    """The mechanisms for which a user has a password, and those that a listener enables."""
+    """The mechanisms for which a user has a password.
+
+    Attributes:
+        usable: The mechanisms that a listener enables.
+        replaced: The mechanisms for which the user had a password before.
+    """
 
     mechanisms: Sequence[str]
     usable: Sequence[str]
+    replaced: Sequence[str]
 
 
 def _password(file: IO[str] | None) -> str:

@@ -118,6 +118,19 @@ async def test_added_user_gets_mechanisms_of_the_broker(
         assert "but no listener of the brokers enables SCRAM" in made.stdout
 
 
+async def test_user_add_says_for_which_mechanisms_it_replaces_the_password(
+    broker: Broker, cli: Cli
+) -> None:
+    add = ("security", "user", "add", "bob", *LOGIN)
+    await cli(*add, "--mechanism", SHA_256.value, stdin="brush\n")
+    changed = await cli(*add, stdin="crayon\n")
+    assert changed.stdout.splitlines() == [
+        "user bob can authenticate with SCRAM-SHA-256, SCRAM-SHA-512",
+        "the password for SCRAM-SHA-256 was replaced; existing connections stay authenticated",
+    ]
+    assert await logs_in(broker, "bob", "crayon", SHA_256)
+
+
 async def test_added_user_gets_mechanisms_of_the_listener_of_the_admin(cli: Cli) -> None:
     own = "listener.name.sasl_plaintext.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512"
     async with guarded(own) as broker:

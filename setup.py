@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tomllib
-from contextlib import chdir
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,6 +55,9 @@ COMPILED = {
 
 
 def project() -> dict[str, Any]:
+    # Not at the top: pip runs this script also with an older Python, to read which one it needs.
+    import tomllib
+
     return tomllib.loads(Path("pyproject.toml").read_text())
 
 
@@ -92,6 +93,8 @@ def source_directory(package: str, directories: dict[str, str]) -> Path:
 
 def extensions() -> list[Extension]:
     """Return the compiled modules, as one library."""
+    from contextlib import chdir
+
     from mypyc.build import mypycify
 
     directory = BUILD / "as-installed"

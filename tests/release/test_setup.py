@@ -42,3 +42,15 @@ def test_source_distribution_has_all_sources_of_compiled_modules(tmp_path: Path)
     expected = copy_as_installed(ROOT, tmp_path / "expected")
     assert Path("kbroker/protocol/messages/produce.py") in expected
     assert copy_as_installed(project, tmp_path / "copied") == expected
+
+
+def test_setup_runs_with_older_python_so_that_pip_names_the_required_one(tmp_path: Path) -> None:
+    (tmp_path / "tomllib.py").write_text("raise ModuleNotFoundError")
+    script = """
+import contextlib, setuptools
+del contextlib.chdir
+setuptools.setup = lambda **options: None
+import setup
+"""
+    environment = {"PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, env=environment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,7 @@ def run(
     KAFKA_BOOTSTRAP_SERVERS, BOOTSTRAP_SERVERS and KBROKER_BOOTSTRAP. Signals are forwarded to
     COMMAND, and its exit status is returned.
     """
+    _reject_unknown_option(command[0])
     if disk and (keep or not control):
         raise click.UsageError("--faulty-disk needs --control, and excludes --keep")
     if processes is not None and control:
@@ -118,3 +120,13 @@ def _not_run(command: str, error: BaseException) -> str:
     if command.endswith(".py") and Path(command).is_file():
         message += f"; run a script with its interpreter: `kbroker run -- python {command}`"
     return message
+
+
+def _reject_unknown_option(word: str) -> None:
+    """Reject a command that begins like an option: click passes unknown options on as words."""
+    if not word.startswith("-"):
+        return
+    name = word.partition("=")[0]
+    context = click.get_current_context()
+    known = [option for each in context.command.get_params(context) for option in each.opts]
+    raise click.NoSuchOption(name, possibilities=get_close_matches(name, known), ctx=context)

@@ -85,6 +85,15 @@ def test_run_with_processes_and_control_is_rejected() -> None:
     assert "--processes and --control exclude each other" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("--topics", "orders", "--", "true"), ("--topics=a", "true")])
+def test_unknown_option_of_run_is_rejected_with_suggestion(words: tuple[str, ...]) -> None:
+    done = ran(*words)
+    assert done.returncode == 2
+    assert "No such option '--topics'." in done.stderr
+    assert "Did you mean" in done.stderr
+    assert "'--topic'" in done.stderr
+
+
 @pytest.mark.slow
 def test_run_returns_exit_status_of_command(tmp_path: Path) -> None:
     assert ran("--", "sh", "-c", "kill -9 $$").returncode == 128 + 9

@@ -267,6 +267,7 @@ _ZEROS = 1024 * 1024
 
 _PRIVATE_FILE, _PRIVATE_DIRECTORY = 0o600, 0o700
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
@@ -338,10 +339,17 @@ def _translate_write_errors(action: str, path: str) -> Iterator[None]:
 
 
 def _write_error(action: str, path: str, error: OSError) -> StorageError:
-    advice = "; free some space there" if error.errno in _NO_SPACE else ""
-    text = f"cannot {action} {path}: {error.strerror or error}{advice}"
+    text = f"cannot {action} {path}: {error.strerror or error}{_advice(error)}"
     # Missing file descriptors are a problem of the process, not of the directory.
     return StorageError(text) if error.errno in _NO_DESCRIPTORS else WriteRefusedError(text)
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in _NO_SPACE:
+        return "; free some space there"
+    if error.errno in _NO_PERMISSION:
+        return "; make it writable for this user, or choose another directory"
+    return ""
 
 
 class _Handle:
@@ -469,6 +477,10 @@ def _locked_error(path: str) -> StorageError:
         f"{path} is locked: another broker uses this data directory; stop it, or choose another "
         "directory with --data-dir"
     )
+
+
+def _lock_error(path: str, error: OSError) -> StorageError:
+    return StorageError(f"cannot lock {path}: {error.strerror or error}{_advice(error)}")
 
 
 class _FileLock:
@@ -633,14 +645,14 @@ class OsFiles:
         except filelock.Timeout:
             raise _locked_error(path) from None
         except OSError as error:
-            raise StorageError(f"cannot lock {path}: {error}") from error
+            raise _lock_error(path, error) from error
         try:
             return _FileLock(lock, _lock_directory(path.rpartition("/")[0] or "."))
         except OSError as error:
             lock.release()
             if isinstance(error, BlockingIOError):
                 raise _locked_error(path) from None
-            raise StorageError(f"cannot lock {path}: {error}") from error
+            raise _lock_error(path, error) from error
 
 
 # -- memory

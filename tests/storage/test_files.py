@@ -329,6 +329,20 @@ class TestDisk:
             OsFiles().open((tmp_path / "a").as_posix(), create=True)
         monkeypatch.undo()
 
+    def test_directory_without_permission_is_named_with_next_action(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        def refuse(*args: object, **options: object) -> int:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(os, "open", refuse)
+        monkeypatch.setattr(os, "makedirs", refuse)
+        action = "Permission denied; make it writable for this user, or choose another directory$"
+        with pytest.raises(StorageError, match=rf"cannot lock .*/\.lock: {action}"):
+            OsFiles().lock((tmp_path / ".lock").as_posix())
+        with pytest.raises(StorageError, match=rf"cannot create .*/data: {action}"):
+            OsFiles().mkdir((tmp_path / "data").as_posix())
+
     def test_new_files_are_accessible_to_their_owner_only(self, tmp_path: Path) -> None:
         files, directory = OsFiles(), f"{tmp_path.as_posix()}/directory"
         files.mkdir(directory)

@@ -18,6 +18,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeVar, Unpack
 
+import trio
+
 from kbroker.broker import Broker, Service, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.cluster import Topic
@@ -526,8 +528,14 @@ async def open_test_broker(
     Raises:
         ValueError: The arguments are invalid or contradict each other.
         ConfigError: A property is unknown or has an invalid value.
+        RuntimeError: The event loop is not one of trio.
         UnfiredFault: At the end, a fault has hit nothing.
     """
+    if not trio.lowlevel.in_trio_task():
+        raise RuntimeError(
+            "open_test_broker needs an event loop of trio; in asyncio, use LocalBroker, and run its "
+            "calls in a thread (asyncio.to_thread)"
+        )
     secured = new_broker_security(nodes=nodes, **security)
     acls = secured.acls_of(security.get("acls") or {})
     settings = BrokerConfig.load(

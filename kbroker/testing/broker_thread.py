@@ -133,8 +133,14 @@ class BrokerThread:
             The result of the function.
 
         Raises:
-            RuntimeError: The caller is a forked child of the process that has the thread.
+            RuntimeError: The caller is a forked child of the process that has the thread, or runs in
+                an event loop of trio.
         """
+        if trio.lowlevel.in_trio_task():
+            raise RuntimeError(
+                "this call would block the event loop of trio that runs it: call it in a thread "
+                "(trio.to_thread.run_sync), or use open_test_broker, which has async methods"
+            )
         if not self.is_own:
             raise RuntimeError(
                 f"this broker runs in process {self._process}, and this is its child {os.getpid()}: "

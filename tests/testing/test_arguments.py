@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from kbroker.testing import BrokerThread, LocalBroker, open_test_broker
 from kbroker.testing.arguments import broker_properties, parse_group_state, partitions_of, topics_of
@@ -42,6 +44,23 @@ async def test_open_test_broker_accepts_same_arguments() -> None:
     with pytest.raises(ValueError, match=r"did you mean log\.retention\.hours"):
         async with open_test_broker(config={"log.retention.hurs": 1}):
             pass
+
+
+def test_open_test_broker_in_asyncio_suggests_local_broker() -> None:
+    async def story() -> None:
+        async with open_test_broker():
+            pass
+
+    with pytest.raises(RuntimeError, match=r"in asyncio, use LocalBroker"):
+        asyncio.run(story())
+
+
+async def test_call_of_local_broker_in_trio_suggests_thread(thread: BrokerThread) -> None:
+    broker = await trio.to_thread.run_sync(lambda: LocalBroker(thread=thread))
+    with pytest.raises(RuntimeError, match=r"call it in a thread \(trio\.to_thread\.run_sync\)"):
+        broker.topics()
+    assert await trio.to_thread.run_sync(broker.topics) == {}
+    await trio.to_thread.run_sync(broker.close)
 
 
 @pytest.mark.parametrize(

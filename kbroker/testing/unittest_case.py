@@ -24,14 +24,27 @@ class KafkaTestCase(unittest.TestCase):
     which that Kafka counts as idle.
 
     Attributes:
-        kbroker: The broker of the test.
         kbroker_settings: Arguments of `LocalBroker`.
     """
 
     kbroker_settings: ClassVar[dict[str, Any]] = {}
-    kbroker: LocalBroker | ExternalKafka
     _thread: ClassVar[BrokerThread]
     _external: ClassVar[ExternalKafka | None]
+    _broker: LocalBroker | ExternalKafka | None = None
+
+    @property
+    def kbroker(self) -> LocalBroker | ExternalKafka:
+        """The broker of the test.
+
+        Raises:
+            RuntimeError: `setUp` of this class has not run.
+        """
+        if self._broker is None:
+            raise RuntimeError(
+                "the test has no broker: KafkaTestCase.setUp creates it; call super().setUp() first in "
+                f"setUp of {type(self).__name__}"
+            )
+        return self._broker
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -50,9 +63,9 @@ class KafkaTestCase(unittest.TestCase):
         super().setUp()
         if self._external is None:
             settings = self.kbroker_settings
-            self.kbroker = self.enterContext(LocalBroker(thread=self._thread, **settings))
+            self._broker = self.enterContext(LocalBroker(thread=self._thread, **settings))
         else:
-            self.kbroker = self._prepare_external(self._external)
+            self._broker = self._prepare_external(self._external)
 
     def _prepare_external(self, kafka: ExternalKafka) -> ExternalKafka:
         """Begin a test on an external Kafka: create the topics, and delete them after the test."""

@@ -44,6 +44,20 @@ def test_each_test_has_its_own_broker() -> None:
     assert mine <= threads
 
 
+class CaseWithoutSuper(KafkaTestCase):
+    def setUp(self) -> None:
+        self.kbroker.create_topic("orders")
+
+    def one(self) -> None:
+        raise AssertionError
+
+
+def test_set_up_without_super_is_named_in_error() -> None:
+    result = run(CaseWithoutSuper("one"))
+    ((_, message),) = result.errors
+    assert "call super().setUp() first in setUp of CaseWithoutSuper" in message
+
+
 def test_unfired_fault_fails_test() -> None:
     result = run(Case("unfired"))
     ((_, message),) = [*result.errors, *result.failures]

@@ -96,18 +96,21 @@ class SchemaSubjects:
     def register(self, subject: str, document: Mapping[str, object]) -> SchemaVersion:
         """Register a schema if necessary, and return its version."""
         self._registry.ask(f"{_path(subject)}/versions", method="POST", body=document)
-        answer = self._registry.ask(_path(subject), method="POST", body=document)
-        return _version_of(self._object(answer))
+        return self._version_with(subject, document)
 
     def registered(self, subject: str, document: Mapping[str, object]) -> SchemaVersion | None:
         """Return the version of a schema in a subject, or None if it is not registered there."""
         try:
-            answer = self._registry.ask(_path(subject), method="POST", body=document)
+            return self._version_with(subject, document)
         except RegistryRejection as error:
             if error.status == 404:
                 return None
             raise
-        return _version_of(self._object(answer))
+
+    def _version_with(self, subject: str, document: Mapping[str, object]) -> SchemaVersion:
+        """Return the version that has a schema. Some registries do not repeat its type."""
+        answer = self._object(self._registry.ask(_path(subject), method="POST", body=document))
+        return _version_of({"schemaType": kind_of(document), **answer})
 
     def check(
         self, subject: str, document: Mapping[str, object], version: int | str | None = None

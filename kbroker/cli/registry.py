@@ -218,6 +218,8 @@ def _incompatibility(name: str, level: str, checked: CheckedSchema) -> list[str]
     if version is not None and not name.endswith(f":{version}"):
         title += f", version {version}"
     reasons = [_reason(each, level) for each in checked.reasons if not _CONTEXT.match(each)]
+    if not reasons:
+        return [f"{title}: the registry gives no reasons"]
     return [f"{title}:", *(f"  {each}" for each in reasons)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kbroker.cli.profiles import write_profiles
+from kbroker.client.schema_subjects import CheckedSchema, SchemaSubjects
 
 from ..client.test_schema_registry import server
 from ..commands import Cli, invoke
@@ -171,6 +172,15 @@ async def test_check_names_field_without_default(
     output = await run(registered, "check", "t-value", write(file, later), status=1)
     assert f"  {expected}" in output
     assert "{" not in output
+
+
+async def test_check_without_reasons_of_registry_says_so(
+    registered: Registered, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await registered.registry.register("t-value", FIRST)
+    monkeypatch.setattr(SchemaSubjects, "check", lambda *_: CheckedSchema(False, []))
+    output = await run(registered, "check", "t-value", write(file, SECOND), status=1)
+    assert output == "incompatible with t-value (BACKWARD): the registry gives no reasons\n"
 
 
 async def test_check_of_missing_subject_fails_with_suggestion(

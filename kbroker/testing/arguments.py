@@ -34,6 +34,20 @@ GROUP_STATES = (
 # Defaults of the test kit that differ from Kafka's. With this one, records may have timestamps in
 # the future.
 KIT_DEFAULTS = {"log.message.timestamp.after.max.ms": str((1 << 63) - 1)}
+_FREE_PORT = "the test kit selects a free port: read bootstrap_servers"
+_DATA_DIR = "pass data_dir= (in the marker: persist=True)"
+# Properties that the test kit sets itself, and the replacement of each.
+_SET_BY_KIT = {
+    "listeners": _FREE_PORT,
+    "advertised.listeners": _FREE_PORT,
+    "log.dir": _DATA_DIR,
+    "log.dirs": _DATA_DIR,
+}
+# The same for brokers in the process of the test.
+_SET_IN_PROCESS = {
+    "http.port": "the test kit serves neither console nor metrics: run `kbroker serve`",
+    "registry.port": "pass schema_registry=True, and read schema_registry_url",
+}
 # States of groups that do not rebalance, so that a wait for idleness can end.
 IDLE_GROUP_STATES = {"Stable", "Empty", "Dead"}
 
@@ -99,10 +113,27 @@ def broker_properties_with_defaults(given: Config) -> dict[str, str]:
     """Convert broker properties to strings, and add the defaults of the test kit.
 
     Raises:
-        ConfigError: A name is a property of neither Kafka nor kbroker, or a value has no string
-            form.
+        ConfigError: A name is a property of neither Kafka nor kbroker or is set by the test kit, or
+            a value has no string form.
     """
+    _reject(given, _SET_BY_KIT)
     return KIT_DEFAULTS | broker_properties(given)
+
+
+def in_process_properties(given: Config) -> dict[str, str]:
+    """Return `broker_properties_with_defaults` of a broker in the process of the test.
+
+    Raises:
+        ConfigError: As for `broker_properties_with_defaults`, or an HTTP server is configured.
+    """
+    _reject(given, _SET_IN_PROCESS)
+    return broker_properties_with_defaults(given)
+
+
+def _reject(given: Config, replacements: Mapping[str, str]) -> None:
+    for name in given:
+        if name in replacements:
+            raise ConfigError(f"config: {name} has no effect; {replacements[name]}")
 
 
 def topics_of(given: Topics) -> dict[str, int]:

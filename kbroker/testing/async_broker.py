@@ -32,7 +32,7 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.security.acls import Acl
 from kbroker.storage.naming import META_PROPERTIES
 
-from .arguments import Config, Topics, broker_properties_with_defaults, topics_of
+from .arguments import Config, Topics, in_process_properties, topics_of
 from .broker_security import (
     UNSECURED,
     BrokerSecurity,
@@ -539,9 +539,7 @@ async def open_test_broker(
     secured = new_broker_security(nodes=nodes, **security)
     acls = secured.acls_of(security.get("acls") or {})
     settings = BrokerConfig.load(
-        options=merge_properties(
-            broker_properties_with_defaults(config or {}), secured.properties()
-        )
+        options=merge_properties(in_process_properties(config or {}), secured.properties())
     )
     store, clock, faults = MemoryStore(settings.memory_limit_bytes), MovableClock(), Faults()
     if load is not None:

@@ -23,7 +23,7 @@ from kbroker.net.server import Listener
 from kbroker.security.acls import Acl
 from kbroker.storage.crash_files import Mode
 
-from .arguments import Config, Partitions, Topics, broker_properties_with_defaults, topics_of
+from .arguments import Config, Partitions, Topics, in_process_properties, topics_of
 from .async_broker import (
     CRASHED,
     RunningBroker,
@@ -522,7 +522,7 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
         new_acls = self._secured.acls_of(acls or {})
         if not isinstance(config, BrokerConfig):
             properties = merge_properties(
-                broker_properties_with_defaults(config or {}), self._secured.properties()
+                in_process_properties(config or {}), self._secured.properties()
             )
             config = BrokerConfig.load(options=properties)
         self._config = config

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.config import ConfigError
 from kbroker.testing import BrokerThread, LocalBroker, open_test_broker
 from kbroker.testing.arguments import broker_properties, parse_group_state, partitions_of, topics_of
 from kbroker.testing.expectation import seconds
@@ -44,6 +45,24 @@ async def test_open_test_broker_accepts_same_arguments() -> None:
     with pytest.raises(ValueError, match=r"did you mean log\.retention\.hours"):
         async with open_test_broker(config={"log.retention.hurs": 1}):
             pass
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("listeners", "bootstrap_servers"),
+        ("advertised.listeners", "bootstrap_servers"),
+        ("log.dir", "data_dir="),
+        ("log.dirs", "persist=True"),
+        ("http.port", "kbroker serve"),
+        ("registry.port", "schema_registry=True"),
+    ],
+)
+def test_property_that_test_kit_sets_is_rejected(
+    thread: BrokerThread, name: str, replacement: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^config: {name} has no effect; .*{replacement}"):
+        LocalBroker(config={name: "1"}, thread=thread)
 
 
 def test_open_test_broker_in_asyncio_suggests_local_broker() -> None:

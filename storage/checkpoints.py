@@ -381,7 +381,9 @@ class MetaProperties:
             meta = cls(fields["cluster.id"], int(fields["node.id"]), fields["directory.id"])
             known = fields["version"] == "1"
             if "checksum" in fields and int(fields["checksum"]) != _checksum(rows[:-1]):
-                raise ValueError("checksum")
+                raise StorageError(
+                    f"{path} is damaged (its checksum does not match); restore it from a backup"
+                )
         except (ValueError, KeyError) as error:
             raise StorageError(
                 f"{path} is damaged ({error!r}); restore it from a backup"

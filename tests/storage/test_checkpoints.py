@@ -138,6 +138,7 @@ class TestMetaProperties:
             (b"", "damaged"),
             (b"\0" * 100, "damaged"),
             (KAFKA_META.replace(b"node.id=1", b"node.id=x"), "damaged"),
+            (KAFKA_META + b"checksum=1\n", r"damaged \(its checksum does not match\)"),
             (KAFKA_META.replace(b"version=1", b"version=2"), "newer"),
             (KAFKA_META + b"kbroker.format.version=2\n", "newer"),
         ],

@@ -73,6 +73,8 @@ def security_of(settings: Mapping[str, str]) -> Security:
 def credentials_of(given: Mapping[str, str]) -> Credentials:
     """Return the SASL credentials from ``sasl.*`` settings. Raises BadSecurity."""
     mechanism = given.get(MECHANISM, "").upper()
+    if not mechanism:
+        raise BadSecurity(f"{MECHANISM} is not set (valid: {', '.join(SERVED)})")
     if mechanism not in SERVED:
         raise BadSecurity(f"{MECHANISM}={mechanism} is not supported (valid: {', '.join(SERVED)})")
     if mechanism == OAUTHBEARER:

@@ -357,6 +357,7 @@ def test_client_settings_are_parsed() -> None:
     for wrong, message in (
         ({"security.protocol": "TLS"}, "valid: PLAINTEXT, SSL"),
         ({"sasl.mechanism": "GSSAPI"}, "valid: PLAIN"),
+        ({"sasl.mechanism": ""}, "^sasl.mechanism is not set .valid: PLAIN"),
         ({"sasl.jaas.config": ""}, "sasl.jaas.config: it does not begin"),
         ({"sasl.jaas.config": "a.B required;"}, "set username=... and password=..."),
     ):

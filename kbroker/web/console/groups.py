@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from starlette.requests import Request
@@ -9,17 +10,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.client.dead_letters import dead_letter_queue
+from kbroker.client.errors import ClientError
 from kbroker.client.group_details import group_details
-from kbroker.client.groups import list_groups
+from kbroker.client.group_overview import GroupOverview, group_overviews
+from kbroker.client.groups import ListedGroup, list_groups
 from kbroker.client.topology_descriptions import topology_description
+from kbroker.protocol.errors import KafkaError
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
 
 from .answers import json_response, json_rows_response
 from .api import Api, Permission
 from .rings import SAMPLE_SECONDS
 from .sessions import Viewer
+from .topics import PARTITIONS_ASKED_MAX
 
-# Maximum number of trends per response.
+# Maximum number of trends per response, and of groups whose coordinators are queried.
 TRENDS_MAX = 200
 DESCRIBE_GROUP = Permission(AclOperation.DESCRIBE, AclResourceType.GROUP, "group")
 # Operations that change a group: READ resets offsets.
@@ -46,13 +51,12 @@ class Groups:
 
     async def _list(self, request: Request, viewer: Viewer) -> Response:
         search = request.query_params.get("search", "").lower()
-        trends = self._api.trends.groups
-
+        listed = [each for each in await list_groups(viewer.cluster) if search in each.name.lower()]
+        overviews = await self._overviews(listed, viewer)
         rows: list[dict[str, object]] = []
-        for each in await list_groups(viewer.cluster):
-            if search not in each.name.lower():
-                continue
-            trend = trends.get(each.name)
+        for each in listed:
+            trend, overview = self._api.trends.groups.get(each.name), overviews.get(each.name)
+            known = overview or trend
             rows.append(
                 {
                     "group": each.name,
@@ -60,8 +64,9 @@ class Groups:
                     "type": each.type,
                     "protocol": each.protocol_type,
                     "coordinator": each.coordinator,
-                    "members": trend.members if trend else None,
-                    "lag": trend.lag if trend else None,
+                    "members": known.members if known else None,
+                    "lag": known.lag if known else None,
+                    "without_offset": overview.without_offset if overview else None,
                     "trend": trend.total.values() if trend and len(rows) < TRENDS_MAX else None,
                     "may": self._api.permitted(
                         viewer, Resource(AclResourceType.GROUP, each.name), AclOperation.DELETE
@@ -74,6 +79,26 @@ class Groups:
             "may": [AclOperation.CREATE.name] if may_create else [],
         }
         return await json_rows_response(fields, "groups", rows)
+
+    async def _overviews(
+        self, listed: Sequence[ListedGroup], viewer: Viewer
+    ) -> dict[str, GroupOverview]:
+        """Return lags as the command line shows them, of as many groups as the limits permit."""
+        topics, trends = self._api.node.cluster.topics, self._api.trends.groups
+        chosen: list[ListedGroup] = []
+        partitions_left = PARTITIONS_ASKED_MAX
+        for each in listed[:TRENDS_MAX]:
+            trend = trends.get(each.name)
+            read = [topics[name] for name in (trend.topics if trend else ()) if name in topics]
+            size = sum(len(topic.partitions) for topic in read)
+            if size <= partitions_left:
+                partitions_left -= size
+                chosen.append(each)
+        try:
+            found = await group_overviews(viewer.cluster, chosen)
+        except (ClientError, KafkaError, OSError):
+            return {}
+        return {each.listed.name: each for each in found}
 
     async def _group_details(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]

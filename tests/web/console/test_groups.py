@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+import pytest
+
 from kbroker.client.configs import Operation, Resource, alter_configs
-from kbroker.client.groups import commit_offsets
+from kbroker.client.group_overview import group_overviews
+from kbroker.client.groups import commit_offsets, list_groups
+from kbroker.client.producer import Producer
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescriptionUpdateRequest
+from kbroker.web.console import groups
 
 from ...coordinator.streams.test_descriptions import SOURCE, description
 from ...handlers.test_streams_groups import remove_delays, streams_beat
@@ -53,3 +58,28 @@ async def test_explanation_of_group_has_lag_and_time_of_last_commit() -> None:
         text = (await client.get("/explain/group/billing"))["now"]
         assert "last commit at " in text
         assert "1 record is unread. orders-0 is 1 record behind (at 1 of 2)" in text
+
+
+async def test_list_of_groups_has_the_lags_of_the_command_line() -> None:
+    async with console() as client:
+        await client.create_topic("orders", record(b"v"), record(b"w"), partitions=3)
+        await Producer(client.cluster).write({("orders", 1): [record(b"x")]})
+        await commit_offsets(client.cluster, "billing", {("orders", 0): 1})
+        (row,) = (await client.get("/groups"))["groups"]
+        (shown,) = await group_overviews(client.cluster, await list_groups(client.cluster))
+        assert (row["lag"], row["without_offset"]) == (shown.lag, shown.without_offset) == (1, 1)
+        details = await client.get("/groups/billing/details")
+        assert (details["total_lag"], details["without_offset"]) == (1, 1)
+
+
+async def test_list_of_groups_queries_only_as_many_partitions_as_the_limit_permits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(groups, "PARTITIONS_ASKED_MAX", 3)
+    async with console() as client:
+        await client.create_topic("orders", record(b"v"), partitions=2)
+        for name in ("a", "b"):
+            await commit_offsets(client.cluster, name, {("orders", 0): 0})
+        await client.sample()
+        rows = (await client.get("/groups"))["groups"]
+        assert [(row["lag"], row["without_offset"]) for row in rows] == [(1, 0), (1, None)]

@@ -19,6 +19,12 @@ export const number = (value) => (value === null || value === undefined ? "–" 
 // A number with its noun, such as "1 record" or "2 records".
 export const counted = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 
+// The lag of a group, and the number of partitions that it does not include, as the command line shows it.
+export const lagOf = ({ lag, without_offset: without }) => [
+  number(lag),
+  without > 0 && h("span", { class: "soft" }, `, ${counted(without, "partition")} without offsets`),
+];
+
 const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 export const compact = (value) => COMPACT.format(value);
 

@@ -2,7 +2,7 @@
 
 import { Unreachable, get, encodePart } from "./api.js";
 import { drawnOnChange, refreshEvery } from "./common.js";
-import { card, clientLink, h, link, number, shortened, sparkline, topicLink, visible } from "./dom.js";
+import { card, clientLink, h, lagOf, link, number, shortened, sparkline, topicLink, visible } from "./dom.js";
 import { actionButton } from "./forms.js";
 import { deleteGroupForm, deleteOffsetsForm, removeMemberForm, resetOffsetsForm } from "./group_forms.js";
 import { settings } from "./settings.js";
@@ -77,7 +77,7 @@ async function members(view, title, name) {
       card("State", it.state),
       card("Type", it.type),
       card("Members", number(it.members)),
-      card("Lag", number(it.total_lag), " ", sparkline(it.trend, "lag")),
+      card("Lag", lagOf({ ...it, lag: it.total_lag }), " ", sparkline(it.trend, "lag")),
       card("Assignor", visible(it.assignor || "–")),
     );
     table.set(it.partitions);

@@ -2,7 +2,7 @@
 
 import { get, encodePart, session } from "./api.js";
 import { emptyText, keepFocus, refreshEvery, searchForm } from "./common.js";
-import { groupLink, h, nodeLink, number, sparkline } from "./dom.js";
+import { groupLink, h, lagOf, nodeLink, number, sparkline } from "./dom.js";
 import { actionButton, openForm } from "./forms.js";
 import { createGroupForm, deleteGroupsForm } from "./group_forms.js";
 import { DeleteSelected } from "./row_actions.js";
@@ -12,7 +12,7 @@ export default async function groups(view, _, query) {
   const table = new Table(
     [
       ["Group", (row) => groupLink(row.group), "", (row) => row.group],
-      ["Lag", (row) => number(row.lag), "num", (row) => row.lag],
+      ["Lag", lagOf, "num", (row) => row.lag],
       ["State", (row) => row.state, "", (row) => row.state],
       ["Members", (row) => number(row.members), "num", (row) => row.members],
       ["Last 10 min", (row) => sparkline(row.trend, "lag")],

@@ -432,6 +432,7 @@ SPANNING = {
     "testing/test_isolation.py": "testing, the pytest plugin",
     "testing/test_leftovers.py": "testing, runtime, broker",
     "testing/test_patched_process.py": "testing, runtime",
+    "web/console/test_transaction_states.py": "web/console: scans, single records, live views",
     "web/test_monitoring.py": "web/metrics, docs, the dashboard",
 }
 

@@ -560,6 +560,25 @@ def test_viewer_without_permissions_sees_no_actions(
     alice.page.context.close()
 
 
+def test_records_of_open_and_aborted_transactions_are_marked(
+    shown: Shown, kafka: Kafka, width: int
+) -> None:
+    name = f"marked-{width}"
+    kafka.create(name)
+    kafka.begin(name, name)
+    page = shown.go(f"#/topics/{name}/messages")
+    expect(page.locator("main tbody .tag.open")).to_have_count(1)
+    expect(page.locator("main .states li")).to_contain_text(["open 1 record: its transaction has"])
+    check_layout(page, "open-records", width)
+    dialog = opened(shown.go("#/storage"), f"Abort {name}")
+    confirmed(page, dialog, "Abort", "abort-marked", width)
+    page = shown.go(f"#/topics/{name}/messages")
+    expect(page.locator("main .states li")).to_contain_text(["aborted 1 record: its transaction"])
+    check_layout(page, "aborted-records", width)
+    page.locator("main tbody .tag.aborted").click()
+    expect(page.locator("#detail")).to_contain_text("aborted: its transaction was aborted")
+
+
 def test_forbidden_page_keeps_title_and_tabs_and_names_the_permission(
     browser: Browser, server: dict[str, Any], kafka: Kafka, width: int
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from kbroker.client.ndjson import timestamp_type
 from kbroker.coordinator_runtime.log_records import coordinator_record
@@ -36,6 +36,11 @@ SCHEMA_HEAD = 5
 INTEGERS = {2: "int16", 4: "int32", 8: "int64"}
 
 
+# State of the transaction of a record: `open` is true of all transactions from the last stable offset
+# on, because read_committed consumers wait for them. Empty without a transaction, or if unknown.
+TransactionState: TypeAlias = Literal["", "open", "aborted", "committed"]
+
+
 class ShownRecord(NamedTuple):
     """A record, truncated to what a row shows.
 
@@ -46,6 +51,7 @@ class ShownRecord(NamedTuple):
         header_count: Number of headers.
         fields: Fields that the page shows as columns.
         summary: Sentence about a record of an internal topic; empty for others.
+        transaction: State of the record's transaction.
     """
 
     partition: int
@@ -61,6 +67,7 @@ class ShownRecord(NamedTuple):
     header_count: int = 0
     fields: Mapping[str, object] | None = None
     summary: str = ""
+    transaction: TransactionState = ""
 
 
 def truncate_record(
@@ -166,7 +173,7 @@ def row(topic: str, one: ShownRecord) -> dict[str, object]:
     if one.fields is not None:
         fields["fields"] = dict(one.fields)
     if one.batch.is_transactional:
-        fields["producer_id"] = one.batch.producer_id
+        fields |= {"producer_id": one.batch.producer_id, "transaction": one.transaction or None}
     return fields
 
 

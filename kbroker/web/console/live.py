@@ -266,7 +266,7 @@ class _Stream(Response):
             Number of bytes of records.
         """
         offsets = {index: self._positions[index] for index in indexes}
-        request = self._reader.request(offsets, wait_ms=WAIT_MS)
+        request = self._reader.request(offsets, wait_ms=WAIT_MS, committed=False)
         answer = await connection.ask(request, oldest=4, newest=TOPIC_BY_NAME)
         self._reader.duty_cycle.restart()
         indexes.append(indexes.pop(0))  # rotate: the first partitions may fill a response

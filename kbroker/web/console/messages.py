@@ -239,7 +239,7 @@ async def one_record(api: Api, request: Request, viewer: Viewer) -> Record:
     row = await reader.fetch(index, offset)
     if not row.error_code:
         async with aclosing(reader.batches(row, offset, offset + 1)) as batches:
-            async for header, batch in batches:
+            async for header, batch, _ in batches:
                 if batch is not None:
                     steps = reader.records(batch, header, offset, RECORD_BYTES_MAX)
                     async with aclosing(steps) as records:

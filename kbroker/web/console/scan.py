@@ -21,7 +21,7 @@ from kbroker.protocol.records import BatchHeader, Record, iter_headers
 from kbroker.runtime.time_slices import DutyCycle
 
 from .answers import REST
-from .decoding import ShownRecord, oversized, truncate_record
+from .decoding import ShownRecord, TransactionState, oversized, truncate_record
 from .filters import Columns, RecordFilter
 from .schemas import NOT_DECODED, Schemas, decoded_parts
 
@@ -67,6 +67,14 @@ class Budget:
         return trio.current_time() - self.began_at
 
 
+class ScannedBatch(NamedTuple):
+    """A batch of a response; `records` is None if it cannot contain a matching record."""
+
+    header: BatchHeader
+    records: memoryview | None
+    transaction: TransactionState
+
+
 class Reader:
     """Reads batches of one topic from the leaders of its partitions."""
 
@@ -93,13 +101,26 @@ class Reader:
         self._record_bytes_max = record_bytes_max
 
     async def fetch(self, index: int, offset: int) -> FetchResponse.Partition:
-        """Fetch from a leader without waiting for data. Raises CannotRead or OSError."""
+        """Fetch from a leader without waiting for data. Raises CannotRead or OSError.
+
+        The response contains the aborted transactions, unless it begins at the last stable offset or
+        after it: brokers return them only for committed reads.
+        """
+        row = await self._fetch(index, offset, committed=True)
+        is_unstable = row.last_stable_offset <= offset < row.high_watermark
+        if self._committed or row.error_code or not is_unstable:
+            return row
+        return await self._fetch(index, offset, committed=False)
+
+    async def _fetch(self, index: int, offset: int, *, committed: bool) -> FetchResponse.Partition:
         for is_last in (False, True):
             if index not in self._leaders:
                 await self._find_leader(index)
             connection = await self._cluster.node(self._leaders[index])
             answer = await connection.ask(
-                self.request({index: offset}, wait_ms=0), oldest=4, newest=TOPIC_BY_NAME
+                self.request({index: offset}, wait_ms=0, committed=committed),
+                oldest=4,
+                newest=TOPIC_BY_NAME,
             )
             row: FetchResponse.Partition = answer.responses[0].partitions[0]
             code = error_code(row.error_code)
@@ -117,7 +138,7 @@ class Reader:
             raise CannotRead(ErrorCode.LEADER_NOT_AVAILABLE, text)
         self._leaders[index] = node
 
-    def request(self, offsets: Mapping[int, int], *, wait_ms: int) -> FetchRequest:
+    def request(self, offsets: Mapping[int, int], *, wait_ms: int, committed: bool) -> FetchRequest:
         """Return a Fetch request for some partitions."""
         rows = [
             FetchRequest.Partition(
@@ -129,7 +150,7 @@ class Reader:
             max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=2 * FETCH_BYTES,
-            isolation_level=int(self._committed),
+            isolation_level=int(committed),
             topics=[FetchRequest.Topic(topic=self.topic, partitions=rows)],
         )
 
@@ -145,8 +166,8 @@ class Reader:
 
     async def batches(
         self, row: FetchResponse.Partition, first: int, end: int
-    ) -> AsyncGenerator[tuple[BatchHeader, memoryview | None], None]:
-        """Yield the complete batches of a response in a range; None for a batch without matches."""
+    ) -> AsyncGenerator[ScannedBatch, None]:
+        """Yield the complete batches of a response in a range."""
         records = row.records or b""
         aborted: dict[int, list[int]] = {}
         for each in row.aborted_transactions or ():
@@ -155,9 +176,11 @@ class Reader:
             if header.base_offset >= end:
                 return
             batch = memoryview(records)[at : at + header.size]
-            is_aborted = self._committed and is_aborted_batch(header, batch, aborted)
-            is_read = not (header.is_control or is_aborted or header.next_offset <= first)
-            yield header, batch if is_read and await self._may_be_in(batch, header) else None
+            is_aborted = is_aborted_batch(header, batch, aborted)
+            is_skipped = header.is_control or (self._committed and is_aborted)
+            is_read = not (is_skipped or header.next_offset <= first)
+            wanted = batch if is_read and await self._may_be_in(batch, header) else None
+            yield ScannedBatch(header, wanted, _transaction_state(header, row, is_aborted))
             await self.duty_cycle.pause()
 
     async def _may_be_in(self, batch: memoryview, header: BatchHeader) -> bool:
@@ -190,7 +213,7 @@ class Reader:
         single record may take long.
         """
         async with aclosing(self.batches(row, first, end)) as found:
-            async for header, batch in found:
+            async for header, batch, transaction in found:
                 budget.bytes += header.size
                 if batch is None:
                     budget.records += _count(header, first, end)
@@ -202,6 +225,8 @@ class Reader:
                                 break
                             budget.records += 1
                             one = await self._match(index, record, header)
+                            if one is not None and transaction:
+                                one = one._replace(transaction=transaction)
                             if one is not None or budget.is_spent:
                                 yield record.offset + 1, one
                 yield header.next_offset, None
@@ -228,6 +253,19 @@ class Reader:
             shown = shown._replace(fields=self._columns.values(index, record, decoded))
             await self.duty_cycle.pause()
         return shown
+
+
+def _transaction_state(
+    header: BatchHeader, row: FetchResponse.Partition, is_aborted: bool
+) -> TransactionState:
+    """Return the state of a batch's transaction, from the response that contains the batch."""
+    if not header.is_transactional:
+        return ""
+    if header.base_offset >= row.last_stable_offset:
+        return "open"
+    if row.aborted_transactions is None:
+        return ""
+    return "aborted" if is_aborted else "committed"
 
 
 def _count(header: BatchHeader, first: int, end: int) -> int:

@@ -1,7 +1,8 @@
 // Columns of the table of messages: which are shown, and by which one the loaded records are sorted.
 
-import { bytes, field, h, number, visible } from "./dom.js";
+import { bytes, counted, field, h, number, visible } from "./dom.js";
 import {
+  TRANSACTION_STATES,
   documentOf,
   fieldPaths,
   fieldValue,
@@ -20,11 +21,22 @@ const FIELDS_MAX = 20,
 const headersText = (row) =>
   row.headers.map((each) => `${shown(each, "key")}=${shown(each, "value")}`).join(", ");
 
+// A tag for a record of an open or aborted transaction.
+const stateTag = ({ transaction: state }) =>
+  state in TRANSACTION_STATES && [h("span", { class: `tag ${state}`, title: TRANSACTION_STATES[state] }, state), " "];
+
+// What the tags mean, and how many of the loaded records have them.
+const legendOf = (rows) =>
+  Object.entries(TRANSACTION_STATES).flatMap(([state, meaning]) => {
+    const count = rows.filter((row) => row.transaction === state).length;
+    return count ? [h("li", {}, h("span", { class: `tag ${state}` }, state), ` ${counted(count, "record")}: ${meaning}`)] : [];
+  });
+
 // Standard columns: heading, cell, class, value to sort by.
 const STANDARD = {
   time: [() => `Time (${zoneName()})`, (row) => timeText(row.timestamp), "time", (row) => row.timestamp],
   partition: [() => "Partition", (row) => row.partition, "num", (row) => row.partition],
-  offset: [() => "Offset", (row) => number(row.offset), "num", (row) => row.offset],
+  offset: [() => "Offset", (row) => [stateTag(row), number(row.offset)], "num", (row) => row.offset],
   key: [
     () => "Key",
     (row) => (oversizedText(row) ? "–" : visible(shown(row, "key").slice(0, 80))),
@@ -93,6 +105,7 @@ export class RecordColumns {
     this.names = known.length ? known.slice(0, COLUMNS_MAX) : [...DEFAULT];
     this.sorted = query.get("sort") ?? "";
     this.element = h("div");
+    this.legend = h("ul", { class: "states soft", "aria-label": "Transactions" });
     this.build();
   }
   stored() {
@@ -124,12 +137,13 @@ export class RecordColumns {
       Table.prototype.sortBy.call(this.table, columns[at][3]);
       if (isDescending) Table.prototype.sortBy.call(this.table, columns[at][3]);
     } else this.sorted = "";
-    this.table.set(this.rows);
-    this.element.replaceChildren(this.table.element);
+    this.set(this.rows);
+    this.element.replaceChildren(this.legend, this.table.element);
   }
   set(rows) {
     this.rows = rows;
     this.table.set(rows);
+    this.legend.replaceChildren(...legendOf(rows));
   }
   // The records in the order of the table.
   get ordered() {

@@ -3,7 +3,7 @@
 import { encodePart, get, post, session } from "./api.js";
 import { bytes, counted, h, link, notify, number, visible } from "./dom.js";
 import { facts } from "./forms.js";
-import { deadLetterOf, idOf, indented, isCut, isDecoded, oversizedText, plain, pretty, shown, sizeOf } from "./records.js";
+import { TRANSACTION_STATES, deadLetterOf, idOf, indented, isCut, isDecoded, oversizedText, plain, pretty, shown, sizeOf } from "./records.js";
 import { localZone, timeText } from "./times.js";
 
 // Maximum size of a value that is loaded into the page; larger ones are downloaded.
@@ -269,11 +269,17 @@ function factsOf(row) {
       ["Headers", `${number(row.header_count)}, ${size(row.headers_size)}`],
       ["Key, value and headers", size(row.headers_size === null ? null : total)],
       ["Batch", `offset ${batch.base_offset}, ${counted(batch.records, "record")}, ${bytes(batch.bytes)}, compression ${batch.codec}`],
-      ["Producer", `${producer}${batch.transactional ? ", in a transaction" : ""}`],
+      ["Producer", producer],
       ["Leader epoch", String(batch.leader_epoch)],
     );
-  } else if (row.producer_id !== undefined) found.push(["Producer", `${row.producer_id}, in a transaction`]);
+  } else if (row.producer_id !== undefined) found.push(["Producer", String(row.producer_id)]);
+  if (row.producer_id !== undefined) found.push(["Transaction", transactionText(row.transaction)]);
   return facts(found);
+}
+
+function transactionText(state) {
+  if (!state) return "in a transaction whose state was not read";
+  return state === "committed" ? "committed" : `${state}: ${TRANSACTION_STATES[state]}`;
 }
 
 function schemaOf(row, name) {

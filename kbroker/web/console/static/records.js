@@ -26,6 +26,12 @@ export function deadLetterOf(row) {
   return isWhole ? found : null;
 }
 
+// States of a record's transaction that a reader of uncommitted records has to know.
+export const TRANSACTION_STATES = {
+  open: "its transaction has not ended, or waits for an older open one; read_committed consumers do not get it yet",
+  aborted: "its transaction was aborted; read_committed consumers never get it",
+};
+
 export function valueText(row) {
   if (row.summary) return row.summary;
   const letter = row.value === null && deadLetterOf(row);

@@ -61,6 +61,8 @@ class DutyCycle:
 
     def __init__(self, *, rest: float = REST, resting: trio.Lock | None = None) -> None:
         self._began = trio.current_time()
+        # Time at which the work last began to wait; see `without_waits`.
+        self._paused_at = 0.0
         self._rest = rest
         self._resting = resting
 
@@ -74,6 +76,17 @@ class DutyCycle:
                 async with self._resting:
                     await trio.sleep(worked * self._rest)
             self._began = trio.current_time()
+
+    async def without_waits(self, work: Awaitable[Result]) -> Result:
+        """Await work; the time for which it waits, for example for a response, does not count."""
+        self._paused_at = trio.current_time()
+        return await in_timed_steps(work, self._on_resumed, self._on_paused)
+
+    def _on_resumed(self, now: float) -> None:
+        self._began += now - self._paused_at
+
+    def _on_paused(self, now: float) -> None:
+        self._paused_at = now
 
     def restart(self) -> None:
         """Begin a slice now, because the task waited for something else since the last rest."""

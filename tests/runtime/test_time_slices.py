@@ -46,6 +46,21 @@ async def test_waiting_before_restart_does_not_count_as_work(mock_clock: MockClo
     assert trio.current_time() == 3600
 
 
+async def test_waiting_without_waits_does_not_count_as_work(mock_clock: MockClock) -> None:
+    mock_clock.autojump_threshold = 0
+
+    async def wait_and_work() -> None:
+        await trio.sleep(3600)
+        mock_clock.jump(2 * WORK_SECONDS)
+        await trio.sleep(3600)
+
+    duty_cycle = DutyCycle()
+    await duty_cycle.without_waits(wait_and_work())
+    before = trio.current_time()
+    await duty_cycle.pause()
+    assert trio.current_time() - before == pytest.approx(2 * WORK_SECONDS * REST, abs=1e-6)
+
+
 async def share_of_work(clock: MockClock, resting: trio.Lock | None) -> float:
     """Return the fraction of the time in which 20 tasks work if each has its own slices."""
     began, piece, pieces, tasks = trio.current_time(), 2 * WORK_SECONDS, 50, 20

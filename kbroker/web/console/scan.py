@@ -106,11 +106,12 @@ class Reader:
         The response contains the aborted transactions, unless it begins at the last stable offset or
         after it: brokers return them only for committed reads.
         """
-        row = await self._fetch(index, offset, committed=True)
+        without_waits = self.duty_cycle.without_waits
+        row = await without_waits(self._fetch(index, offset, committed=True))
         is_unstable = row.last_stable_offset <= offset < row.high_watermark
         if self._committed or row.error_code or not is_unstable:
             return row
-        return await self._fetch(index, offset, committed=False)
+        return await without_waits(self._fetch(index, offset, committed=False))
 
     async def _fetch(self, index: int, offset: int, *, committed: bool) -> FetchResponse.Partition:
         for is_last in (False, True):
@@ -244,7 +245,9 @@ class Reader:
             return None
         decoded = NOT_DECODED
         if self._schemas is not None:
-            decoded = await decoded_parts(self._schemas, self.topic, record)
+            decoded = await self.duty_cycle.without_waits(
+                decoded_parts(self._schemas, self.topic, record)
+            )
             await self.duty_cycle.pause()
         if not self.record_filter.matches(index, record, decoded):
             return None
@@ -389,6 +392,7 @@ class Scan:
 
     async def run(self, budget: Budget, limit: int) -> list[ShownRecord]:
         """Return up to `limit` records; afterwards `remaining` is the input of the next scan."""
+        self._reader.duty_cycle.restart()  # the scan may have waited for its turn
         returned: list[ShownRecord] = []
         while len(returned) < limit:
             empty = [each for each in self._partitions if not each.found and not each.is_done]

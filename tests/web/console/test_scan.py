@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
+from starlette.requests import Request
+from trio.testing import MockClock
 
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.endpoint import Endpoint
 from kbroker.client.producer import Producer
 from kbroker.protocol.compression import Codec
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.web.console import messages
+from kbroker.web.console.filters import RecordFilter
+from kbroker.web.console.scan import Reader
 
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from .consoles import console, record, values
@@ -138,3 +147,26 @@ async def test_long_scan_does_not_block_event_loop(query: dict[str, str], codec:
         assert scanned == 20_000
         assert step.steps > 20
         assert step.seconds < STEP_SECONDS_MAX, step.task
+
+
+async def test_search_does_not_rest_after_waiting_for_a_fetch(mock_clock: MockClock) -> None:
+    mock_clock.autojump_threshold = 0
+
+    class SlowReader(Reader):
+        async def _fetch(
+            self, index: int, offset: int, *, committed: bool
+        ) -> FetchResponse.Partition:
+            await trio.sleep(3600)
+            return FetchResponse.Partition(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+
+    request = Request({"type": "http", "query_string": b"", "headers": []})
+    reader = SlowReader(
+        ClusterClient([Endpoint("localhost", 1)], "test", direct=False),
+        "t",
+        RecordFilter("t", request),
+        committed=False,
+        record_bytes_max=1,
+    )
+    await reader.fetch(0, 0)
+    await reader.duty_cycle.pause()
+    assert trio.current_time() == 3600

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from kbroker.client.consumer import Read
-from kbroker.web.console.schemas import Decoded, schema_header_of
+from kbroker.client.decoded import Decoded, schema_header_of
 
 # Maximum length of a problem, which may quote a schema.
 PROBLEM_LENGTH_MAX = 500

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from kbroker.client.consumer import ReadBatch
+from kbroker.client.decoded import schema_header_of
 from kbroker.client.ndjson import bytes_field
 from kbroker.protocol.records import Record
 from kbroker.schemas.core.byte_reader import latin_text, number
 from kbroker.text.documents import read_json
-from kbroker.web.console.schemas import schema_header_of
 
 from .output import say, to_json
 from .part_types import AUTO, NONE, REGISTERED, PartTypes

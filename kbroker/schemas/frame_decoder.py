@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
+from kbroker.client.decoded import Decoded
 from kbroker.runtime.threads import run_in_thread
-from kbroker.web.console.schemas import Decoded
 
 from .core.byte_reader import BytesText, InvalidValue, LimitExceeded, base64_text
 from .core.errors import STORE_FAILED, RegistryError

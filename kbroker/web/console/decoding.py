@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
+from kbroker.client.decoded import Decoded
 from kbroker.client.ndjson import timestamp_type
 from kbroker.coordinator_runtime.log_records import coordinator_record
 from kbroker.protocol.compression import Codec
@@ -16,7 +17,7 @@ from kbroker.protocol.record_stream import OversizedRecord
 from kbroker.protocol.records import BatchHeader, Record
 from kbroker.text.documents import read_json
 
-from .schemas import NOT_DECODED, Decoded, DecodedParts
+from .schemas import NOT_DECODED, DecodedParts
 from .summaries import SCHEMAS_TOPIC, schema_summary, summary_of
 
 # Maximum size of a key or value in a row; the rest is loaded on demand.

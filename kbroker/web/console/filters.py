@@ -6,12 +6,13 @@ from itertools import islice
 
 from starlette.requests import Request
 
+from kbroker.client.decoded import Decoded
 from kbroker.client.record_fields import HEADERS_MAX, FieldsOfRecord, value_at
 from kbroker.protocol.records import Record
 from kbroker.text.expression import BadExpression, Test, parse, path_of, text_of
 
 from .answers import ApiError, number
-from .schemas import Decoded, DecodedParts
+from .schemas import DecodedParts
 
 # Maximum number of characters of a query parameter.
 TEXT_MAX = 1_000

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kbroker.client.topics import Partition
 
 POLL_SECONDS = 0.2
+# Maximum number of topics that a message names.
+TOPICS_SHOWN_MAX = 20
 
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only print the planned moves; change nothing."
@@ -61,6 +63,7 @@ def drain(
     from kbroker.client.moves import cordon_broker, move_rows, plan_moves
 
     if undo:
+        run(target, lambda cluster: _check_running(cluster, broker))
         preview = Preview(
             "",
             [{"broker": broker, "undo": True}],
@@ -68,12 +71,7 @@ def drain(
             is_harmless=True,
         )
         if change.confirm(preview):
-            run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=False))
-            say(
-                "topics keep the replicas that they have; `kbroker cluster rebalance` uses the broker "
-                "again, and with `--topic NAME --replicas N` restores replicas that the drain removed",
-                err=True,
-            )
+            _undo_drain(target, broker)
         return
 
     def plan(found: Placement) -> Moves:
@@ -89,7 +87,12 @@ def drain(
         return
 
     async def work(cluster: ClusterClient) -> tuple[Placement, Moves]:
-        await cordon_broker(cluster, broker, cordoned=True)
+        if not await cordon_broker(cluster, broker, cordoned=True):
+            say(
+                f"broker {broker} is down and cannot be marked as drained: if it returns, it gets new "
+                f"partitions; `kbroker cluster unregister {broker}` removes it for good",
+                err=True,
+            )
         # The broker may have received partitions before it was cordoned.
         found, planned = await plan_moves(cluster, plan, dry_run=False)
         if not no_wait:
@@ -101,6 +104,55 @@ def drain(
     change.report(rows, lambda wide: _move_lines(rows, wide=wide))
     if lines := _restore_lines(found.replicas, planned, broker):
         say(*lines, err=True)
+
+
+async def _check_running(cluster: ClusterClient, broker: int) -> None:
+    """Exit if a broker is not running."""
+    running = sorted(row.node_id for row in (await cluster.metadata([])).brokers)
+    if broker not in running:
+        fail(
+            f"broker {broker} is not running, so it stays as it is; start it and repeat the command "
+            f"(running: {', '.join(map(str, running))})"
+        )
+
+
+def _undo_drain(target: Target, broker: int) -> None:
+    """Allow new partitions on a broker, and print how to restore replicas."""
+    from kbroker.client.moves import cordon_broker
+
+    run(target, lambda cluster: cordon_broker(cluster, broker, cordoned=False))
+    say(
+        "topics keep the replicas that they have; `kbroker cluster rebalance` uses the broker "
+        "again, and with `--topic NAME --replicas N` restores replicas that the drain removed",
+        err=True,
+    )
+    factor, names = run(target, _topics_with_few_replicas)
+    if names:
+        shown = ", ".join(names[:TOPICS_SHOWN_MAX])
+        more = len(names) - TOPICS_SHOWN_MAX
+        say(
+            f"topics with fewer replicas than default.replication.factor ({factor}): {shown}"
+            f"{f' and {more:,} more' if more > 0 else ''}",
+            err=True,
+        )
+
+
+async def _topics_with_few_replicas(cluster: ClusterClient) -> tuple[int, list[str]]:
+    """Return the default replication factor, and the topics that have fewer replicas."""
+    from kbroker.client.configs import Resource, describe_configs
+
+    metadata = await cluster.metadata()
+    name = str(min(row.node_id for row in metadata.brokers))
+    keys = ["default.replication.factor"]
+    found = (await describe_configs(cluster, Resource.BROKER, [name], keys=keys))[name]
+    factor = max((int(each.value or 1) for each in found), default=1)
+    names = [
+        topic.name or ""
+        for topic in metadata.topics
+        if not topic.is_internal
+        and any(len(part.replica_nodes) < factor for part in topic.partitions)
+    ]
+    return factor, sorted(names)
 
 
 def _restore_lines(replicas: Mapping[Partition, list[int]], moves: Moves, broker: int) -> list[str]:

@@ -230,21 +230,25 @@ def move_rows(replicas: Mapping[Partition, Sequence[int]], moves: Moves) -> list
     ]
 
 
-async def cordon_broker(cluster: ClusterClient, broker: int, *, cordoned: bool) -> None:
-    """Cordon or uncordon all log directories of a broker; do nothing if the broker is down.
+async def cordon_broker(cluster: ClusterClient, broker: int, *, cordoned: bool) -> bool:
+    """Cordon or uncordon all log directories of a broker.
 
     Args:
         cluster: The cluster to change.
         broker: Broker ID.
         cordoned: True to assign no new partitions to the broker, False to allow them again.
 
+    Returns:
+        True if the broker has the new state; False if it is down, so that nothing is changed.
+
     Raises:
         KafkaError: The broker rejects the change.
     """
     if broker not in {row.node_id for row in (await cluster.metadata([])).brokers}:
-        return
+        return False
     change = (Operation.SET, EVERY_DIRECTORY) if cordoned else (Operation.DELETE, None)
     await alter_configs(cluster, Resource.BROKER, str(broker), {CORDONED: change})
+    return True
 
 
 async def unregister_broker(cluster: ClusterClient, node_id: int) -> None:

@@ -62,7 +62,13 @@ async def test_node_can_be_drained_rebalanced_and_unregistered(cli: Cli) -> None
         await broker.local_node(3).stop()
         output = await cli("cluster", "unregister", "--yes", "3", *bootstrap, status=1)
         assert "kbroker cluster drain 3" in output.stderr
-        await cli("cluster", "drain", "--yes", "3", *bootstrap)
+        for gone in ("3", "9"):
+            undo = ("cluster", "drain", "--yes", gone, "--undo")
+            output = await cli(*undo, *bootstrap, status=1)
+            assert f"broker {gone} is not running, so it stays as it is" in output.stderr
+            assert "(running: 1, 2)" in output.stderr
+        drained = await cli("cluster", "drain", "--yes", "3", *bootstrap)
+        assert "broker 3 is down and cannot be marked as drained" in drained.stderr
         await cli("cluster", "unregister", "--yes", "3", *bootstrap)
         assert broker.running().cluster.node_ids == [1, 2]
 
@@ -113,7 +119,7 @@ async def test_drain_keeps_replica_count_unless_fewer_are_allowed(cli: Cli) -> N
 
 
 async def test_drain_names_commands_that_restore_replicas(cli: Cli) -> None:
-    async with started(nodes=3) as broker:
+    async with started(nodes=3, default_replication_factor=3) as broker:
         bootstrap = ("-b", broker.bootstrap_servers)
         await make(broker, "orders", 2, 3)
         await make(broker, "users", 2, 2)
@@ -128,6 +134,8 @@ async def test_drain_names_commands_that_restore_replicas(cli: Cli) -> None:
         ]
         undone = await cli("cluster", "drain", "--yes", "3", "--undo", *bootstrap)
         assert "`--topic NAME --replicas N` restores replicas" in undone.stderr
+        few = "topics with fewer replicas than default.replication.factor (3): orders, users\n"
+        assert few in undone.stderr
         unknown = ("cluster", "rebalance", "--topic", "ordres", "--replicas", "3")
         assert "'ordres'" in (await cli(*unknown, *bootstrap, status=1)).stderr
         await cli("cluster", "rebalance", "--topic", "ord*", "--replicas", "3", *bootstrap)

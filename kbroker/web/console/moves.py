@@ -192,8 +192,10 @@ class Moving:
             raise ApiError(400, "broker must be the ID of a broker")
         dry_run = field(body, "dry_run", bool, True)
         if field(body, "undo", bool, False):
-            if not dry_run:
-                await cordon_broker(viewer.cluster, broker, cordoned=False)
+            if not dry_run and not await cordon_broker(viewer.cluster, broker, cordoned=False):
+                raise ApiError(
+                    CONFLICT, f"broker {broker} is not running; start it, then try again"
+                )
             return json_response({"dry_run": dry_run, "moves": [], "count": 0})
         self._check_size("drain BROKER")
 

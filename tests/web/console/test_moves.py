@@ -159,6 +159,9 @@ async def test_broker_is_drained_after_the_preview_and_gets_partitions_again() -
         assert (await setup.get("/placement"))["drained"] == [3]
         await _post(setup, "/placement/drain", broker=3, undo=True, dry_run=False)
         await until(lambda: _cluster(setup).open_ids == [1, 2, 3])
+        gone = {"broker": 9, "undo": True, "dry_run": False}
+        failed = await setup.post("/placement/drain", gone)
+        assert (failed.status, "broker 9 is not running" in failed.text) == (409, True)
         planned = await _post(setup, "/placement/rebalance")
         assert planned["count"] > 0
         await _post(setup, "/placement/rebalance", dry_run=False)

@@ -28,13 +28,6 @@ def complete_broker_settings(_: click.Context, __: click.Parameter, incomplete: 
     return _pairs(Scope.BROKER, incomplete)
 
 
-def complete_group_settings(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
-    """Return NAME= for settings of groups, or values after `=`."""
-    from kbroker.config.property import Scope
-
-    return _pairs(Scope.GROUP, incomplete)
-
-
 def complete_topic_setting_names(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
     """Return the names of settings of topics."""
     from kbroker.config.property import Scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from kbroker.cli.setting_completion import complete_group_settings, complete_topic_settings
+from kbroker.cli.setting_completion import complete_topic_settings
 
 from .test_completion import proposed
 
@@ -42,4 +42,3 @@ def test_proposed_settings_have_descriptions() -> None:
     assert item.help is not None
     assert item.help.startswith("Cleanup policy of the topic")
     assert "`" not in item.help
-    assert complete_group_settings(context, parameter, "share.auto")

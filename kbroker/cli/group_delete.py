@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .completion import complete_groups
-from .confirmation import Change, Preview, count_of, destructive, question_about
+from .confirmation import Change, Preview, count_of, destructive
 from .output import say
 from .patterns import Names, group_names, regex_option
 from .target import Target, fail, run, target_options
@@ -39,33 +39,22 @@ def delete(
     from kbroker.client.groups import delete_groups
     from kbroker.protocol.errors import ErrorCode
 
+    from .deletion import DeletedKind, delete_objects
+
     async def find(cluster: ClusterClient) -> list[Row]:
         chosen = await group_names(cluster, Names(names, regex), may_miss=if_exists)
         found = [await _deletion(cluster, name, if_exists=if_exists) for name in chosen]
         return [row for row in found if row is not None]
 
-    found = run(target, find)
-    chosen = [str(row["group"]) for row in found]
-    question = question_about("Delete", chosen, "group", " with all offsets")
-    lines = [*map(_deletion_line, found)]
-    if not change.confirm(Preview(question, found, lines, is_harmless=not found)):
-        return
-    outcome = run(target, lambda cluster: delete_groups(cluster, chosen))
-    failed = {
-        name: error
-        for name, error in outcome.items()
-        if error is not None and not (if_exists and error.code == ErrorCode.GROUP_ID_NOT_FOUND)
-    }
-    rows = [
-        row | {"error": failed[name].code.name if name in failed else None}
-        for name, row in zip(chosen, found, strict=True)
-    ]
-    deleted = [name for name, error in outcome.items() if error is None]
-    change.report(rows, lambda _: [f"{name}: deleted" for name in deleted])
-    for name, error in failed.items():
-        say(f"kbroker: {name}: {_error_text(error.code, error.message)}", err=True)
-    if failed:
-        raise SystemExit(1)
+    kind = DeletedKind(
+        "group",
+        " with all offsets",
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        _deletion_line,
+        delete_groups,
+        lambda error: _error_text(error.code, error.message),
+    )
+    delete_objects(target, change, kind, run(target, find), if_exists=if_exists)
 
 
 async def _deletion(cluster: ClusterClient, name: str, *, if_exists: bool) -> Row | None:

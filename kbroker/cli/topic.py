@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topic_details import Row
-    from kbroker.protocol.errors import ErrorCode
+    from kbroker.protocol.errors import ErrorCode, KafkaError
 
     from .topic_files import DeclaredTopic
 
@@ -267,33 +267,38 @@ def delete(
 
     NAMES may be patterns such as 'order*', which never match internal topics.
     """
-    from kbroker.client.topics import delete_topics
     from kbroker.protocol.errors import ErrorCode
+
+    from .deletion import DeletedKind, delete_objects
+    from .hints import rejection_text
 
     async def find(cluster: ClusterClient) -> list[Row]:
         chosen = await topic_names(cluster, Names(names, regex), may_miss=if_exists)
         return await _deletions(cluster, chosen, if_exists=if_exists)
 
-    found = run(target, find)
-    chosen = [str(row["topic"]) for row in found]
-    question = question_about("Delete", chosen, "topic", " with all records")
-    lines = [*map(_deletion_line, found)]
-    if not change.confirm(Preview(question, found, lines, is_harmless=not found)):
-        return
-    outcome = run(target, lambda cluster: delete_topics(cluster, chosen)) if chosen else {}
-    rejected = {
-        name: each
-        for name, each in outcome.items()
-        if each[0] and not (if_exists and each[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    kind = DeletedKind(
+        "topic",
+        " with all records",
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        _deletion_line,
+        _delete_topics,
+        lambda error: rejection_text(error.code, error.message),
+    )
+    delete_objects(target, change, kind, run(target, find), if_exists=if_exists)
+
+
+async def _delete_topics(
+    cluster: ClusterClient, names: Sequence[str]
+) -> dict[str, KafkaError | None]:
+    """Delete topics; return the error of each, or None if it was deleted."""
+    from kbroker.client.topics import delete_topics
+    from kbroker.protocol.errors import KafkaError
+
+    outcome = await delete_topics(cluster, names)
+    return {
+        name: KafkaError(code, message) if code else None
+        for name, (code, message) in outcome.items()
     }
-    rows = [row | {"error": _rejection_name(rejected, row["topic"])} for row in found]
-    deleted = [name for name, (code, _) in outcome.items() if not code]
-    change.report(rows, lambda _: [f"{name}: deleted" for name in deleted])
-    _exit_on_rejections(rejected)
-
-
-def _rejection_name(rejected: Mapping[str, tuple[ErrorCode, str | None]], name: str) -> str | None:
-    return rejected[name][0].name if name in rejected else None
 
 
 async def _deletions(cluster: ClusterClient, names: Sequence[str], *, if_exists: bool) -> list[Row]:

@@ -68,6 +68,18 @@ def test_config_show_diff_lists_changed_settings_with_source(tmp_path: Path) -> 
     assert f"{LATER} has no effect yet" in done.stderr
 
 
+def test_options_accept_values_with_units() -> None:
+    flags = ("-o", "log.retention.hours=2d", "-o", "log.segment.bytes=64MiB")
+    rows = map(json.loads, run("show", "--diff", "--json", *flags).stdout.splitlines())
+    assert {row["name"]: row["value"] for row in rows} == {
+        "log.retention.hours": "48",
+        "log.segment.bytes": "67108864",
+    }
+    wrong = run("show", "-o", "log.segment.bytes=2d")
+    assert wrong.exit_code == 2
+    assert "unknown unit 'd' (valid: B, kB, MB, GB, TB, " in wrong.stderr
+
+
 def test_config_show_lists_all_settings() -> None:
     lines = run("show").stdout.splitlines()
     assert lines[0].split() == ["NAME", "VALUE", "SOURCE"]

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from kbroker.cli.topic_files import BadTopic, DeclaredTopic, parse_topic
+
 from ..commands import Cli, ReadJson
+
+
+def test_topic_of_command_line_accepts_values_with_units() -> None:
+    configs = {"retention.ms": "172800000", "segment.bytes": "1000000000"}
+    found = parse_topic("orders:3:retention.ms=2d,segment.bytes=1GB")
+    assert found == DeclaredTopic("orders", 3, configs=configs)
+    with pytest.raises(BadTopic, match="unknown unit 'w'"):
+        parse_topic("orders:3:retention.ms=2w")
 
 
 async def test_create_restores_topics_from_describe_output(cli: Cli, read_json: ReadJson) -> None:

@@ -54,8 +54,8 @@ def unused_logins(config: BrokerConfig, listeners: Iterable[Listener]) -> Iterat
     shown = ", ".join(names[:NAMES_SHOWN_MAX])
     more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
     yield (
-        f"clients connect without SASL authentication: no listener uses SASL, so {shown}{more} "
-        "have no effect; set the protocol of a listener to SASL_SSL (or SASL_PLAINTEXT) in "
+        "clients connect without SASL authentication: no listener uses SASL, so these settings have "
+        f"no effect: {shown}{more}; set the protocol of a listener to SASL_SSL (or SASL_PLAINTEXT) in "
         "`listeners` or `listener.security.protocol.map`"
     )
 

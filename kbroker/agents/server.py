@@ -29,7 +29,7 @@ from kbroker.protocol.primitives import DecodeError
 from kbroker.text.documents import Json
 
 from .hints import hint_of
-from .parameters import BadArguments, check, object_schema
+from .parameters import Arguments, BadArguments, check, object_schema
 from .results import NOTICE, Result, failed, rejected, render
 from .tool import Effect, Session, Tool
 
@@ -98,8 +98,7 @@ class AgentServer:
             valid = ", ".join(self._tools)
             found = rejected("UNKNOWN_TOOL", f"there is no tool {name[:100]!r} (valid: {valid})")
         else:
-            async with self._limiter:
-                found = await self._run(tool, given)
+            found = await self._run(tool, given)
             if tool.effect is not Effect.READ:
                 self._report(f"{name} {_summary(given)}: {_outcome(found)}")
         return CallToolResult(
@@ -110,14 +109,10 @@ class AgentServer:
     async def _run(self, tool: Tool, given: Mapping[str, Json]) -> Result:
         try:
             arguments = check(tool.parameters, given)
+            # The limit includes the time in which other calls run.
             with trio.fail_after(CALL_SECONDS):
-                try:
-                    return await tool.call(self._session, arguments)
-                except (OSError, ExceptionGroup) as error:
-                    # A connection may have been idle for hours; the client opens a new one.
-                    if tool.effect is not Effect.READ or not isinstance(_first(error), OSError):
-                        raise
-                return await tool.call(self._session, arguments)
+                async with self._limiter:
+                    return await self._run_again_if_disconnected(tool, arguments)
         except trio.TooSlowError:
             return failed(
                 "TIMED_OUT",
@@ -126,6 +121,16 @@ class AgentServer:
             )
         except Exception as error:  # noqa: BLE001  # a bug in one tool must not stop the server
             return _failure(_first(error))
+
+    async def _run_again_if_disconnected(self, tool: Tool, arguments: Arguments) -> Result:
+        """Run a tool; run a tool that reads again if a connection is lost."""
+        try:
+            return await tool.call(self._session, arguments)
+        except (OSError, ExceptionGroup) as error:
+            # A connection may have been idle for hours; the client opens a new one.
+            if tool.effect is not Effect.READ or not isinstance(_first(error), OSError):
+                raise
+        return await tool.call(self._session, arguments)
 
 
 def _summary(given: Mapping[str, Json]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 from mcp.types import TextContent
+from trio.testing import MockClock
 
 from kbroker.agents import server
 from kbroker.agents.catalog import all_tools
@@ -108,6 +109,24 @@ async def test_call_that_takes_too_long_ends_with_error(monkeypatch: pytest.Monk
     monkeypatch.setattr(server, "CALL_SECONDS", 0.01)
     agent, _ = server_of(wait)
     assert (await document_of(agent))["error"] == "TIMED_OUT"
+
+
+async def test_time_limit_includes_waiting_for_other_calls(autojump_clock: MockClock) -> None:
+    async def wait(_: Session, __: Arguments) -> Result:
+        await trio.sleep_forever()
+
+    agent, _ = server_of(wait)
+    errors: list[str] = []
+
+    async def call() -> None:
+        errors.append((await document_of(agent))["error"])
+
+    start = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3 * server.CALLS_MAX):
+            nursery.start_soon(call)
+    assert errors == ["TIMED_OUT"] * 3 * server.CALLS_MAX
+    assert trio.current_time() - start == pytest.approx(server.CALL_SECONDS)
 
 
 @pytest.mark.parametrize(("effect", "calls"), [(Effect.READ, 2), (Effect.WRITE, 1)])

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+import trio
+
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import Acl
 
 from .acls import key_of, to_document
 from .cluster import Cluster
+from .store import Document
 
 # Maximum number of ACLs in a cluster. All nodes keep them in memory.
 ACLS_MAX = 50_000
-# Maximum number of ACLs per transaction.
+# Maximum number of ACLs per transaction, and per event-loop iteration.
 AT_ONCE = 100
 
 
@@ -23,8 +26,14 @@ async def add_acls(cluster: Cluster, acls: Iterable[Acl], *, cause: str) -> None
     Raises:
         KafkaError: POLICY_VIOLATION if the cluster would have too many ACLs.
     """
-    documents = {key_of(document): document for document in map(to_document, acls)}
-    new = {key: document for key, document in documents.items() if key not in cluster.acls}
+    new: dict[str, Document] = {}
+    for count, acl in enumerate(acls, 1):
+        document = to_document(acl)
+        key = key_of(document)
+        if key not in cluster.acls:
+            new[key] = document
+        if not count % AT_ONCE:
+            await trio.lowlevel.checkpoint()
     if len(cluster.acls) + len(new) > ACLS_MAX:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,

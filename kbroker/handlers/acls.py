@@ -163,7 +163,7 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
         await add_acls(ctx.node.cluster, [acl for acl, _ in new], cause=_cause(ctx))
         await _audit(ctx, "added", (acl for acl, _ in new))
     except KafkaError as error:
-        for _, row in new:
+        async for _, row in ctx.time_slice.each(new):
             row.error_code, row.error_message = error.code, error.message
     return cls(results=rows)
 
@@ -279,7 +279,7 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
     rows: list[DeleteAclsResponse.Result] = []
     deleted: dict[str, Acl] = {}
     listed = 0
-    for asked in request.filters:
+    async for asked in ctx.time_slice.each(request.filters):
         row = cls.Result()
         rows.append(row)
         try:

@@ -148,7 +148,7 @@ async def _reject_elections(
                     async for index in ctx.time_slice.each(indexes)
                 ],
             )
-            for name, indexes in topics.items()
+            async for name, indexes in ctx.time_slice.each(topics.items())
         ],
     )
 
@@ -195,7 +195,7 @@ async def alter_partition_reassignments(
     except KafkaError as error:
         return await _reject_reassignments(ctx, request, error)
     topics: dict[str, dict[int, AlterPartitionReassignmentsRequest.Partition]] = {}
-    for topic in request.topics:
+    async for topic in ctx.time_slice.each(request.topics):
         rows = topics.setdefault(topic.name, {})
         async for row in ctx.time_slice.each(topic.partitions):
             rows[row.partition_index] = row
@@ -209,7 +209,7 @@ async def alter_partition_reassignments(
                     async for row in ctx.time_slice.each(rows.values())
                 ],
             )
-            for name, rows in topics.items()
+            async for name, rows in ctx.time_slice.each(topics.items())
         ],
     )
 
@@ -282,7 +282,7 @@ async def list_partition_reassignments(
             ctx.time_slice, ((row.name, row.partition_indexes) for row in rows)
         )
     response = ListPartitionReassignmentsResponse()
-    for name, indexes in asked.items():
+    async for name, indexes in ctx.time_slice.each(asked.items()):
         partitions = [
             _moving_row(found)
             async for found in ctx.time_slice.each(map(partial(cluster.partition, name), indexes))

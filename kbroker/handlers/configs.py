@@ -184,6 +184,7 @@ async def incremental_alter_configs(
             resource, _changes(row), validate_only=request.validate_only, cause=_cause(ctx)
         )
 
+    changed = await _alter_each(ctx, request.resources, alter)
     return IncrementalAlterConfigsResponse(
         responses=[
             IncrementalAlterConfigsResponse.Resource(
@@ -192,7 +193,7 @@ async def incremental_alter_configs(
                 resource_type=row.resource_type,
                 resource_name=row.resource_name,
             )
-            for row, code, message in await _alter_each(ctx, request.resources, alter)
+            async for row, code, message in ctx.time_slice.each(changed)
         ]
     )
 
@@ -222,6 +223,7 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
             resource, values, validate_only=request.validate_only, cause=_cause(ctx)
         )
 
+    changed = await _alter_each(ctx, request.resources, alter)
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResponse.Resource(
@@ -230,7 +232,7 @@ async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConf
                 resource_type=row.resource_type,
                 resource_name=row.resource_name,
             )
-            for row, code, message in await _alter_each(ctx, request.resources, alter)
+            async for row, code, message in ctx.time_slice.each(changed)
         ]
     )
 

@@ -232,7 +232,7 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
     # If this node loses a partition, the new coordinator lists the groups of that partition.
     no_rows: list[ListGroupsResponse.Group] = []
     parts: list[Part[ListGroupsResponse.Group]] = []
-    for shard in groups.shards():
+    async for shard in ctx.time_slice.each(groups.shards()):
         found = shard.coordinator.list_groups(request.states_filter, request.types_filter)
         rows = [
             row

@@ -73,6 +73,7 @@ def _list_all(
     asked: dict[str, dict[int, _Requested]] = {}
     for topic in request.topics:
         rows = asked.setdefault(topic.name, {})
+        yield None
         for row in topic.partitions:
             index = row.partition_index
             rows[index] = _Requested(row, twice=index in rows)

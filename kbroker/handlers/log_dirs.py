@@ -44,7 +44,8 @@ async def describe_log_dirs(
     rows: dict[str, dict[str, list[Row]]] = {
         each.data_dir: {} for each in ctx.node.partitions.logs.managers
     }
-    for name, indexes in (await _requested_partitions(ctx, request)).items():
+    requested = await _requested_partitions(ctx, request)
+    async for name, indexes in ctx.time_slice.each(requested.items()):
         async for index in ctx.time_slice.each(indexes):
             for path, row in _rows_by_log_dir(ctx, name, index):
                 rows[path].setdefault(name, []).append(row)
@@ -121,7 +122,7 @@ async def alter_replica_log_dirs(
     are named for one replica, the last one counts.
     """
     topics: dict[str, dict[int, str]] = {}
-    for directory in request.dirs:
+    async for directory in ctx.time_slice.each(request.dirs):
         async for topic in ctx.time_slice.each(directory.topics):
             topics.setdefault(topic.name, {}).update(
                 dict.fromkeys(topic.partitions, directory.path)
@@ -137,7 +138,7 @@ async def alter_replica_log_dirs(
                     async for index, path in ctx.time_slice.each(paths.items())
                 ],
             )
-            for name, paths in topics.items()
+            async for name, paths in ctx.time_slice.each(topics.items())
         ]
     )
 

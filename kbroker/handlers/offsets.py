@@ -136,7 +136,7 @@ async def _fits_a_batch(ctx: Context, group_id: str, topics: Iterable[Any]) -> b
     except KafkaError:
         return True  # this node is not the coordinator: nothing is stored
     size = 0
-    for topic in topics:
+    async for topic in ctx.time_slice.each(topics):
         topic_id = getattr(topic, "topic_id", ZERO_UUID)
         known = cluster.topics.get(topic.name) or cluster.topics_by_id.get(topic_id)
         async for row in ctx.time_slice.each(topic.partitions):

@@ -48,7 +48,7 @@ async def acknowledge(ctx: Context, request: Any) -> dict[TargetKey, Outcome]:
         The outcome of each partition, after everything is stored.
     """
     asked: dict[TargetKey, Sequence[Any]] = {}
-    for topic in request.topics:
+    async for topic in ctx.time_slice.each(request.topics):
         async for row in ctx.time_slice.each(topic.partitions):
             asked[topic.topic_id, row.partition_index] = row.acknowledgement_batches
     outcomes: dict[TargetKey, Outcome | Pending[Outcome]] = {}
@@ -56,10 +56,10 @@ async def acknowledge(ctx: Context, request: Any) -> dict[TargetKey, Outcome]:
     has_valid = False
     async for key, rows in ctx.time_slice.each(asked.items()):
         try:
-            _check(ctx, request, key, rows)
+            await _check(ctx, request, key, rows)
             if rows:
                 has_valid = True
-                outcomes[key] = _acknowledge(ctx, request, key, rows)
+                outcomes[key] = await _acknowledge(ctx, request, key, rows)
             else:
                 has_nothing.append(key)
         except KafkaError as error:
@@ -77,7 +77,7 @@ async def _outcome_of(outcome: Outcome | Pending[Outcome]) -> Outcome:
     return outcome
 
 
-def _check(ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]) -> None:
+async def _check(ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]) -> None:
     """Check the acknowledgements of a partition, and that the client may send them."""
     topic_id, index = key
     topic = ctx.node.cluster.topics_by_id.get(topic_id)
@@ -85,7 +85,7 @@ def _check(ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]) -> N
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     last_type = RENEW if ctx.version >= FIRST_VERSION_WITH_RENEWAL else REJECT
     before = -1
-    for row in rows:
+    async for row in ctx.time_slice.each(rows):
         types = row.acknowledge_types
         if not (
             before <= row.first_offset <= row.last_offset
@@ -105,16 +105,17 @@ def _check(ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]) -> N
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _acknowledge(
+async def _acknowledge(
     ctx: Context, request: Any, key: TargetKey, rows: Sequence[Any]
 ) -> Outcome | Pending[Outcome]:
+    acknowledgements = [
+        Acknowledgement(row.first_offset, row.last_offset, row.acknowledge_types)
+        async for row in ctx.time_slice.each(rows)
+    ]
     shares = ctx.node.share.partitions
     share_partition = shares.known(SharePartitionKey(request.group_id, *key))
     if share_partition is None:
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
         )
-    acknowledgements = [
-        Acknowledgement(row.first_offset, row.last_offset, row.acknowledge_types) for row in rows
-    ]
     return shares.acknowledge(share_partition, request.member_id, acknowledgements)

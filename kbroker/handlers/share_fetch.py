@@ -164,7 +164,7 @@ class _ShareFetchOperation:
     async def read_request(self) -> None:
         """Collect the partitions that the request adds and forgets."""
         known = self.node.cluster.topics_by_id
-        for topic in self.request.topics:
+        async for topic in self.ctx.time_slice.each(self.request.topics):
             async for row in self.ctx.time_slice.each(topic.partitions):
                 key = topic.topic_id, row.partition_index
                 target = ShareTarget(key, is_known=topic.topic_id in known)
@@ -172,7 +172,7 @@ class _ShareFetchOperation:
                 self.targets.append(target)
                 if row.acknowledgement_batches:
                     self.has_acknowledgements = True
-        for gone in self.request.forgotten_topics_data:
+        async for gone in self.ctx.time_slice.each(self.request.forgotten_topics_data):
             async for index in self.ctx.time_slice.each(gone.partitions):
                 self.forgotten.append((gone.topic_id, index))
 

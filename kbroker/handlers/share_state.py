@@ -98,14 +98,14 @@ async def _answer(ctx: Context, request: Any, response: A, operation: Operation)
     except KafkaError as error:
         denied = error
     asked: dict[UUID, dict[int, Any]] = {}
-    for topic in request.topics:
+    async for topic in ctx.time_slice.each(request.topics):
         rows = asked.setdefault(topic.topic_id, {})
         async for row in ctx.time_slice.each(topic.partitions):
             rows[row.partition] = row
     answer: Any = response
     cls: Any = type(response)
     parts: dict[UUID, list[Part[Any]]] = {}
-    for topic_id, rows in asked.items():
+    async for topic_id, rows in ctx.time_slice.each(asked.items()):
         parts[topic_id] = [
             _row(
                 ctx,
@@ -117,7 +117,7 @@ async def _answer(ctx: Context, request: Any, response: A, operation: Operation)
             )
             async for index, row in ctx.time_slice.each(rows.items())
         ]
-    for topic_id, some in parts.items():
+    async for topic_id, some in ctx.time_slice.each(parts.items()):
         answer.results.append(
             cls.Topic(topic_id=topic_id, partitions=await collect_rows(ctx.time_slice, some))
         )

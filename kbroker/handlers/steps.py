@@ -18,9 +18,10 @@ ROWS_AT_ONCE = 200
 def is_long(request: Any) -> bool:
     """Return True if a request takes more than one step."""
     rows = len(request.topics)
-    for topic in request.topics:
-        rows += len(topic.partitions)
-    return rows > ROWS_AT_ONCE
+    return (
+        rows > ROWS_AT_ONCE
+        or rows + sum(len(topic.partitions) for topic in request.topics) > ROWS_AT_ONCE
+    )
 
 
 async def last_rows(time_slice: TimeSlice, topics: Iterable[Any]) -> list[Any]:

@@ -286,6 +286,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
     """
     deadline = trio.current_time() + max(request.timeout_ms, 0) / 1000
     waiting: list[_Deletion] = []
+    topics = await last_rows(ctx.time_slice, request.topics)
     response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsResponse.Topic(
@@ -295,7 +296,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
                     async for row in ctx.time_slice.each(topic.partitions)
                 ],
             )
-            for topic in await last_rows(ctx.time_slice, request.topics)
+            async for topic in ctx.time_slice.each(topics)
         ]
     )
     await ctx.node.maintenance.log_manager_tasks.checkpoint()

@@ -163,7 +163,7 @@ async def describe_producers(
                     async for index in ctx.time_slice.each(indexes)
                 ],
             )
-            for name, indexes in topics.items()
+            async for name, indexes in ctx.time_slice.each(topics.items())
         ]
     )
 

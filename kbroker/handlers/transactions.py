@@ -207,7 +207,7 @@ class _Addition:
                     async for index in self._ctx.time_slice.each(indexes)
                 ],
             )
-            for name, indexes in self._topics.items()
+            async for name, indexes in self._ctx.time_slice.each(self._topics.items())
         ]
 
     def _outcome(self, partition: TopicPartition, code: ErrorCode) -> ErrorCode:
@@ -322,10 +322,11 @@ async def write_txn_markers(
         return await _reject_markers(ctx, request, error.code)
     rows: list[WriteTxnMarkersResponse.Marker] = []
     waits: list[tuple[Pending[bool], WriteTxnMarkersResponse.Partition]] = []
-    for each, topics in await _distinct_markers(ctx, request):
+    markers = await _distinct_markers(ctx, request)
+    async for each, topics in ctx.time_slice.each(markers):
         row = WriteTxnMarkersResponse.Marker(producer_id=each.producer_id)
         rows.append(row)
-        for name, indexes in topics.items():
+        async for name, indexes in ctx.time_slice.each(topics.items()):
             partitions = [
                 _append_marker(ctx, each, name, index, waits)
                 async for index in ctx.time_slice.each(indexes)
@@ -354,7 +355,7 @@ async def _reject_markers(
                             async for index in ctx.time_slice.each(topic.partition_indexes)
                         ],
                     )
-                    for topic in each.topics
+                    async for topic in ctx.time_slice.each(each.topics)
                 ],
             )
             async for each in ctx.time_slice.each(request.markers)
@@ -383,7 +384,7 @@ async def _distinct_markers(
                 ctx.time_slice, ((topic.name, topic.partition_indexes) for topic in topics)
             ),
         )
-        for each, topics in markers.values()
+        async for each, topics in ctx.time_slice.each(markers.values())
     ]
 
 

@@ -405,6 +405,7 @@ SPANNING = {
     "coordinator/share/test_simulation.py": "coordinator, coordinator/share",
     "coordinator/streams/test_simulation.py": "coordinator, coordinator/streams",
     "coordinator/test_states.py": "coordinator/classic, coordinator/transactions, docs",
+    "handlers/test_nested_loops.py": "handlers",
     "pipelines/test_connector.py": "spark, without PySpark",
     "pipelines/test_doctor.py": "spark, without PySpark",
     "pipelines/test_failures.py": "spark, without PySpark",

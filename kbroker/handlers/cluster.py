@@ -101,7 +101,9 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     except KafkaError as error:
         return await _reject_elections(ctx, request, error)
     topics = await _partitions_to_elect(ctx, request)
-    rows: dict[str, list[ElectLeadersResponse.Partition]] = {name: [] for name in topics}
+    rows: dict[str, list[ElectLeadersResponse.Partition]] = {
+        name: [] async for name in ctx.time_slice.each(topics)
+    }
     batch: list[tuple[str, int]] = []
     async for place in ctx.time_slice.each(
         (name, each) for name in topics for each in topics[name]
@@ -113,7 +115,8 @@ async def elect_leaders(ctx: Context, request: ElectLeadersRequest) -> ElectLead
     await _elect(ctx, request, batch, rows)
     return ElectLeadersResponse(
         replica_election_results=[
-            ElectLeadersResponse.Topic(topic=name, partition_result=rows[name]) for name in topics
+            ElectLeadersResponse.Topic(topic=name, partition_result=rows[name])
+            async for name in ctx.time_slice.each(topics)
         ]
     )
 

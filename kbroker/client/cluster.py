@@ -20,6 +20,7 @@ from .endpoint import Endpoint
 from .errors import (
     CannotConnect,
     ClientError,
+    HandshakeFailed,
     LoginRejected,
     NoSuchTopic,
     NotReachable,
@@ -101,16 +102,19 @@ class ClusterClient:
     async def _first_reachable(
         self, connect: Callable[[Endpoint], Awaitable[Connection]]
     ) -> Connection:
-        reasons, is_rejected = [], False
+        reasons, is_rejected, is_handshake = [], False, False
         for endpoint in self.bootstrap:
             try:
                 return await connect(endpoint)
             except LoginRejected as error:
                 reasons.append(f"{endpoint}: {error}")
                 is_rejected = True
+            except HandshakeFailed as error:
+                reasons.append(str(error))
+                is_handshake = True
             except (OSError, DecodeError) as error:
                 reasons.append(f"{endpoint} {_reason(error)}")
-        raise CannotConnect("; ".join(reasons), is_rejected=is_rejected)
+        raise CannotConnect("; ".join(reasons), is_rejected=is_rejected, is_handshake=is_handshake)
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         connection = await self._open_negotiated(endpoint)

@@ -18,7 +18,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.headers import decode_response, encode_request
 
 from .endpoint import Endpoint
-from .errors import LoginRejected, TimedOut
+from .errors import HandshakeFailed, LoginRejected, TimedOut
 
 CLIENT_ID = "kbroker"
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
@@ -322,7 +322,7 @@ async def encrypted(
         tls: TLS context.
 
     Raises:
-        OSError: The handshake fails.
+        HandshakeFailed: The handshake fails.
     """
     # Skip close_notify: the length prefix of a response already detects truncation.
     secured = trio.SSLStream(stream, tls, server_hostname=endpoint.host, https_compatible=True)
@@ -331,7 +331,7 @@ async def encrypted(
     except BaseException as error:
         await trio.aclose_forcefully(stream)
         if isinstance(error, trio.BrokenResourceError):
-            raise OSError(_tls_error(endpoint, error.__cause__)) from None
+            raise HandshakeFailed(_tls_error(endpoint, error.__cause__)) from None
         raise
     return secured
 

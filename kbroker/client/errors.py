@@ -26,10 +26,16 @@ class ClientError(Exception):
 
 # Documentation of client settings for authentication.
 AUTHENTICATION_GUIDE: Final = "docs/how-to/authentication.md"
+# Documentation of client settings for TLS.
+TLS_GUIDE: Final = "docs/how-to/tls.md"
 
 
 class LoginRejected(ConnectionResetError):
     """A running broker rejects the client's authentication, or closes a connection without one."""
+
+
+class HandshakeFailed(OSError):
+    """A server accepts connections, but the TLS handshake fails; the message names the address."""
 
 
 class CannotConnect(ClientError):
@@ -38,11 +44,17 @@ class CannotConnect(ClientError):
     Args:
         reasons: The failure of each address.
         is_rejected: True if a running broker rejected the client's authentication.
+        is_handshake: True if a TLS handshake with a running server failed.
     """
 
-    def __init__(self, reasons: str, *, is_rejected: bool = False) -> None:
+    def __init__(
+        self, reasons: str, *, is_rejected: bool = False, is_handshake: bool = False
+    ) -> None:
         if is_rejected:
             hint = f"{AUTHENTICATION_GUIDE} describes sasl.mechanism and the user's settings"
+            super().__init__(reasons, hint=hint)
+        elif is_handshake:
+            hint = f"{TLS_GUIDE} describes security.protocol and the settings of certificates"
             super().__init__(reasons, hint=hint)
         else:
             super().__init__(

@@ -16,7 +16,9 @@ import trio.testing
 
 from kbroker.broker import Broker, open_broker
 from kbroker.client import check_round_trip
+from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Security
+from kbroker.client.errors import CannotConnect
 from kbroker.config import BrokerConfig
 from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
@@ -172,6 +174,17 @@ async def test_own_client_reports_plaintext_listener(authority: Authority) -> No
     async with started(connection_setup_timeout_ms=200) as broker:
         with pytest.raises(OSError, match=r"is it an SSL listener"):
             await check_round_trip(*broker.endpoint, security=Security(authority.context()))
+
+
+async def test_failed_handshake_is_not_reported_as_missing_broker(authority: Authority) -> None:
+    async with started(connection_setup_timeout_ms=200) as broker:
+        security = Security(authority.context())
+        async with open_cluster([broker.endpoint], security=security) as cluster:
+            with pytest.raises(CannotConnect) as caught:
+                await cluster.any()
+    assert str(caught.value).endswith("; is it an SSL listener?")
+    assert "kbroker serve" not in str(caught.value.hint)
+    assert "docs/how-to/tls.md" in str(caught.value.hint)
 
 
 async def test_mutual_tls_requires_trusted_certificate(

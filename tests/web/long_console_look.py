@@ -320,6 +320,23 @@ def test_failed_page_can_be_tried_again(shown: Shown) -> None:
     shown.errors.clear()  # the browser logs the responses with status 404
 
 
+def test_lag_without_some_partitions_is_next_to_group_on_phones(shown: Shown) -> None:
+    group = {
+        "group": "billing",
+        "state": "Empty",
+        "type": "classic",
+        "coordinator": 1,
+        "members": 0,
+    }
+    row = group | {"lag": 120, "without_offset": 60, "trend": None, "may": []}
+    respond_with(shown.page, "**/api/v1/groups*", {"groups": [row], "may": []})
+    page = shown.go("#/groups")
+    expect(page.locator("main .lacking")).to_have_text("60 partitions without offsets")
+    place = page.get_by_role("columnheader", name="Lag").bounding_box()
+    assert place is not None
+    assert place["x"] + place["width"] <= width_of(page)
+
+
 def test_errors_of_the_protocol_are_not_painted_as_problems(shown: Shown) -> None:
     client: dict[str, Any] = {
         "node": 1,

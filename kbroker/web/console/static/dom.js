@@ -22,7 +22,7 @@ export const counted = (count, one, many = `${one}s`) => `${number(count)} ${cou
 // The lag of a group, and the number of partitions that it does not include, as the command line shows it.
 export const lagOf = ({ lag, without_offset: without }) => [
   number(lag),
-  without > 0 && h("span", { class: "soft" }, `, ${counted(without, "partition")} without offsets`),
+  without > 0 && h("span", { class: "soft lacking" }, `${counted(without, "partition")} without offsets`),
 ];
 
 const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });

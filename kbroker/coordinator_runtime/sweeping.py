@@ -16,6 +16,9 @@ from .partition_writer import PartitionWriter
 from .shard import C, Shard
 from .shards import Shards
 
+# Pieces without records to process immediately. Each may take some milliseconds.
+EMPTY_AT_ONCE = 2
+
 
 class SweepingShards(Shards[C]):
     """Coordinators with long-running work, which continues in the background."""
@@ -31,13 +34,14 @@ class SweepingShards(Shards[C]):
     def _begin(self, sweeps: Iterable[Iterator[int]]) -> None:
         """Do as much work as fits into a time slice, and queue the rest for `run_sweeps`.
 
-        At least `RECORDS_AT_ONCE` records are processed immediately, however slow the machine is.
+        At least `RECORDS_AT_ONCE` records, or `EMPTY_AT_ONCE` pieces without records, are processed
+        immediately, however slow the machine is.
         """
         time_slice = TimeSlice(self._context.fair_queue)
         done = 0
         for sweep in sweeps:
             for records in sweep:
-                done += max(records, 1)
+                done += records or RECORDS_AT_ONCE // EMPTY_AT_ONCE
                 if done >= RECORDS_AT_ONCE and time_slice.is_over:
                     self._sweeps.append(sweep)
                     self._more_sweeps.set()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .config_broker import HIDDEN, broker_options, resource_name, show_running
+from .config_broker import broker_options, resource_name, show_running
 from .lazy import LazyGroup
 from .output import Column, format_options, paragraphs, say, show, table
+from .resource_settings import HIDDEN
 from .setting_completion import complete_setting_names
 from .settings import parse_broker_settings, setting_options
 from .target import Target, target_options

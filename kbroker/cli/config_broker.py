@@ -9,6 +9,7 @@ import click
 
 from .confirmation import Change, Preview, destructive
 from .output import Column, say, show, table
+from .resource_settings import HIDDEN, SOURCES, setting_lines
 from .setting_completion import complete_broker_setting_names, complete_broker_settings
 from .target import Target, run, target_options
 
@@ -20,9 +21,6 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 # Resource name in Kafka's protocol for the cluster-wide default of all brokers.
 ALL = ""
-# Names of the config sources of KIP-226: dynamic for one broker, dynamic for all, static, default.
-SOURCES = {2: "this broker", 3: "all brokers", 4: "static", 5: "default"}
-HIDDEN = "(hidden)"
 
 
 def broker_options(command: Command) -> Command:
@@ -73,7 +71,6 @@ def set_(
     from kbroker.config import Scope
 
     from .settings import parse_broker_settings
-    from .topic_configs import setting_lines
 
     values = parse_broker_settings(pairs, "NAME=VALUE")
     broker = resource_name(node, default)

@@ -80,6 +80,10 @@ _GROUPS = _guides(
     {
         "group list": ("group list", "group list --state Empty"),
         "group describe": ("group describe readers", "group describe readers --topics"),
+        "group alter-config": (
+            "group alter-config readers --set consumer.session.timeout.ms=50s",
+            "group alter-config readers --delete consumer.session.timeout.ms",
+        ),
         "group seek": (
             "group seek readers --to start --topic orders --dry-run",
             "group seek readers --to @-1h",

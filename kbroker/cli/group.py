@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
@@ -14,6 +15,14 @@ from .group_delete import delete, offset_delete
 from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, say, show, table
 from .patterns import GROUP, Names, group_names, matching_names, regex_option
+from .resource_settings import (
+    alter_settings,
+    configs_option,
+    delete_option,
+    set_option,
+    show_settings,
+)
+from .setting_completion import complete_group_setting_names, complete_group_settings
 from .target import Target, fail, run, target_options
 from .units import DURATION
 
@@ -27,7 +36,7 @@ POLL_SECONDS = 0.2
 
 
 SECTIONS = {
-    "Groups": ("list", "describe", "wait", "delete"),
+    "Groups": ("list", "describe", "alter-config", "wait", "delete"),
     "Offsets": ("seek", "offset-delete"),
 }
 
@@ -119,6 +128,7 @@ PARTITION_COLUMNS = [
 @click.option("-s", "--summary", is_flag=True, help="Show only the summary.")
 @click.option("-c", "--commits", is_flag=True, help="Show only the committed offsets.")
 @click.option("-t", "--topics", is_flag=True, help="Show only the lag of each topic.")
+@configs_option
 @format_options
 @target_options
 def describe(
@@ -128,6 +138,7 @@ def describe(
     summary: bool,
     commits: bool,
     topics: bool,
+    configs: bool,
     output: str,
 ) -> None:
     """Show members, offsets and lag of groups NAMES, which may be patterns such as 'bill*'.
@@ -137,8 +148,13 @@ def describe(
 
     The output for a share group has its dead-letter queue, and for a streams group its topology.
     """
-    if summary + commits + topics > 1:
-        raise click.UsageError("--summary, --commits and --topics exclude each other")
+    if summary + commits + topics + configs > 1:
+        raise click.UsageError("--summary, --commits, --topics and --configs exclude each other")
+    if configs:
+        from kbroker.config import Scope
+
+        show_settings(target, Scope.GROUP, partial(_described, Names(names, regex)), output)
+        return
 
     from kbroker.client.group_details import details_by_type, group_details
 
@@ -163,6 +179,23 @@ def describe(
         return paragraphs(parts)
 
     show(output, rows, text)
+
+
+async def _described(names: Names, cluster: ClusterClient) -> list[str]:
+    """Return the groups that names and patterns select; each exists or has settings of its own.
+
+    Raises:
+        NoSuchGroup: A group does not exist.
+    """
+    from kbroker.client.configs import Resource, describe_configs
+    from kbroker.client.group_details import group_details
+
+    chosen = await group_names(cluster, names)
+    settings = await describe_configs(cluster, Resource.GROUP, chosen)
+    for name in chosen:
+        if not any(each.is_own for each in settings[name]):
+            await group_details(cluster, name)
+    return chosen
 
 
 TOPIC_COLUMNS = [Column("topic"), Column("partitions"), Column("lag"), Column("without_offset")]
@@ -215,6 +248,44 @@ def _topology(row: Row) -> list[list[str]]:
     from .topology_drawing import draw_topology
 
     return [draw_topology(TopologyNode(**node) for node in nodes)]
+
+
+# -- alter-config
+
+
+@group.command("alter-config")
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_groups)
+@regex_option
+@set_option(complete_group_settings)
+@delete_option(complete_group_setting_names)
+@destructive
+@target_options
+def alter_config(
+    target: Target,
+    names: tuple[str, ...],
+    regex: bool,
+    change: Change,
+    **changes: tuple[str, ...],
+) -> None:
+    """Change settings of groups NAMES, which may be patterns; all others stay unchanged.
+
+    A group need not exist yet. The command asks for confirmation only with --delete.
+    """
+    from kbroker.config import Scope
+
+    alter_settings(target, change, Scope.GROUP, partial(_altered, Names(names, regex)), changes)
+
+
+async def _altered(names: Names, cluster: ClusterClient) -> list[str]:
+    """Return the groups that names and patterns select, and print a note on unknown ones."""
+    from kbroker.client.groups import list_groups
+
+    chosen = await group_names(cluster, names)
+    existing = {each.name for each in await list_groups(cluster)}
+    for name in chosen:
+        if name not in existing:
+            say(f"note: group {name!r} does not exist yet, or you may not see it", err=True)
+    return chosen
 
 
 # -- seek

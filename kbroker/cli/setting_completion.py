@@ -35,6 +35,20 @@ def complete_topic_setting_names(_: click.Context, __: click.Parameter, incomple
     return _names([Scope.TOPIC], incomplete)
 
 
+def complete_group_settings(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
+    """Return NAME= for settings of groups, or values after `=`."""
+    from kbroker.config.property import Scope
+
+    return _pairs(Scope.GROUP, incomplete)
+
+
+def complete_group_setting_names(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
+    """Return the names of settings of groups."""
+    from kbroker.config.property import Scope
+
+    return _names([Scope.GROUP], incomplete)
+
+
 def complete_broker_setting_names(_: click.Context, __: click.Parameter, incomplete: str) -> Items:
     """Return the names of settings of brokers."""
     from kbroker.config.property import Scope

@@ -26,6 +26,7 @@ EQUIVALENTS: Final = MappingProxyType(
         "consumer": "group",
         "consumer-group": "group",
         "consumer-groups": "group",
+        "group alter": "group alter-config",
         "group delete-offsets": "group offset-delete",
         "group lag": "group describe",
         "group members": "group describe",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -15,6 +16,14 @@ from .confirmation import Change, Preview, count_of, destructive, question_about
 from .lazy import LazyGroup
 from .output import Column, Format, format_options, paragraphs, say, show, table
 from .patterns import Names, regex_option, topic_names
+from .resource_settings import (
+    alter_settings,
+    configs_option,
+    delete_option,
+    set_option,
+    setting_lines,
+    show_settings,
+)
 from .setting_completion import complete_topic_setting_names, complete_topic_settings
 from .target import Target, fail, run, target_options
 
@@ -98,8 +107,6 @@ def create(
     from kbroker.client.topics import NewTopic, create_topics, wait_until_ready
     from kbroker.config import Scope
     from kbroker.protocol.errors import ErrorCode
-
-    from .topic_configs import setting_lines
 
     requested = _requested_topics(names, partitions, replication_factor, configs, file)
     topics = [NewTopic(*each) for each in requested]
@@ -216,13 +223,23 @@ def list_(
 @click.command()
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 @regex_option
+@configs_option
 @format_options
 @target_options
-def describe(target: Target, names: tuple[str, ...], regex: bool, output: str) -> None:
+def describe(
+    target: Target, names: tuple[str, ...], regex: bool, configs: bool, output: str
+) -> None:
     """Show partitions and settings of topics NAMES; `topic create --file` reads `-o json` output.
 
-    NAMES may be patterns such as 'order*'.
+    NAMES may be patterns such as 'order*'. The output has only settings that the topic itself
+    has; --configs shows all.
     """
+    if configs:
+        from kbroker.config import Scope
+
+        show_settings(target, Scope.TOPIC, partial(_existing, Names(names, regex)), output)
+        return
+
     from kbroker.client.topic_details import topic_details
 
     async def work(cluster: ClusterClient) -> list[Row]:
@@ -335,22 +352,8 @@ def _deletion_line(row: Row) -> str:
 @click.command("alter-config")
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
 @regex_option
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete_topic_settings,
-    help="Set a setting, such as segment.bytes=1GiB; can be given several times.",
-)
-@click.option(
-    "--delete",
-    "deletes",
-    multiple=True,
-    metavar="KEY",
-    shell_complete=complete_topic_setting_names,
-    help="Reset a setting to its default; can be given several times.",
-)
+@set_option(complete_topic_settings)
+@delete_option(complete_topic_setting_names)
 @click.option(
     "--append",
     "appends",
@@ -380,37 +383,16 @@ def alter_config(
 
     NAMES may be patterns such as 'order*'. The command asks for confirmation only with --delete.
     """
-    from kbroker.client.configs import Resource, alter_configs
+    from kbroker.config import Scope
 
-    from .topic_configs import change_line, config_changes, planned_changes
+    alter_settings(target, change, Scope.TOPIC, partial(_existing, Names(names, regex)), changes)
 
-    operations = config_changes(changes)
 
-    async def plan(cluster: ClusterClient) -> list[Row]:
-        chosen = await topic_names(cluster, Names(names, regex))
-        await cluster.topics(chosen)
-        rows = await planned_changes(cluster, chosen, operations)
-        for name in chosen:
-            await alter_configs(cluster, Resource.TOPIC, name, operations, validate_only=True)
-        return rows
-
-    found = run(target, plan)
-    chosen = list(dict.fromkeys(str(row["topic"]) for row in found))
-    preview = Preview(
-        question_about("Change the settings of", chosen, "topic"),
-        found,
-        [*map(change_line, found)],
-        is_harmless=not changes["deletes"],
-    )
-    if not change.confirm(preview):
-        return
-
-    async def work(cluster: ClusterClient) -> None:
-        for name in chosen:
-            await alter_configs(cluster, Resource.TOPIC, name, operations)
-
-    run(target, work)
-    change.report(found, lambda _: [f"{name}: changed" for name in chosen])
+async def _existing(names: Names, cluster: ClusterClient) -> list[str]:
+    """Return the topics that names and patterns select. Raises NoSuchTopic if one does not exist."""
+    chosen = await topic_names(cluster, names)
+    await cluster.topics(chosen)
+    return chosen
 
 
 @click.command("add-partitions")

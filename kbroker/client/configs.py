@@ -1,10 +1,11 @@
-"""Configurations of topics, brokers and groups."""
+"""Configurations of topics, brokers, broker loggers and groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -21,6 +22,7 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
     GROUP = 32
 
 
@@ -35,8 +37,17 @@ class Operation(IntEnum):
 
 # Config source of a default value (KIP-226).
 DEFAULT_SOURCE = 5
-# Config sources of a value set on the resource itself: topic, broker, group (KIP-226).
-OWN_SOURCES = frozenset({1, 2, 8})
+# Config source of a value set on a resource of each type itself (KIP-226).
+OWN_SOURCES: Final = MappingProxyType(
+    {
+        Resource.TOPIC: 1,
+        Resource.BROKER: 2,
+        Resource.BROKER_LOGGER: 6,
+        Resource.GROUP: 8,
+    }
+)
+# Config source of a value set on all brokers.
+ALL_BROKERS_SOURCE = 3
 
 
 class Synonym(NamedTuple):
@@ -54,6 +65,7 @@ class Setting(NamedTuple):
         value: The effective value, or None if it is sensitive or unset.
         source: Config source (KIP-226).
         read_only: True if a change requires a restart of the broker.
+        is_own: True if the value is set on the resource itself.
         type: Config type (KIP-569); 0 if the broker does not report it.
     """
 
@@ -62,19 +74,27 @@ class Setting(NamedTuple):
     source: int
     read_only: bool
     sensitive: bool
+    is_own: bool
     synonyms: Sequence[Synonym] = ()
     doc: str | None = None
     type: int = 0
 
     @property
-    def is_own(self) -> bool:
-        """True if the value is set on the resource itself."""
-        return self.source in OWN_SOURCES
-
-    @property
     def is_default(self) -> bool:
         """True if the value is the built-in default."""
         return self.source == DEFAULT_SOURCE
+
+
+def own_source(kind: Resource, name: str) -> int:
+    """Return the config source of values that are set on a resource itself (KIP-226).
+
+    Args:
+        kind: Resource type.
+        name: Resource name; empty for all brokers.
+    """
+    if kind == Resource.BROKER and not name:
+        return ALL_BROKERS_SOURCE
+    return OWN_SOURCES[kind]
 
 
 async def describe_configs(
@@ -125,6 +145,7 @@ async def describe_configs(
                 row.config_source,
                 row.read_only,
                 row.is_sensitive,
+                row.config_source == own_source(kind, result.resource_name),
                 [Synonym(each.name, each.value, each.source) for each in row.synonyms],
                 row.documentation,
                 row.config_type,
@@ -192,6 +213,7 @@ def check_changeable(name: str, known: Mapping[str, Setting], operation: Operati
 
 async def _connection(cluster: ClusterClient, kind: Resource, names: list[str]) -> Connection:
     """Return the connection for a config request: a single broker's own, else the controller's."""
-    if kind == Resource.BROKER and len(names) == 1 and names[0]:
+    of_broker = kind in (Resource.BROKER, Resource.BROKER_LOGGER)
+    if of_broker and len(names) == 1 and names[0]:
         return await cluster.node(int(names[0]))
     return await cluster.controller()

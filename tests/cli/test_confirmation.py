@@ -58,6 +58,7 @@ CALLS = {
     "topic delete": "a",
     "topic trim": "a --before end",
     "topic alter-config": "a --delete retention.ms",
+    "group alter-config": "readers --delete consumer.session.timeout.ms",
     "group seek": "readers --to start",
     "group delete": "readers",
     "group offset-delete": "readers -t a",
@@ -80,6 +81,7 @@ PREPARATION = (
     "topic create a --partitions 1 -c retention.ms=100000",
     "topic produce a one two three",
     "topic consume a -o :end -g readers -f %v",
+    "group alter-config readers --set consumer.session.timeout.ms=50s",
     "config set message.max.bytes=2000000 --default",
     "security user add carol",
     "security acl add --principal dave --consumer --topic a --group g",
@@ -88,6 +90,7 @@ PREPARATION = (
 STATE = (
     "topic describe a -o json",
     "group describe readers -c",
+    "group describe readers --configs",
     "config show --default",
     "security user list",
     "security acl list",

@@ -365,3 +365,60 @@ async def test_group_list_shows_consumer_group_without_offsets(
     assert lines[0].split()[:8] == [
         *("GROUP", "STATE", "TYPE", "MEMBERS", "LAG", "WITHOUT-OFFSET", "TOPICS", "ASSIGNOR")
     ]
+
+
+async def test_alter_config_sets_and_deletes_settings_of_group(
+    cli: Cli, read_json: ReadJson
+) -> None:
+    async def settings() -> dict[str, tuple[str, str, str]]:
+        rows = await read_json("group", "describe", "g", "--configs")
+        return {row["setting"]: (row["value"], row["default"], row["source"]) for row in rows}
+
+    timeout = "consumer.session.timeout.ms"
+    change = ("group", "alter-config", "g", "--set", f"{timeout}=50s")
+    preview = await cli(*change, "--dry-run")
+    assert f"group g: set {timeout}=50000 (50s) (now 45000 (45s))" in preview.stdout
+    missing = await cli("group", "describe", "g", "--configs", status=1)
+    assert "group 'g' does not exist" in missing.stderr
+    changed = await cli(*change, "--set", "share.isolation.level=read_committed")
+    assert changed.stdout == "g: changed\n"
+    assert "group 'g' does not exist yet" in changed.stderr
+    found = await settings()
+    assert found[timeout] == ("50000", "45000", "group")
+    assert found["share.isolation.level"] == ("read_committed", "read_uncommitted", "group")
+    assert found["share.session.timeout.ms"] == ("45000", "45000", "default")
+    await cli("group", "alter-config", "g", "--yes", "--delete", timeout)
+    assert (await settings())[timeout] == ("45000", "45000", "default")
+
+
+async def test_alter_config_changes_settings_of_groups_that_match_pattern(
+    cli: Cli, read_json: ReadJson
+) -> None:
+    await cli("topic", "create", "t", "--partitions", "1")
+    for name in ("bill-1", "bill-2"):
+        await cli("group", "seek", name, "--to", "start", "--topic", "t")
+    change = ("--set", "consumer.session.timeout.ms=50s")
+    changed = await cli("group", "alter-config", "bill-*", *change)
+    assert changed.stdout == "bill-1: changed\nbill-2: changed\n"
+    assert changed.stderr == ""
+    nothing = await cli("group", "alter-config", "none-*", *change, status=1)
+    assert "pattern 'none-*' matches no group" in nothing.stderr
+    rows = await read_json("group", "describe", "bill-*", "--configs")
+    own = [(row["group"], row["value"]) for row in rows if row["source"] == "group"]
+    assert own == [("bill-1", "50000"), ("bill-2", "50000")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ((), 2, "no changes; give at least one of --set and --delete"),
+        (("--set", "consumer.session.timeout.ms=2w"), 2, "unknown unit 'w'"),
+        (("--set", "consumer.session.timeout.ms"), 2, "item 1 is not KEY=VALUE"),
+        (("--set", "consumer.session.timeout.ms=1"), 1, "consumer.session.timeout.ms"),
+        (("--set", "no.such=1"), 1, "no.such"),
+    ],
+)
+async def test_alter_config_of_group_rejects_invalid_changes(
+    cli: Cli, arguments: tuple[str, ...], status: int, message: str
+) -> None:
+    assert message in (await cli("group", "alter-config", "g", *arguments, status=status)).stderr

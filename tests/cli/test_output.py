@@ -83,12 +83,16 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
     """Return each command with arguments that make it print names that clients chose."""
     offsets = [str(path) for path in data.glob("__consumer_offsets-*")]
     states = [str(path) for path in data.glob("__transaction_state-*")]
-    described = ["-s", "-c", "-t"]
+    described = ["-s", "-c", "-t", "--configs"]
     return {
         "group list": FORMS,
         "group describe": [[EVIL, OTHER, *form] for form in FORMS]
         + [[EVIL, flag] for flag in described]
         + [["evul" + EVIL[4:]]],  # did you mean ...?
+        "group alter-config": [
+            [EVIL, "--set", "share.isolation.level=read_committed", *form] for form in FORMS
+        ]
+        + [["x" + EVIL, "--set", f"a={EVIL}"], [EVIL, "--delete", EVIL, "--dry-run"]],
         "group seek": [[OTHER, "--to", "start", "--dry-run"], [EVIL, "--to", "start", "--yes"]],
         "group wait": [[EVIL, "--state", "Stable"], [EVIL, "--members", "9", "--timeout", "1ms"]],
         "group offset-delete": [[OTHER, "-t", "t", "--yes"], [OTHER, "-t", "nothing", "--yes"]],
@@ -110,7 +114,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "cluster info": FORMS,
         "cluster logdirs": FORMS,
         "topic list": FORMS,
-        "topic describe": [["t", *form] for form in FORMS],
+        "topic describe": [["t", *form] for form in [*FORMS, ["--configs"]]],
         "topic consume": [["t", "-o", ":end", *more] for more in ([], ["-g", EVIL])],
         "topic create": [["t"], ["x" + EVIL]],
         "topic delete": [["x" + EVIL, "--yes"]],

@@ -46,6 +46,8 @@ CALLS = [
     "topic trim b --yes --before end",
     "group list",
     "group describe readers",
+    "group alter-config readers --set consumer.session.timeout.ms=50s",
+    "group describe readers --configs",
     "group seek readers --yes --to start",
     "group wait readers --state Empty",
     "group offset-delete readers --yes -t a",

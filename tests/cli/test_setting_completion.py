@@ -23,6 +23,8 @@ from .test_completion import proposed
         ("topic alter-config t --set", "unclean.leader.election.enable=", ["true", "false"]),
         ("topic alter-config t --set", "no.such.setting=", []),
         ("topic alter-config t --delete", "cleanup", ["cleanup.policy"]),
+        ("group alter-config g --set", "share.isolation.level=read_c", ["read_committed"]),
+        ("group alter-config g --delete", "share.auto", ["share.auto.offset.reset"]),
         ("config set --default", "log.retention.h", ["log.retention.hours="]),
         ("config unset --default", "log.retention.h", ["log.retention.hours"]),
         ("config explain", "cleanup", ["cleanup.policy"]),

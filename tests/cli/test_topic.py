@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -125,6 +126,28 @@ async def test_alter_config_sets_appends_and_deletes_settings(
     wrong = await cli("topic", "alter-config", "t", "--set", "retention.ms=soon", status=1)
     assert "retention.ms" in wrong.stderr
     await cli("topic", "alter-config", "t", status=2)
+
+
+async def test_described_settings_exclude_those_of_broker(cli: Cli, read_json: ReadJson) -> None:
+    await cli("topic", "create", "t", "-c", "retention.bytes=5")
+    await cli("config", "set", "log.retention.ms=2d", "--node", "1")
+    (row,) = await read_json("topic", "describe", "t")
+    assert row["configs"] == {"retention.bytes": "5"}
+
+
+async def test_describe_configs_shows_defaults_and_sources(cli: Cli, read_json: ReadJson) -> None:
+    await cli("topic", "create", "t", "-c", "retention.bytes=5")
+    await cli("config", "set", "log.retention.ms=2d", "--node", "1")
+    rows = {row["setting"]: row for row in await read_json("topic", "describe", "t", "--configs")}
+    common = {"topic": "t", "setting": "retention.bytes"}
+    assert rows["retention.bytes"] == common | {"value": "5", "default": "-1", "source": "topic"}
+    common["setting"] = "retention.ms"
+    inherited = {"value": "172800000", "default": "172800000", "source": "this broker"}
+    assert rows["retention.ms"] == common | inherited
+    text = (await cli("topic", "describe", "t", "--configs")).stdout
+    assert re.search(r"retention\.ms +172800000 \(2d\) +172800000 \(2d\) +this broker", text)
+    missing = await cli("topic", "describe", "u", "--configs", status=1)
+    assert "topic 'u' does not exist" in missing.stderr
 
 
 @pytest.mark.parametrize(

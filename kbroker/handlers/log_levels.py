@@ -14,13 +14,11 @@ LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL":
 
 
 def loggers() -> dict[str, logging.Logger]:
-    """Return the root logger and all loggers of kbroker, by name."""
-    own = {
-        name: each
-        for name, each in logging.root.manager.loggerDict.items()
-        if name.partition(".")[0] == "kbroker" and isinstance(each, logging.Logger)
-    }
-    return {**dict(sorted(own.items())), ROOT: logging.root}
+    """Return the root logger, and the loggers of kbroker's modules and packages, by name."""
+    names = [
+        each for each in logging.root.manager.loggerDict if each.partition(".")[0] == "kbroker"
+    ]
+    return {**{name: logging.getLogger(name) for name in sorted(names)}, ROOT: logging.root}
 
 
 def levels_in_effect() -> dict[str, str]:

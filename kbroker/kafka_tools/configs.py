@@ -1,4 +1,4 @@
-"""The kafka-configs tool: settings of topics, brokers, groups, users, clients and IPs."""
+"""The kafka-configs tool: settings of topics, brokers, loggers, groups, users, clients and IPs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 NOTHING_TO_ALTER = "kafka-configs: --alter needs --add-config, --add-config-file or --delete-config"
 _BRACKETS = "put values with commas in [brackets]"
+# Names of log levels in Kafka.
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 _ADD, HIDDEN = "--add-config", "[hidden]"
-KINDS = ("topics", "brokers", "groups")
+LOGGERS = "broker-loggers"
+KINDS = ("topics", "brokers", LOGGERS, "groups")
 # Kafka's names of config sources (KIP-226).
 SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
@@ -50,18 +53,10 @@ class _Entity:
         return f"{self.kind[:-1]} {self.name}"
 
     @property
-    def own_source(self) -> int:
-        """Config source of the entity's own settings."""
-        if self.kind == "brokers":
-            return 2 if self.name else 3
-        return 1 if self.kind == "topics" else 8
-
-    @property
     def resource(self) -> Resource:
         from kbroker.client.configs import Resource
 
-        kinds = dict(zip(KINDS, (Resource.TOPIC, Resource.BROKER, Resource.GROUP), strict=True))
-        return kinds[self.kind]
+        return Resource[self.kind[:-1].upper().replace("-", "_")]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -112,21 +107,31 @@ def _work(
 
 def _entity(parser: Parser, options: Namespace) -> _Entity | None:
     """Return the entity in the options; None means all topics."""
-    if options.client_metrics or options.broker_logger:
-        parser.exit_with_message("client metrics and loggers are not supported")
+    if options.client_metrics:
+        parser.exit_with_message("client metrics are not supported")
     shorts = [("topics", options.topic), ("brokers", options.broker), ("groups", options.group)]
+    shorts.append((LOGGERS, options.broker_logger))
     found = [_Entity(kind, name) for kind, name in shorts if name is not None]
     if options.broker_defaults:
         found.append(_Entity("brokers", ""))
     for kind in options.entity_type:
         if kind not in KINDS:
             parser.exit_with_message(f"entity type {kind} is not supported")
-        if options.entity_name or options.entity_default:
-            found.append(_Entity(kind, "" if options.entity_default else options.entity_name[0]))
+        has_default = options.entity_default and kind != LOGGERS
+        if options.entity_name or has_default:
+            found.append(_Entity(kind, "" if has_default else options.entity_name[0]))
     if len(found) > 1 or not (found or options.entity_type):
         parser.error("name one topic, broker or group: --entity-type topics --entity-name NAME")
+    if not found and options.entity_type == [LOGGERS]:
+        action = "--alter" if options.alter else "--describe"
+        exit_with_message(f"An entity name must be specified with {action} of {LOGGERS}")
     if not found and (options.alter or options.entity_type != ["topics"]):
         parser.error("--entity-name is missing")
+    if found and found[0].kind == LOGGERS and not found[0].name.lstrip("+-").isdecimal():
+        exit_with_message(
+            f"The entity name for {LOGGERS} must be a valid integer broker id, but it is: "
+            f"{found[0].name}"
+        )
     return found[0] if found else None
 
 
@@ -143,12 +148,12 @@ async def _describe(
 async def _describe_one(cluster: ClusterClient, entity: _Entity, options: Namespace) -> None:
     from kbroker.client.configs import describe_configs
 
-    if entity.kind == "topics" and entity.name not in await topic_names(cluster):
+    if not await _may_exist(cluster, entity, is_all=options.all):
         _print_missing(entity)
         return
     described = await describe_configs(cluster, entity.resource, [entity.name], synonyms=True)
     settings = sorted(described[entity.name], key=lambda each: each.name)
-    own = [each for each in settings if each.source == entity.own_source]
+    own = [each for each in settings if each.is_own]
     if entity.kind == "groups" and not own and not await _is_group(cluster, entity.name):
         _print_missing(entity)
         return
@@ -157,6 +162,14 @@ async def _describe_one(cluster: ClusterClient, entity: _Entity, options: Namesp
     else:
         say(f"{'All' if options.all else 'Dynamic'} configs for {entity.text} are:")
     say(*map(_line, settings if options.all and entity.name else own))
+
+
+async def _may_exist(cluster: ClusterClient, entity: _Entity, *, is_all: bool) -> bool:
+    """Return False for a topic that does not exist, and for loggers of a broker that does not."""
+    if entity.kind == LOGGERS and not is_all:
+        brokers = (await cluster.metadata([])).brokers
+        return entity.name in {str(each.node_id) for each in brokers}
+    return entity.kind != "topics" or entity.name in await topic_names(cluster)
 
 
 def _print_missing(entity: _Entity) -> None:
@@ -192,6 +205,8 @@ async def _alter(
     changes = _changes(options)
     if not changes:
         exit_with_message(NOTHING_TO_ALTER)
+    if entity.kind == LOGGERS:
+        await _check_loggers(cluster, entity, changes)
     try:
         await alter_configs(cluster, entity.resource, entity.name, changes)
     except KafkaError as error:
@@ -200,6 +215,20 @@ async def _alter(
         say("Completed updating default config for brokers in the cluster.")
     else:
         say(f"Completed updating config for {entity.text}.")
+
+
+async def _check_loggers(
+    cluster: ClusterClient, entity: _Entity, changes: Mapping[str, tuple[Operation, str | None]]
+) -> None:
+    """Exit with an error message if a logger does not exist: deleted ones first, as in Kafka."""
+    from kbroker.client.configs import Operation, describe_configs
+
+    described = await describe_configs(cluster, entity.resource, [entity.name])
+    known = {each.name for each in described[entity.name]}
+    missing = [name for name in changes if name not in known]
+    missing.sort(key=lambda name: changes[name][0] is not Operation.DELETE)
+    if missing:
+        exit_with_message(f"Invalid broker logger(s): {','.join(missing)}")
 
 
 def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
@@ -231,8 +260,8 @@ def _parse_added(text: str) -> dict[str, str]:
         items = _items(text)
     except ValueError as error:
         exit_with_message(f"kafka-configs: --add-config: {error}; {_BRACKETS}")
-    rest = itertools.dropwhile(_is_public, items)  # starts at the first possible secret
-    if not all(map(_is_setting, itertools.islice(rest, 1, None))):
+    secrets_start = itertools.dropwhile(lambda item: _is_public(*item), items.items())
+    if not all(_is_setting(name) for name, _ in itertools.islice(secrets_start, 1, None)):
         exit_with_message(
             f"kafka-configs: --add-config: an item after a secret is not a setting; {_BRACKETS}"
         )
@@ -266,12 +295,18 @@ def without_secrets(arguments: Sequence[str]) -> str:
 
 def _public_or_hidden(added: str) -> str:
     try:
-        return added if all(map(_is_public, _items(added))) else HIDDEN
+        is_public = all(_is_public(*item) for item in _items(added).items())
+        return added if is_public else HIDDEN
     except ValueError:
         return HIDDEN
 
 
-def _is_public(name: str) -> bool:
+def _is_public(name: str, value: str) -> bool:
+    """Return True if the value of a setting is not a secret, such as the level of a logger."""
+    return _is_public_name(name) or value.upper() in LEVELS
+
+
+def _is_public_name(name: str) -> bool:
     """Return True if the values of a setting are not secrets."""
     from kbroker.security.quotas import QuotaKey
 
@@ -283,7 +318,7 @@ def _is_setting(name: str) -> bool:
     """Return True if an entity of Kafka has a setting of this name."""
     from kbroker.security.scram import ScramMechanism
 
-    is_known = _is_public(name) or _property(name) is not None or name in set(ScramMechanism)
+    is_known = _is_public_name(name) or _property(name) is not None or name in set(ScramMechanism)
     return is_known or name.startswith("listener.name.")
 
 

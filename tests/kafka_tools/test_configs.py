@@ -1,7 +1,8 @@
-"""kafka-configs: secrets in its arguments."""
+"""kafka-configs: secrets in its arguments, and levels of loggers."""
 
 from __future__ import annotations
 
+import logging
 from random import Random
 
 import pytest
@@ -58,3 +59,49 @@ def test_kafka_configs_error_hides_arguments_unless_public(
         assert without_secrets([*before, *given, *behind]) == " ".join(
             [*before, *expected, *behind]
         )
+
+
+async def test_kafka_configs_changes_levels_of_loggers(cli: Cli, broker: Broker) -> None:
+    tool = ("compat", "kafka-configs", "--bootstrap-server", broker.bootstrap_servers)
+    loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    levels = "kbroker.net=WARN,kbroker.node.node=TRACE"
+    network, node = logging.getLogger("kbroker.net"), logging.getLogger("kbroker.node.node")
+    changed = await cli(*tool, "--alter", *loggers, "--add-config", levels)
+    assert changed.stdout == "Completed updating config for broker-logger 1.\n"
+    assert (network.level, node.level) == (logging.WARNING, 5)
+    first, *lines = (await cli(*tool, "--describe", "--broker-logger", "1")).stdout.splitlines()
+    assert first == "Dynamic configs for broker-logger 1 are:"
+    assert "  kbroker.net=WARN sensitive=false synonyms={}" in lines
+    await cli(*tool, "--alter", *loggers, "--delete-config", "kbroker.net,kbroker.node.node")
+    assert (network.level, node.level) == (logging.NOTSET, logging.NOTSET)
+    missing = await cli(*tool, "--describe", "--broker-logger", "7")
+    assert missing.stdout == (
+        "The broker-logger '7' doesn't exist and doesn't have dynamic config.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--describe --entity-type broker-loggers", "must be specified with --describe of broker-"),
+        (
+            "--alter --entity-type broker-loggers --entity-default --add-config root=INFO",
+            "An entity name must be specified with --alter of broker-loggers",
+        ),
+        (
+            "--alter --broker-logger x --add-config root=INFO",
+            "The entity name for broker-loggers must be a valid integer broker id, but it is: x",
+        ),
+        (
+            "--alter --broker-logger 1 --add-config kbroker.x=INFO,x=DEBUG --delete-config y",
+            "Invalid broker logger(s): y,kbroker.x,x",
+        ),
+        ("--alter --broker-logger 1 --add-config root=LOUD", "Invalid log level 'LOUD' of root"),
+        ("--alter --broker-logger 1 --delete-config root", "root logger is not allowed"),
+    ],
+)
+async def test_kafka_configs_rejects_invalid_changes_of_loggers(
+    cli: Cli, broker: Broker, arguments: str, message: str
+) -> None:
+    tool = ("compat", "kafka-configs", "--bootstrap-server", broker.bootstrap_servers)
+    assert message in (await cli(*tool, *arguments.split(), status=1)).stderr

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
+from kbroker.text.durations import parse_duration
+
 from .kafka_record import KafkaRecord
 from .kit import WAIT_SECONDS, Value, to_bytes
-
-# Length of each unit of time, in seconds.
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 class Criterion(NamedTuple):
@@ -109,7 +107,7 @@ class Expectation:
             The first such record.
 
         Raises:
-            ValueError: `time` is a string without a valid number and unit.
+            ValueError: `time` is a string, but not a valid duration.
             WaitTimeout: No record meets all criteria; the message lists the most similar records.
         """
         return self._wait(self, seconds(time))
@@ -139,11 +137,6 @@ def seconds(time: str | float) -> float:
     """Convert a time to seconds.
 
     Raises:
-        ValueError: `time` is a string without a valid number and unit.
+        ValueError: `time` is a string, but not a valid duration.
     """
-    if not isinstance(time, str):
-        return time
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m)", time.strip())
-    if match is None:
-        raise ValueError(f"invalid time {time!r}: write 200ms, 2s or 1m")
-    return float(match[1]) * UNITS[match[2]]
+    return parse_duration(time) if isinstance(time, str) else time

@@ -107,7 +107,7 @@ def test_group_state_ignores_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("2 s", 2), ("500 ms", 0.5), (" 1m ", 60), ("2s", 2)]
+    ("text", "expected"), [("2 s", 2), ("500 ms", 0.5), (" 1m ", 60), ("2s", 2), ("1h", 3600)]
 )
 def test_time_accepts_space_before_unit(text: str, expected: float) -> None:
     assert seconds(text) == expected

@@ -48,15 +48,36 @@ def config() -> None:
 @click.argument("names", nargs=-1, required=True, shell_complete=complete_setting_names)
 @format_options
 def explain(names: tuple[str, ...], output: str) -> None:
-    """Describe the settings NAMES: type, default, limits, effect, and how to set them."""
+    """Describe the settings NAMES: type, default, limits, effect, and how to set them.
+
+    For a word that is not a setting, such as tombstone, the command lists the settings with this
+    word in their name or description.
+    """
     from kbroker.config import ConfigError
     from kbroker.config.explain import explain as facts_of
+    from kbroker.config.explain import search
 
-    try:
-        facts = [each for name in names for each in facts_of(name)]
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
-    show(output, facts, lambda _: paragraphs(map(_paragraph, facts)))
+    described, listed = [], []
+    for name in names:
+        try:
+            described += facts_of(name)
+        except ConfigError as error:
+            found = search(name)
+            if not found:
+                raise click.ClickException(str(error)) from None
+            listed += found
+
+    def text(wide: bool) -> list[str]:
+        columns = [Column("name"), Column("of"), Column("meaning")]
+        rows = [each | {"meaning": _first_sentence(str(each["meaning"]))} for each in listed]
+        parts = [*map(_paragraph, described), *([table(columns, rows, wide=wide)] if rows else [])]
+        return paragraphs(parts)
+
+    show(output, [*described, *listed], text)
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".")
 
 
 def _paragraph(facts: Mapping[str, object]) -> list[str]:

@@ -30,7 +30,8 @@ Settings have Kafka's names. kbroker reads them from these places, highest prior
    `"max.connections" = 5`;
 6. the default.
 
-`kbroker config explain log.retention.hours` describes a setting.
+`kbroker config explain log.retention.hours` describes a setting, and `kbroker config explain
+tombstone` lists the settings with this word in their name or description.
 `kbroker config show --diff`, with the flags of `kbroker serve`, shows the settings that a server
 would use and their origin.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .kafka_only import KAFKA_ONLY, find_kafka_only
 from .property import ConfigError, Property, Scope, SettingEffect, Value
 from .sources import variable_of
@@ -38,6 +40,25 @@ def explain(name: str) -> list[dict[str, object]]:
             "changes": "live" if other.dynamic else "restart",
         }
     ]
+
+
+def search(text: str) -> list[dict[str, object]]:
+    """Return the facts about each setting that has all words in its name or description.
+
+    Args:
+        text: Words or the beginnings of words, in any order and case. A text with a dot is a name
+            and not searched.
+    """
+    words = [re.compile(rf"\b{re.escape(each)}", re.IGNORECASE) for each in text.split()]
+    if "." in text or not words:
+        return []
+    described = [(name, each.doc) for table in PROPERTIES.values() for name, each in table.items()]
+    names = dict.fromkeys(
+        name
+        for name, doc in [*described, *((name, "") for name in KAFKA_ONLY)]
+        if all(word.search(f"{name} {doc}") for word in words)
+    )
+    return [facts for name in names for facts in explain(name)]
 
 
 def _facts(scope: Scope, each: Property[Value]) -> dict[str, object]:

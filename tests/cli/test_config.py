@@ -48,6 +48,30 @@ def test_config_explain_of_unknown_setting_suggests_similar_name() -> None:
     assert "did you mean retention.ms?" in done.stderr
 
 
+def test_config_explain_lists_settings_with_word_in_description() -> None:
+    text = run("explain", "tombstone").stdout
+    assert [line.split()[:2] for line in text.splitlines()] == [
+        ["NAME", "OF"],
+        ["log.cleaner.delete.retention.ms", "broker"],
+        ["delete.retention.ms", "topic"],
+    ]
+    assert "A consumer that started" not in text
+
+
+def test_config_explain_finds_settings_by_several_words_and_names() -> None:
+    found = json.loads(run("explain", "DELETE tomb", "--format", "json").stdout)
+    assert [each["name"] for each in found] == [
+        "log.cleaner.delete.retention.ms",
+        "delete.retention.ms",
+    ]
+    text = run("explain", "flush.policy", "quorum").stdout
+    assert "flush.policy (broker setting)" in text
+    assert "\ncontroller.quorum.append.linger.ms " in text
+    missing = run("explain", "tombstone turtle")
+    assert missing.exit_code == 1
+    assert "Unknown setting: tombstone turtle" in missing.stderr
+
+
 def test_config_show_diff_lists_changed_settings_with_source(tmp_path: Path) -> None:
     file = tmp_path / "k.toml"
     file.write_text("num.partitions = 3\nmessage.max.bytes = 1048588\n")

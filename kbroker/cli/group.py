@@ -13,7 +13,16 @@ from .completion import complete_groups, complete_topics
 from .confirmation import Change, destructive
 from .group_delete import delete, offset_delete
 from .lazy import CommandGroup
-from .output import Column, format_options, paragraphs, say, show, table
+from .output import (
+    Column,
+    format_options,
+    largest_first,
+    paragraphs,
+    say,
+    show,
+    sort_option,
+    table,
+)
 from .patterns import GROUP, Names, group_names, matching_names, regex_option
 from .resource_settings import (
     alter_settings,
@@ -59,10 +68,16 @@ group.add_command(offset_delete)
     multiple=True,
     help="Show only groups in this state; can be given several times.",
 )
+@sort_option("name", "lag", "members")
 @format_options
 @target_options
 def list_(
-    target: Target, patterns: tuple[str, ...], regex: bool, states: tuple[str, ...], output: str
+    target: Target,
+    patterns: tuple[str, ...],
+    regex: bool,
+    states: tuple[str, ...],
+    sort: str,
+    output: str,
 ) -> None:
     """Show all groups with their members and lag, or those that match one of PATTERNS ('bill*').
 
@@ -84,6 +99,8 @@ def list_(
         return await group_overviews(cluster, shown)
 
     rows = [_overview_row(each) for each in run(target, work)]
+    if sort != "name":
+        rows = largest_first(rows, sort)
     columns = [Column("group"), Column("state"), Column("type", optional=True)]
     columns += [Column("members"), Column("lag"), Column("without_offset", optional=True)]
     columns += [Column(key, wide=True) for key in ("topics", "assignor", "protocol", "coordinator")]

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -21,6 +21,7 @@ from .tables import Cell, layout
 from .terminal import Line, Style, terminal_width, uses_color
 
 Command = TypeVar("Command", bound=Callable[..., object])
+Row = TypeVar("Row", bound=Mapping[str, Any])
 
 
 class Format(StrEnum):
@@ -63,6 +64,31 @@ def format_options(command: Command, *, short: bool = True) -> Command:
         show_default=True,
         help="Output format; wide has more columns than text.",
     )(command)
+
+
+def sort_option(*keys: str) -> Callable[[Command], Command]:
+    """Return the option `--sort`; the command receives `sort`, one of the keys.
+
+    Args:
+        keys: The keys; the first one is the default.
+    """
+    return click.option(
+        "--sort",
+        type=click.Choice(keys),
+        default=keys[0],
+        show_default=True,
+        help="Sort by this column; numbers are sorted from the largest to the smallest.",
+    )
+
+
+def largest_first(rows: Iterable[Row], key: str) -> list[Row]:
+    """Return rows sorted by a number that may be None; rows without a number come last."""
+
+    def order(row: Row) -> tuple[bool, int]:
+        number = row[key]
+        return number is None, -(number or 0)
+
+    return sorted(rows, key=order)
 
 
 def say(*lines: object, err: bool = False, keep: str = "") -> None:

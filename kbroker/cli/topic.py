@@ -14,7 +14,17 @@ from kbroker.text.sizes import human_size
 from .completion import complete_topics
 from .confirmation import Change, Preview, count_of, destructive, question_about
 from .lazy import LazyGroup
-from .output import Column, Format, format_options, paragraphs, say, show, table
+from .output import (
+    Column,
+    Format,
+    format_options,
+    largest_first,
+    paragraphs,
+    say,
+    show,
+    sort_option,
+    table,
+)
 from .patterns import Names, regex_option, topic_names
 from .resource_settings import (
     alter_settings,
@@ -177,16 +187,22 @@ def _exit_on_rejections(rejected: Mapping[str, tuple[ErrorCode, str | None]]) ->
 @click.argument("patterns", nargs=-1, shell_complete=complete_topics)
 @regex_option
 @click.option("-i", "--internal", is_flag=True, help="Also show internal topics.")
+@sort_option("name", "size", "records", "lag")
 @format_options
 @target_options
 def list_(
-    target: Target, patterns: tuple[str, ...], regex: bool, internal: bool, output: str
+    target: Target,
+    patterns: tuple[str, ...],
+    regex: bool,
+    internal: bool,
+    sort: str,
+    output: str,
 ) -> None:
     """Show all topics, or those whose names match one of PATTERNS (such as 'order*').
 
     All formats but text have the records, the size on disk of all replicas, the groups with
-    committed offsets and their lag, and the cleanup policy. A value is - if a broker does not
-    report it.
+    committed offsets and their lag, and the cleanup policy. The text format has only the column of
+    --sort. A value is - if a broker does not report it.
     """
     from kbroker.client.topic_details import topic_row
     from kbroker.client.topic_overview import topic_overviews
@@ -200,21 +216,24 @@ def list_(
                 row for row in (await cluster.metadata()).topics if internal or not row.is_internal
             ]
         topics = sorted(found, key=lambda row: row.name or "")
-        if output == Format.TEXT:
+        if output == Format.TEXT and sort == "name":
             return [topic_row(row) for row in topics]
         return await topic_overviews(cluster, topics)
 
     rows = run(target, work)
+    if sort != "name":
+        rows = largest_first(rows, "bytes" if sort == "size" else sort)
     columns = [
         Column("name"),
         Column("partitions"),
         Column("replicas"),
-        *(Column(key, wide=True) for key in ("records", "size", "lag", "groups")),
+        *(Column(key, wide=key != sort) for key in ("records", "size", "lag", "groups")),
         *(Column(key, wide=True) for key in ("cleanup_policy", "topic_id", "internal")),
     ]
 
     def text(wide: bool) -> list[str]:
-        shown = [row | {"size": human_size(row["bytes"])} for row in rows] if wide else rows
+        has_sizes = wide or sort == "size"
+        shown = [row | {"size": human_size(row["bytes"])} for row in rows] if has_sizes else rows
         return table(columns, shown, wide=wide)
 
     show(output, rows, text)

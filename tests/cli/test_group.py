@@ -422,3 +422,20 @@ async def test_alter_config_of_group_rejects_invalid_changes(
     cli: Cli, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     assert message in (await cli("group", "alter-config", "g", *arguments, status=status)).stderr
+
+
+async def test_group_list_is_sorted_by_numbers(
+    cli: Cli, broker: Broker, read_json: ReadJson
+) -> None:
+    await cli("topic", "create", "t", "--partitions", "1")
+    await cli("topic", "produce", "t", "one", "two", "three")
+    for name, offset in (("a", "end"), ("b", "start"), ("c", "1")):
+        await cli("group", "seek", name, "--to", offset, "--topic", "t")
+
+    async def names(*options: str) -> list[str]:
+        return [row["group"] for row in await read_json("group", "list", *options)]
+
+    assert await names() == await names("--sort", "name") == ["a", "b", "c"]
+    assert await names("--sort", "lag") == ["b", "c", "a"]
+    async with member(broker, "c", "t", 0):
+        assert await names("--sort", "members") == ["c", "a", "b"]

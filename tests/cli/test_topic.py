@@ -128,6 +128,30 @@ async def test_alter_config_sets_appends_and_deletes_settings(
     await cli("topic", "alter-config", "t", status=2)
 
 
+async def test_topic_list_is_sorted_by_numbers(cli: Cli) -> None:
+    await cli("topic", "create", "a", "b", "c", "--partitions", "1")
+    await cli("topic", "produce", "b", "x" * 500)
+    await cli("topic", "produce", "c", "x", "y", "z")
+    await cli("group", "seek", "g", "--to", "start", "--topic", "b")
+
+    async def listed(*options: str) -> list[list[str]]:
+        output = (await cli("topic", "list", *options)).stdout
+        return [line.split() for line in output.splitlines()]
+
+    assert [row[0] for row in await listed("--sort", "size")] == ["NAME", "b", "c", "a"]
+    assert await listed("--sort", "records") == [
+        ["NAME", "PARTITIONS", "REPLICAS", "RECORDS"],
+        ["c", "1", "1", "3"],
+        ["b", "1", "1", "1"],
+        ["a", "1", "1", "0"],
+    ]
+    by_lag = [(row[0], row[-1]) for row in await listed("--sort", "lag")]
+    assert by_lag == [("NAME", "LAG"), ("b", "1"), ("a", "-"), ("c", "-")]
+    assert await listed("--sort", "name") == await listed()
+    wide = await listed("--sort", "records", "-o", "wide")
+    assert [row[0] for row in wide] == ["NAME", "c", "b", "a"]
+
+
 async def test_described_settings_exclude_those_of_broker(cli: Cli, read_json: ReadJson) -> None:
     await cli("topic", "create", "t", "-c", "retention.bytes=5")
     await cli("config", "set", "log.retention.ms=2d", "--node", "1")

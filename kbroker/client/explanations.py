@@ -91,13 +91,38 @@ def progress_sentences(found: Row) -> list[str]:
     return _member_lines(found["partitions"]) + _lag_lines(found)
 
 
-async def _stall_lines(cluster: ClusterClient, found: Row) -> list[str]:
-    """Return sentences if members with unread records read or commit nothing for some seconds."""
-    owned = [
+async def blocked_sentences(cluster: ClusterClient, found: Row) -> list[str]:
+    """Return sentences about open transactions for which members of a group wait now.
+
+    Args:
+        cluster: Cluster of the group.
+        found: Group of `group_details`.
+
+    Raises:
+        KafkaError: A broker rejects a request.
+    """
+    behind = [row for row in _owned_rows(found) if row["lag"]]
+    if not behind or found["type"] == SHARE:
+        return []
+    blocked = await _blocked_at(cluster, behind)
+    waiting = {_partition(row) for row in behind if _is_blocked(row, blocked)}
+    return await _blocked_lines(
+        cluster, {each: blocked[each] for each in blocked if each in waiting}
+    )
+
+
+def _owned_rows(found: Row) -> list[Row]:
+    """Return the rows of partitions that are assigned to members."""
+    return [
         row
         for row in found["partitions"]
         if row["member_id"] is not None and row["topic"] is not None
     ]
+
+
+async def _stall_lines(cluster: ClusterClient, found: Row) -> list[str]:
+    """Return sentences if members with unread records read or commit nothing for some seconds."""
+    owned = _owned_rows(found)
     behind = [row for row in owned if row["lag"] or lacks_offset(row)]
     if not behind or found["type"] == SHARE:
         return []

@@ -131,7 +131,7 @@ class ClientPushes(NamedTuple):
     def explanation(self, lines: Iterable[list[Line]]) -> Explanation:
         """Return the explanation with the `metric_lines` of the newest pushes."""
         if not self.clients:
-            return Explanation(f"no client {self.client_id} has sent metrics", [])
+            return Explanation(f"client {self.client_id} has sent no metrics (KIP-714)", [])
         text = f"client {self.client_id}: metrics of {self.clients}"
         if self.clients > len(self.newest):
             text += f", the newest {len(self.newest)} of them are shown"

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.client.errors import ClientError
-from kbroker.client.explanations import progress_sentences
+from kbroker.client.explanations import blocked_sentences, progress_sentences
 from kbroker.client.group_details import group_details
 from kbroker.cluster import TRANSACTIONS_TOPIC
 from kbroker.node.activity import ClientActivity, error_name, is_problem
@@ -98,10 +98,11 @@ class Activity:
         node = self._api.node_of(self._api.node.groups.coordinator_id(name))
         explained = explain_group(node, name)
         try:
-            facts = progress_sentences(await group_details(viewer.cluster, name))
+            found = await group_details(viewer.cluster, name)
+            blocked = await blocked_sentences(viewer.cluster, found)
         except (ClientError, KafkaError):
             return _explanation_response(explained)
-        return _explanation_response(explained._replace(now=". ".join([explained.now, *facts])))
+        return _explanation_response(explained, [*blocked, *progress_sentences(found)])
 
     async def _transaction(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
@@ -116,15 +117,13 @@ class Activity:
         work, account = self._api.node.heavy_work, CpuAccount(viewer.client)
         lines = [await work.run(partial(metric_lines, each), account) for each in pushes.newest]
         explained = pushes.explanation(lines)
-        sentences = [*_client_sentences(self._api.nodes, name), explained.now]
+        now, *facts = [*_client_sentences(self._api.nodes, name), explained.now]
         clients = [
             _client_row(node, name, node.activity.clients[name])
             for node in self._api.nodes
             if node.activity is not None and name in node.activity.clients
         ]
-        return _explanation_response(
-            Explanation(". ".join(sentences), explained.past), clients=clients
-        )
+        return _explanation_response(Explanation(now, explained.past), facts, clients)
 
     async def _partition(self, request: Request, viewer: Viewer) -> Response:
         name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
@@ -184,12 +183,15 @@ def _client_sentences(nodes: list[Node], name: str) -> list[str]:
 
 
 def _explanation_response(
-    explanation: Explanation, clients: Sequence[Mapping[str, object]] = ()
+    explanation: Explanation,
+    facts: Sequence[str] = (),
+    clients: Sequence[Mapping[str, object]] = (),
 ) -> Response:
     return json_response(
         {
             "clients": clients,
             "now": explanation.now,
+            "facts": facts,
             "past": [
                 {"at_ms": each.at_ms, "at": iso_time(each.at_ms), "text": each.text}
                 for each in explanation.past

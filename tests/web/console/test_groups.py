@@ -15,9 +15,11 @@ from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.streams_groups import StreamsGroupTopologyDescriptionUpdateRequest
 from kbroker.web.console import groups
 
+from ...cli.test_group import member
+from ...cli.test_transactions import begin
 from ...coordinator.streams.test_descriptions import SOURCE, description
 from ...handlers.test_streams_groups import remove_delays, streams_beat
-from ...wire import connected
+from ...wire import Topic, connected, create_topic
 from .consoles import console, record
 
 
@@ -55,9 +57,33 @@ async def test_explanation_of_group_has_lag_and_time_of_last_commit() -> None:
     async with console() as client:
         await client.create_topic("orders", record(b"v"), record(b"w"))
         await commit_offsets(client.cluster, "billing", {("orders", 0): 1})
-        text = (await client.get("/explain/group/billing"))["now"]
-        assert "last commit at " in text
-        assert "1 record is unread. orders-0 is 1 record behind (at 1 of 2)" in text
+        explained = await client.get("/explain/group/billing")
+        assert "last commit at " in explained["now"]
+        lag = ["1 record is unread", "orders-0 is 1 record behind (at 1 of 2)"]
+        assert explained["facts"] == lag
+
+
+async def test_explanation_of_group_names_the_open_transaction_for_which_members_wait() -> None:
+    async with console() as client, connected(client.broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        producer = await begin(wire, "payments", topic)
+        await commit_offsets(client.cluster, "readers", {("t", 0): 0})
+        async with member(client.broker, "readers", "t", 0):
+            facts = (await client.get("/explain/group/readers"))["facts"]
+    assert facts[0] == (
+        "members with isolation.level=read_committed wait at offset 0 of t-0, because the "
+        f"transaction of producer {producer} (transactional ID payments) is open"
+    )
+
+
+async def test_explanation_of_group_omits_open_transactions_that_members_have_not_reached() -> None:
+    async with console() as client, connected(client.broker.endpoint) as wire:
+        await client.create_topic("t", record(b"v"), record(b"w"), record(b"x"))
+        await begin(wire, "payments", Topic("t"))
+        await commit_offsets(client.cluster, "readers", {("t", 0): 0})
+        async with member(client.broker, "readers", "t", 0):
+            facts = (await client.get("/explain/group/readers"))["facts"]
+    assert not [each for each in facts if "wait at offset" in each]
 
 
 async def test_list_of_groups_has_the_lags_of_the_command_line() -> None:

@@ -103,7 +103,7 @@ async def test_pushes_of_many_fields_do_not_block_the_event_loop(
             explained = await get(endpoint, "/api/v1/explain/client/test")
             scraped = await scrape(endpoint)
     assert explained.status == 200
-    assert "metrics of 3, the newest 2 of them are shown" in explained.json()["now"]
+    assert "metrics of 3, the newest 2 of them are shown" in explained.json()["facts"][-1]
     assert [each["text"] for each in explained.json()["past"]] == [
         f"cannot parse the metrics: more than {FIELDS_MAX} fields"
     ] * 2

@@ -12,6 +12,12 @@ export default async function explain(view, parts) {
   const it = await get(`/explain/${kind}/${names.map(encodePart).join("/")}`);
   view.append(
     h("p", {}, visible(it.now)),
+    it.facts.length > 0 &&
+      h(
+        "ul",
+        {},
+        it.facts.map((each) => h("li", {}, visible(each))),
+      ),
     ...mergedClients(it.clients).map((each) => apiTable(each.apis)),
     h(
       "ul",

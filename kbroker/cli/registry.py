@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -36,21 +35,6 @@ COLUMNS = [
 ]  # fmt: skip
 # HTTP status of the registration of an incompatible schema.
 CONFLICT = 409
-_REASON = re.compile(
-    r"""\{errorType:['"](\w+)['"], description:['"](.*?)['"](?:, additionalInfo:.*)?\}""", re.DOTALL
-)
-# Messages that describe the check instead of a reason, as those of Confluent's registry.
-_CONTEXT = re.compile(r"\{(oldSchemaVersion|oldSchema|validateFields|compatibility)\s*:")
-_OLD = re.compile(r"\{oldSchemaVersion: (\d+)\}")
-# A field without a default, in descriptions of kbroker and of Confluent's registry.
-_NO_DEFAULT = re.compile(r"no field (\S+), and the reader has no default|[Tt]he field '([^']+)'")
-_ADVICE = {
-    "TYPE_MISMATCH": "keep the type of the field, or add a new field",
-    "NAME_MISMATCH": "keep the name, or add it as an alias",
-    "MISSING_ENUM_SYMBOLS": "keep these symbols, or give the enum a default",
-    "MISSING_UNION_BRANCH": "keep this branch of the union",
-    "FIXED_SIZE_MISMATCH": "keep the size, or add a new field",
-}
 
 
 @click.group(cls=CommandGroup)
@@ -213,33 +197,15 @@ def _require_subject(subjects: SchemaSubjects, subject: str) -> None:
 
 def _incompatibility(name: str, level: str, checked: CheckedSchema) -> list[str]:
     """Return lines with the sentences of a failed check; `name` is what the schema was checked with."""
-    version = next((match[1] for each in checked.reasons if (match := _OLD.fullmatch(each))), None)
+    from kbroker.client.schema_reasons import explain_incompatibility
+
+    version, reasons = explain_incompatibility(checked.reasons, level)
     title = f"incompatible with {name} ({level})"
     if version is not None and not name.endswith(f":{version}"):
         title += f", version {version}"
-    reasons = [_reason(each, level) for each in checked.reasons if not _CONTEXT.match(each)]
     if not reasons:
         return [f"{title}: the registry gives no reasons"]
     return [f"{title}:", *(f"  {each}" for each in reasons)]
-
-
-def _reason(text: str, level: str) -> str:
-    """Return a reason of Confluent's form `{errorType:'TYPE', description:'TEXT'}` as a sentence."""
-    match = _REASON.fullmatch(text)
-    if not match:
-        return text.strip("{}")
-    kind, description = match.groups()
-    if kind == "READER_FIELD_MISSING_DEFAULT_VALUE" and (field := _NO_DEFAULT.search(description)):
-        name = field[1] or field[2]
-        if level.startswith("BACKWARD"):
-            return f"new field {name} has no default: add one"
-        if level.startswith("FORWARD"):
-            return f"removed field {name} has no default in the earlier version: keep the field"
-        return (
-            f"field {name} is in only one of both versions and has no default: add one, or keep it"
-        )
-    advice = _ADVICE.get(kind)
-    return f"{description}: {advice}" if advice else description
 
 
 @registry.command()

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kbroker.client.schema_reasons import explain_incompatibility
 from kbroker.runtime.threads import run_in_thread
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation
@@ -200,10 +201,12 @@ class RegistryRoutes:
         which = "" if level["level"].endswith("_TRANSITIVE") else "/latest"
         path = f"/compatibility{subject_path(subject)}/versions{which}"
         found = await caller.call("POST", path, {"verbose": "true"}, _schema_in(body))
+        version, reasons = explain_incompatibility(found["messages"], level["level"])
         return json_response(
             {
                 "is_compatible": found["is_compatible"],
-                "reasons": found["messages"],
+                "reasons": reasons,
+                "version": version,
                 "level": level["level"],
             }
         )

@@ -105,12 +105,18 @@ async def test_compatibility_is_checked_with_reasons() -> None:
     async with shop() as setup:
         await setup.registry.register("x", FIRST)
         good = await _post(setup, "x/check", schema=json.dumps(SECOND))
-        assert good == {"is_compatible": True, "reasons": [], "level": "BACKWARD"}
+        assert good == {
+            "is_compatible": True,
+            "reasons": [],
+            "version": None,
+            "level": "BACKWARD",
+        }
         bad = await _post(setup, "x/check", schema=json.dumps(INCOMPATIBLE))
         assert bad["is_compatible"] is False
-        assert "size" in str(bad["reasons"])
+        assert bad["version"] == 1
+        assert bad["reasons"] == ["new field size has no default: add one"]
         malformed = await _post(setup, "x/check", schema="{")
-        assert malformed["is_compatible"] is False
+        assert (malformed["is_compatible"], malformed["version"]) == (False, None)
         status, message = await _refusal(setup, "x/register", schema=json.dumps(INCOMPATIBLE))
         assert status == 409
         assert "incompatible" in message

@@ -2,7 +2,7 @@
 
 import { encodePart, post } from "./api.js";
 import { h, visible } from "./dom.js";
-import { facts } from "./forms.js";
+import { blockingProblem, facts } from "./forms.js";
 
 // A form for a new version; `newest` is the newest version of the subject, if it exists.
 export function registerForm(subject, newest) {
@@ -56,13 +56,13 @@ const compatibility = (it) =>
   h(
     "div",
     {},
-    h(
-      "p",
-      { class: it.is_compatible ? "good" : "bad" },
-      it.is_compatible
-        ? `The schema is valid and compatible (${it.level}).`
-        : `The schema cannot be registered (${it.level}):`,
-    ),
+    it.is_compatible
+      ? h("p", { class: "good" }, `The schema is valid and compatible (${it.level}).`)
+      : blockingProblem(
+          it.version === null
+            ? `The schema cannot be registered (${it.level}):`
+            : `The schema is incompatible with version ${it.version} (${it.level}):`,
+        ),
     it.reasons.length > 0 &&
       h(
         "ul",
@@ -88,7 +88,7 @@ export function deleteForm(subject, version, permanent) {
           ["Referenced by schema IDs", it.referenced_by.join(", ") || "none"],
         ]),
         it.referenced_by.length > 0 &&
-          h("p", { class: "bad" }, "The registry rejects the deletion while other schemas reference it."),
+          blockingProblem("The registry rejects the deletion while other schemas reference it."),
         h(
           "p",
           {},

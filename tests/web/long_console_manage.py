@@ -306,18 +306,32 @@ def test_topic_setting_is_edited_and_reset(shown: Shown, kafka: Kafka, width: in
     dialog = dialog_of(page)
     dialog.get_by_label("Value").fill("86400000")
     press(dialog, "Preview")
-    expect(dialog.locator(".facts")).to_contain_text("604800000 (default)")
-    expect(dialog.locator(".facts")).to_contain_text("86400000 (topic)")
+    expect(dialog.locator(".facts")).to_contain_text("604800000 7 days (default)")
+    expect(dialog.locator(".facts")).to_contain_text("86400000 1 day (topic)")
     check_layout(page, "topic-setting", width)
     press(dialog, "Save")
     expect(row).to_contain_text("1 day")
     assert kafka.setting(Resource.TOPIC, name, key) == "86400000"
     press(row, "Reset")
     dialog = dialog_of(page)
-    expect(dialog.locator(".facts")).to_contain_text("604800000 (default)")
+    expect(dialog.locator(".facts")).to_contain_text("604800000 7 days (default)")
     press(dialog, "Reset to default")
     expect(row).to_contain_text("7 days")
     assert kafka.setting(Resource.TOPIC, name, key) == "604800000"
+
+
+def test_enter_in_a_field_shows_the_preview(shown: Shown, kafka: Kafka, width: int) -> None:
+    name = f"entered-{width}"
+    kafka.create(name)
+    page = shown.go(f"#/topics/{name}/partitions")
+    dialog = opened(page, "Add partitions")
+    count = dialog.get_by_label("New number of partitions")
+    count.fill("4")
+    count.press("Enter")
+    expect(dialog.locator(".facts")).to_contain_text("Partitions afterwards4")
+    count.press("Enter")
+    expect(dialog.get_by_role("button", name="Add partitions")).to_be_enabled()
+    assert len(kafka.topic(name)["partitions"]) == 1
 
 
 def test_invalid_setting_is_rejected_in_dialog(shown: Shown, kafka: Kafka, width: int) -> None:

@@ -13,7 +13,7 @@ let dialogs = 0;
 //   an input, or "select" (options: strings or [value, text]), "textarea", "checkbox" or "time" (a time in the zone
 //   that the user chose; its value is in ms). when(values): returns true if the field applies; others are hidden.
 // preview(values): returns a node that shows what the action will do. Without fields it is shown at once.
-//   With fields, a button Preview shows it, and the action is possible only after it. A problem of
+//   With fields, the button Preview or Enter shows it, and the action is possible only after it. A problem of
 //   `blockingProblem` in the node prevents the action.
 // typed: text that must be typed before the action is possible, such as the name of a topic to delete.
 // confirm: label of the button that acts.
@@ -58,7 +58,8 @@ class FormDialog {
     this.previewButton =
       preview &&
       fields.length > 0 &&
-      h("button", { type: "button", onclick: () => this.showPreview() }, "Preview");
+      // The first button of a form is the one that Enter presses.
+      h("button", { type: "submit" }, "Preview");
     this.buttons = h(
       "div",
       { class: "row" },
@@ -116,7 +117,6 @@ class FormDialog {
     if (this.previewButton) this.previewButton.disabled = this.isBusy;
   }
   async showPreview() {
-    if (!this.element.querySelector("form").reportValidity()) return;
     await this.run(async () => {
       this.shown.replaceChildren(await this.preview(this.values()));
       this.needsPreview = false;
@@ -124,6 +124,7 @@ class FormDialog {
   }
   async submit(event) {
     event.preventDefault();
+    if (this.previewButton && event.submitter === this.previewButton) return this.showPreview();
     if (this.confirm.disabled) return;
     await this.run(async () => {
       const text = await this.act(this.values());

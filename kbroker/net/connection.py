@@ -267,9 +267,10 @@ class Connection:
         if activity is None:
             return
         if self._close_reason:
-            activity.count_disconnect(self.peer, "refused", self._close_reason)
+            activity.count_disconnect(self.peer, "closed by broker", self._close_reason)
         else:
-            activity.count_disconnect(self.peer, "cut off" if self.requests.is_aborted else "left")
+            kind = "reset" if self.requests.is_aborted else "closed by client"
+            activity.count_disconnect(self.peer, kind)
 
     def close(self) -> None:
         """Close the connection. Complete the requests in progress, and drop pending replies."""

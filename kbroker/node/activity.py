@@ -79,7 +79,7 @@ class ClientActivity:
         host: Address of the most recent client.
         requests: Number of requests by API key.
         errors: Number of response rows with an error, by API key and error code.
-        disconnects: Number of closed connections by cause: `left`, `refused`, `cut off`.
+        disconnects: Number of closed connections by cause, such as `closed by client`.
         last_at_ms: Time of the last request.
     """
 
@@ -142,7 +142,7 @@ class Activity:
             client.host = peer.host
             if _has_principal(peer):
                 client.principal = str(peer.client.principal)
-            self._record_event(name, peer.host, "came", is_problem=False)
+            self._record_event(name, peer.host, "connected", is_problem=False)
 
     def record_login(self, peer: Any) -> None:
         """Record the principal of a client that has authenticated with SASL."""
@@ -165,7 +165,7 @@ class Activity:
             user = f" of {client.principal}" if peer.client.principal != ANONYMOUS else ""
         for code, count in codes.items():
             client.errors[key, code] += count
-            text = f"{ApiKey(key).api_name}{user} was answered {error_name(code)}"
+            text = f"{ApiKey(key).api_name}{user} returned {error_name(code)}"
             topics = _denied_topics(response) if code == _TOPIC_DENIED else ""
             text += f" for {topics}" if topics else ""
             self._record_event(name, peer.host, text, is_problem=is_problem(key, code))
@@ -175,13 +175,14 @@ class Activity:
 
         Args:
             peer: The client.
-            kind: Cause: `left`, `refused` or `cut off`.
+            kind: Cause: `closed by client`, `closed by broker` or `reset`.
             reason: Details if the node closed the connection.
         """
         name = peer.client_id or ""
         if name in self.clients:
             self.clients[name].disconnects[kind] += 1
-        text = f"{kind}: {reason[:NAME_MAX]}" if reason else kind
+        text = f"connection {kind}"
+        text += f": {reason[:NAME_MAX]}" if reason else ""
         self._record_event(name, peer.host, text, is_problem=bool(reason))
 
     def _client(self, name: str) -> ClientActivity:

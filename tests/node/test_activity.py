@@ -39,7 +39,7 @@ def test_errors_are_counted_per_row_and_repeated_events_are_merged() -> None:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert activity.clients["shop"].errors == {(ApiKey.METADATA, code): 6}
     last = activity.events[-1]
-    assert (last.text, last.times) == ("Metadata was answered UNKNOWN_TOPIC_OR_PARTITION", 3)
+    assert (last.text, last.times) == ("Metadata returned UNKNOWN_TOPIC_OR_PARTITION", 3)
     assert [each.times for each in activity.since(last.number - 1)] == [3]
 
 
@@ -69,7 +69,7 @@ def test_event_of_expected_error_is_no_problem() -> None:
 def test_long_client_names_are_truncated() -> None:
     activity, client = Activity(lambda: 5), peer()
     activity.count_request(client, "x" * 10_000, ApiKey.METADATA)
-    activity.count_disconnect(client, "refused", "y" * 10_000)
+    activity.count_disconnect(client, "closed by broker", "y" * 10_000)
     (name,) = activity.clients
     assert len(name) == NAME_MAX
     assert len(activity.events[-1].text) < 2 * NAME_MAX
@@ -124,6 +124,6 @@ def test_event_of_denied_request_names_user_and_topics() -> None:
     )
     activity.count_response(client, "shop", ApiKey.PRODUCE, produced)
     assert [each.text for each in activity.events] == [
-        "Metadata of User:bob was answered TOPIC_AUTHORIZATION_FAILED for a, b, c, ...",
-        "Produce of User:bob was answered TOPIC_AUTHORIZATION_FAILED for p",
+        "Metadata of User:bob returned TOPIC_AUTHORIZATION_FAILED for a, b, c, ...",
+        "Produce of User:bob returned TOPIC_AUTHORIZATION_FAILED for p",
     ]

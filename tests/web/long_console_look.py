@@ -347,7 +347,7 @@ def test_errors_of_the_protocol_are_not_painted_as_problems(shown: Shown) -> Non
         "requests": 9,
         "errors": 3,
         "problems": 0,
-        "disconnects": {"left": 2},
+        "disconnects": {"closed by client": 2},
         "last_at_ms": SAMPLED_AT_MS,
         "apis": [
             {
@@ -388,7 +388,7 @@ def test_client_of_several_nodes_is_one_row_with_sums(shown: Shown) -> None:
             "requests": requests,
             "errors": 1,
             "problems": 0,
-            "disconnects": {"left": 1},
+            "disconnects": {"closed by client": 1},
             "last_at_ms": SAMPLED_AT_MS,
             "apis": [api],
         }

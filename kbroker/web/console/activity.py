@@ -178,7 +178,7 @@ def _client_sentences(nodes: list[Node], name: str) -> list[str]:
         )
         for kind, count in known.disconnects.items():
             closed = "connection" if count == 1 else "connections"
-            sentences.append(f"{count} {closed} closed: {kind}")
+            sentences.append(f"{count} {closed} {kind}")
     return sentences
 
 

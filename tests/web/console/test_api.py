@@ -129,9 +129,9 @@ async def test_activity_lists_requests_errors_and_disconnects_of_clients() -> No
         assert apis["CreateTopics"]["problems"] == ["INVALID_TOPIC_EXCEPTION"]
         assert client["problems"] == 1
         assert client["software"].startswith("kbroker/")
-        assert set(client["disconnects"]) == {"left"}
+        assert set(client["disconnects"]) == {"closed by client"}
         texts = [each["text"] for each in (await viewer.get("/activity"))["events"]]
-        assert "CreateTopics was answered INVALID_TOPIC_EXCEPTION" in texts
+        assert "CreateTopics returned INVALID_TOPIC_EXCEPTION" in texts
         explained = await viewer.get("/explain/client/shop-1")
         (row,) = explained["clients"]
         (errors,) = [each["errors"] for each in row["apis"] if each["api"] == "CreateTopics"]

@@ -62,8 +62,9 @@ class ClusterViews:
                 row = {"topic": topic.name, "partition": each.index, "leader": each.leader}
                 row |= {"replicas": each.replicas, "isr": each.isr}
                 offline += each.leader == NO_LEADER
-                if each.leader == NO_LEADER or len(each.isr) < len(each.replicas):
-                    under_replicated_count += 1
+                lacks_replica = len(each.isr) < len(each.replicas)
+                under_replicated_count += lacks_replica
+                if each.leader == NO_LEADER or lacks_replica:
                     under_replicated += [row] if len(under_replicated) < ROWS_MAX else []
                 if (each.adding or each.removing) and len(moving) < ROWS_MAX:
                     moves = {"adding": list(each.adding), "removing": list(each.removing)}

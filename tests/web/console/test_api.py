@@ -155,6 +155,9 @@ async def test_overview_counts_outage_in_cluster_too_large_to_check_each_partiti
         with trio.fail_after(ANSWER_SECONDS):
             while (await client.get("/overview"))["outage"] != expected:  # noqa: ASYNC110
                 await trio.sleep(0.05)
+        found = await client.get("/cluster")
+        assert (found["offline"], found["under_replicated_count"]) == (led, 3)
+        assert len(found["under_replicated"]) == led + 3
 
 
 async def test_cluster_view_lists_every_node() -> None:

@@ -331,14 +331,17 @@ def under_replicated_problem(where: str, missing: Sequence[int], down: Collectio
 
 def leaderless_problem(where: str, replicas: Sequence[int], in_sync: Sequence[int]) -> Row:
     """Return the problem of a partition without a leader."""
-    first = ", ".join(map(str, in_sync or replicas))
-    return problem_row(
-        "partition",
-        where,
-        "offline: no leader",
-        f"start broker {first}; if none of them can return, `kbroker compat kafka-leader-election "
-        "--election-type unclean` elects another replica and loses the records that only they have",
-    )
+    first = in_sync or replicas
+    action = f"start broker {' or '.join(map(str, first))}"
+    if set(replicas) <= set(first):
+        action += "; no other broker has a replica"
+    else:
+        lost = "it cannot return" if len(first) == 1 else "none of them can return"
+        action += (
+            f"; if {lost}, `kbroker compat kafka-leader-election --election-type unclean` elects "
+            "another replica and loses the records that the others do not have"
+        )
+    return problem_row("partition", where, "offline: no leader", action)
 
 
 def _offline_problem(where: str, reason: str) -> Row:

@@ -1243,6 +1243,18 @@ class LimitSettings(Settings):
         dynamic=False,
         kbroker_only=True,
     )
+    pending_fetch_partitions_max = Property(
+        "pending.fetch.max.partitions",
+        INT,
+        "500000",
+        "Maximum number of partitions of all fetch requests that wait for records. One address can "
+        "use at most half of it. Above it, the broker answers a fetch of more than eight "
+        "partitions at once, and throttles the client for at most half a second. Each partition "
+        "takes about 0.6 kB of memory.",
+        minimum=1,
+        dynamic=False,
+        kbroker_only=True,
+    )
     queued_max_request_bytes = Property(
         "queued.max.request.bytes",
         LONG,

@@ -66,6 +66,14 @@ class PeerTransport(Protocol):
         ...
 
 
+class PeerReplies(Protocol):
+    """The part of a connection's replies that handlers use."""
+
+    def throttle(self, milliseconds: int) -> None:
+        """Handle no further request of the client for a time."""
+        ...
+
+
 class Peer:
     """The client of a connection, and the address that it connected to.
 
@@ -81,6 +89,7 @@ class Peer:
         login: State of the SASL authentication; None if the listener requires none.
         port: Port of the client.
         rejected_batches: Rejected Produce batches of idempotent producers; None before the first.
+        replies: Replies of the open connection; None otherwise.
         software: Client software name and version from ApiVersions (KIP-511).
         transport: Transport of the open connection; None otherwise.
     """
@@ -98,6 +107,7 @@ class Peer:
         "login",
         "port",
         "rejected_batches",
+        "replies",
         "software",
         "transport",
     )
@@ -122,6 +132,7 @@ class Peer:
         self.software = ""
         self.is_closed = False
         self.transport: PeerTransport | None = None
+        self.replies: PeerReplies | None = None
         self.cpu_account: CpuAccount | None = None
         self.rejected_batches: RejectedBatches | None = None
         self._on_close: list[Callable[[], None]] = []
@@ -133,7 +144,7 @@ class Peer:
     def close(self) -> None:
         """Mark the connection as closed and run the registered callbacks."""
         self.is_closed = True
-        self.transport = None
+        self.transport = self.replies = None
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             callback()
@@ -339,6 +350,14 @@ class Context:
         )
 
     # -- quotas
+
+    def throttle(self, milliseconds: int) -> None:
+        """Handle no further request of the client for a time, as above a quota (KIP-219).
+
+        The handler sets the throttle time of the response.
+        """
+        if self.peer.replies is not None:
+            self.peer.replies.throttle(milliseconds)
 
     def charge_partitions(self, count: int, *, strict_since: int) -> None:
         """Charge the controller mutation quota for created or deleted partitions (KIP-599).

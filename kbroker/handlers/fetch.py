@@ -22,7 +22,8 @@ def fetch(ctx: Context, request: FetchRequest) -> Answer | Later[Answer]:
     request completes when records arrive, and soon after the high watermark or the log start
     offset changed. A consumer with a rack may be redirected to a follower in that rack, which
     serves records up to its own high watermark (KIP-392). A client above its quota gets no records
-    and is throttled (KIP-13, KIP-219).
+    and is throttled (KIP-13, KIP-219). Above `pending.fetch.max.partitions`, a client gets a
+    response at once and is throttled instead of waiting.
 
     Versions: 0 to 3 get message sets, 0 and 1 with magic 0, as in Kafka before 4.0. 7 adds sessions
     (KIP-227), 11 racks, 12 the check for diverging epochs (KIP-595), 13 topic IDs, 15 the broker
@@ -34,4 +35,4 @@ def fetch(ctx: Context, request: FetchRequest) -> Answer | Later[Answer]:
     the fetch offset returns OFFSET_NOT_AVAILABLE instead of OFFSET_OUT_OF_RANGE, which would make
     consumers reset their position.
     """
-    return ctx.time_slice.run(FetchOperation(ctx, request).begin())
+    return ctx.time_slice.run(FetchOperation(ctx, request).begin(request))

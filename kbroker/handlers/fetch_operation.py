@@ -51,6 +51,8 @@ NOT_READ = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
+# Maximum throttle time in milliseconds of a client whose fetch may not wait.
+THROTTLE_MS_MAX = 500
 # Replica ID of a client.
 NO_REPLICA = -1
 NOTHING = Slice(b"", -1, -1, 0)
@@ -190,10 +192,13 @@ class FetchOperation:
     """Execution of one Fetch request."""
 
     __slots__ = (
+        "_counted",
         "_empty",
         "_idle",
+        "_max_wait_ms",
         "_may_follow",
         "_missing",
+        "_rack",
         "_small_left",
         "_was_read",
         "by_id",
@@ -205,7 +210,6 @@ class FetchOperation:
         "min_bytes",
         "node",
         "plan",
-        "request",
         "version",
     )
 
@@ -214,7 +218,9 @@ class FetchOperation:
     def __init__(self, ctx: Context, request: FetchRequest) -> None:
         self.ctx = ctx
         self.node: Node = ctx.node
-        self.request = request
+        # Keep no reference to the request: its rows would take memory during the wait.
+        self._max_wait_ms = request.max_wait_ms
+        self._rack = request.rack_id
         self.version = ctx.version
         self.by_id = ctx.version >= 13
         self.committed_only = request.isolation_level == READ_COMMITTED
@@ -233,6 +239,8 @@ class FetchOperation:
         self.min_bytes = min(self.min_bytes, self.max_bytes)
         # True after the first read: later reads of this request have no new follower offsets.
         self._was_read = False
+        # Number of partitions that `PendingFetches` counts for this fetch.
+        self._counted = 0
         # Partitions that were unknown or not authorized when the request arrived.
         self._missing: set[TargetKey] = set()
         self._small_left = SMALL_BYTES_PER_REQUEST
@@ -250,22 +258,25 @@ class FetchOperation:
         if bytes_max is not None and bytes_max < self.max_bytes:
             self.max_bytes = int(bytes_max)
 
-    def begin(self) -> Generator[Wanted, None, Answer]:
+    def begin(self, request: FetchRequest) -> Generator[Wanted, None, Answer]:
         """Read all partitions, and return the response or a pending one."""
         try:
-            yield from self._open_plan()
+            yield from self._open_plan(request)
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
         if self.version < FIRST_VERSION_OF_BATCHES:
-            return Waiting(self.wait_for_converted_records)
+            if self._may_wait():
+                return Waiting(self.wait_for_converted_records, self._stop_counting)
+            return self._throttled(self._without_records())
         rows = yield from self._read_all()
         if self._is_enough(rows):
             return (yield from self._respond(rows))
-        return Waiting(self.wait_for_records)
+        if self._may_wait():
+            return Waiting(self.wait_for_records, self._stop_counting)
+        return self._throttled((yield from self._respond(rows)))
 
-    def _open_plan(self) -> Generator[None, None, None]:
+    def _open_plan(self, request: FetchRequest) -> Generator[None, None, None]:
         """Set `plan`. If the request names a partition several times, the last row counts."""
-        request = self.request
         targets: dict[TargetKey, Target] = {}
         rows = 0
         for topic in request.topics:
@@ -474,7 +485,7 @@ class FetchOperation:
 
     def _preferred_replica(self, target: Target, replica: Replica) -> int:
         """Return the preferred read replica in the consumer's rack, or -1 for this node."""
-        rack = self.request.rack_id
+        rack = self._rack
         if not rack or self.follower is not None or not self.node.config.uses_rack_aware_selector:
             return NO_REPLICA
         return self.node.partitions.nearer_replica(replica, rack, target.fetch_offset)
@@ -519,7 +530,7 @@ class FetchOperation:
 
     def _is_enough(self, rows: list[_Row]) -> bool:
         """Return True if the response is due: enough bytes, an error, or nothing to wait for."""
-        if self.request.max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
+        if self._max_wait_ms <= 0 or not self.plan.targets or self.node.stopping:
             return True
         if _available_of(rows) >= self.min_bytes:
             return True
@@ -538,14 +549,41 @@ class FetchOperation:
 
     # -- waiting
 
+    def _may_wait(self) -> bool:
+        """Return True if memory is left for a pending fetch, and count its partitions.
+
+        Fetches of followers wait without a limit, because no client sent them.
+        """
+        partitions = len(self.plan.targets)
+        if self._may_follow:
+            return True
+        if not self.node.pending_fetches.try_add(self.ctx.peer.host, partitions):
+            return False
+        self._counted = partitions
+        return True
+
+    def _stop_counting(self) -> None:
+        """Stop counting the partitions, because the fetch is answered or dropped."""
+        counted, self._counted = self._counted, 0
+        self.node.pending_fetches.remove(self.ctx.peer.host, counted)
+
+    def _throttled(self, response: FetchResponse) -> FetchResponse:
+        """Throttle the client, which would fetch again immediately."""
+        response.throttle_time_ms = min(self._max_wait_ms, THROTTLE_MS_MAX)
+        self.ctx.throttle(response.throttle_time_ms)
+        return response
+
     async def wait_for_records(self) -> FetchResponse:
         """Read and wait until enough bytes are available, the response is due, or the deadline."""
-        while True:
-            # Read again even the first time: earlier responses may have delayed this one.
-            rows, paused = await self._read_in_time_slices()
-            if self._is_enough(rows) or trio.current_time() >= self.deadline:
-                return await self.ctx.time_slice.finish(self._respond(rows))
-            await self._wait_for_change(rows, paused=paused)
+        try:
+            while True:
+                # Read again even the first time: earlier responses may have delayed this one.
+                rows, paused = await self._read_in_time_slices()
+                if self._is_enough(rows) or trio.current_time() >= self.deadline:
+                    return await self.ctx.time_slice.finish(self._respond(rows))
+                await self._wait_for_change(rows, paused=paused)
+        finally:
+            self._stop_counting()
 
     async def _read_in_time_slices(self) -> tuple[list[_Row], bool]:
         """Read all partitions in time slices.
@@ -570,16 +608,19 @@ class FetchOperation:
 
         If all available batches convert to nothing (control batches), wait for more.
         """
-        while True:
-            rows, paused = await self._read_in_time_slices()
-            over = trio.current_time() >= self.deadline
-            if over or self._is_enough(rows):
-                converted = await self._down_convert(rows)
-                is_empty = _size_of(rows) and not _size_of(converted)
-                if over or not is_empty or self._is_enough(converted):
-                    return await self.ctx.time_slice.finish(self._respond(converted))
-                paused = True
-            await self._wait_for_change(rows, paused=paused)
+        try:
+            while True:
+                rows, paused = await self._read_in_time_slices()
+                over = trio.current_time() >= self.deadline
+                if over or self._is_enough(rows):
+                    converted = await self._down_convert(rows)
+                    is_empty = _size_of(rows) and not _size_of(converted)
+                    if over or not is_empty or self._is_enough(converted):
+                        return await self.ctx.time_slice.finish(self._respond(converted))
+                    paused = True
+                await self._wait_for_change(rows, paused=paused)
+        finally:
+            self._stop_counting()
 
     async def _down_convert(self, rows: list[_Row]) -> list[_Row]:
         magic = 0 if self.version < FIRST_VERSION_OF_MAGIC_1 else 1

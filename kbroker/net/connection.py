@@ -108,6 +108,7 @@ class Connection:
         self.active_at = self.opened_at
         time_slice = TimeSlice(node.context.fair_queue)
         self.replies = Replies(node, peer, time_slice, trio.current_time)
+        peer.replies = self.replies
         self.requests = Requests(
             node,
             apis,

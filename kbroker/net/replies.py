@@ -200,11 +200,15 @@ class Replies:
             return result
         if not charge.is_muted:
             charge.is_muted = True
-            until = self._now() + charge.throttle_ms / 1000
-            self.throttled_until = max(self.throttled_until or until, until)
+            self.throttle(charge.throttle_ms)
         if result is None or isinstance(result, Pending):
             return result
         return with_throttle_time(result, charge.throttle_ms)
+
+    def throttle(self, milliseconds: int) -> None:
+        """Handle no further request of the client for a time."""
+        until = self._now() + milliseconds / 1000
+        self.throttled_until = max(self.throttled_until or until, until)
 
     # -- sending
 
@@ -357,9 +361,10 @@ def size_of(parts: Parts) -> int:
 
 
 def abandon(reply: Parts | Deferred) -> None:
-    """Notify a pending response that it will not be sent."""
-    if isinstance(reply, Pending):
-        reply.abandon()
+    """Notify a deferred response that it will not be sent."""
+    release = None if isinstance(reply, list) else reply.abandon
+    if release is not None:
+        release()
 
 
 def _is_quick(reply: Deferred, size: int) -> TypeGuard[Pending[Message]]:

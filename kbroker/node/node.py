@@ -54,6 +54,7 @@ from .client_quota_manager import ClientQuotaManager
 from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .listener_security import ListenerSecurity
+from .pending_fetches import PendingFetches
 from .request_memory import RequestMemory
 from .request_metrics import RequestMetrics
 from .response_caches import ResponseCaches
@@ -114,6 +115,7 @@ class Node:
         self.replication = Replication(context, self.partitions, self.peers)
         self._create_coordinators(transport)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
+        self.pending_fetches = PendingFetches(config.pending_fetch_partitions_max)
         self.quota_manager = ClientQuotaManager(cluster.client_quotas, config, clock)
         self.client_metrics = ClientMetrics(cluster, config, clock)
         self.request_memory = RequestMemory(config.queued_max_request_bytes)

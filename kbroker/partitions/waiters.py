@@ -91,11 +91,14 @@ class Pending(Generic[Response]):
 class Waiting(NamedTuple, Generic[Response]):
     """A response that is only waited for, for example a long poll.
 
-    `begin` is called once all earlier responses of the connection are sent. It is never called if
-    the client disconnects before, so it must not change any state.
+    Attributes:
+        begin: Called once all earlier responses of the connection are sent. It is never called if
+            the client disconnects before.
+        abandon: Called if the response is dropped, even after `begin`; None for nothing to release.
     """
 
     begin: Callable[[], Awaitable[Response]]
+    abandon: Callable[[], None] | None = None
 
 
 # The result of a request once its ordered work is done.

@@ -24,6 +24,9 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 # ASGI scope extension: a function that aborts the connection of a request.
 END_CONNECTION = "kbroker.end_connection"
 SAFE_METHODS = ("GET", "HEAD")
+# Seconds for which the rest of a request body is discarded after the response. Many clients read
+# the response only after they have sent the body.
+DISCARD_SECONDS = 2.0
 # Headers added to every response.
 SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
@@ -104,12 +107,19 @@ class Guard:
         if scope["type"] != "http":
             await send({"type": "websocket.close"})
             return
-        answer = _Response(send, self._rules.error_body)
+        body = _Body(receive, self._rules.body_bytes_max, is_complete=not _may_have_body(scope))
+        answer = _Response(send, body, self._rules.error_body)
+        try:
+            await self._respond(scope, body, answer)
+        finally:
+            if not await body.discard():
+                _end_connection(scope)
+
+    async def _respond(self, scope: Message, body: _Body, answer: _Response) -> None:
         rejection = self._rejection(scope)
         if rejection is not None:
             await answer.reject(*rejection)
             return
-        body = _Body(receive, self._rules.body_bytes_max)
         with trio.move_on_after(self._rules.seconds) as limit:
             try:
                 await self._app(scope, body.receive, answer.send)
@@ -141,32 +151,68 @@ class _BodyTooLarge(Exception):
 
 
 class _Body:
-    """A request body with a size limit."""
+    """A request body with a size limit.
 
-    def __init__(self, receive: Receive, bytes_max: int) -> None:
+    Attributes:
+        is_complete: True if nothing more will be received.
+        is_too_large: True if the body exceeds the limit.
+    """
+
+    def __init__(self, receive: Receive, bytes_max: int, *, is_complete: bool) -> None:
+        self.is_complete = is_complete
+        self.is_too_large = False
+        self._is_endless = False
         self._receive = receive
         self._left = bytes_max
 
     async def receive(self) -> Message:
-        message = await self._receive()
+        message = await self._receive_part()
         self._left -= len(message.get("body", b""))
         if self._left < 0:
+            self.is_too_large = True
             raise _BodyTooLarge
+        return message
+
+    async def discard(self) -> bool:
+        """Discard the rest, and return True if the body ended within `DISCARD_SECONDS`."""
+        if not (self.is_complete or self._is_endless):
+            with trio.move_on_after(DISCARD_SECONDS):
+                while not self.is_complete:
+                    await self._receive_part()
+            self._is_endless = not self.is_complete
+        return self.is_complete
+
+    async def _receive_part(self) -> Message:
+        message = await self._receive()
+        if not message.get("more_body", False):  # the last part, or the client has disconnected
+            self.is_complete = True
         return message
 
 
 class _Response:
-    """A response to which security headers are added."""
+    """A response to which security headers are added.
 
-    def __init__(self, send: Send, error_body: Callable[[int, str], bytes]) -> None:
+    The response ends after the request body has ended. Otherwise hypercorn would wait forever for
+    the application to receive the body.
+    """
+
+    def __init__(self, send: Send, body: _Body, error_body: Callable[[int, str], bytes]) -> None:
         self._send = send
+        self._body = body
         self._error_body = error_body
         self._has_begun = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            if self._body.is_too_large and message["status"] != TOO_LARGE:
+                raise _BodyTooLarge  # the application responds with another error
             self._has_begun = True
             message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+        elif not (message.get("more_body", False) or self._body.is_complete):
+            await self._send({**message, "more_body": True})
+            if not await self._body.discard():
+                return  # the guard ends the connection
+            message = {"type": message["type"], "body": b""}
         await self._send(message)
 
     async def reject(self, status: int, reason: str) -> None:
@@ -177,6 +223,20 @@ class _Response:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
+
+
+def _may_have_body(scope: Message) -> bool:
+    """Return True if the request may have a body. In HTTP/2, no header says so."""
+    if not scope.get("http_version", "").startswith("1"):
+        return True
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+
+def _end_connection(scope: Message) -> None:
+    """Close the connection of a request whose body does not end."""
+    end = scope.get("extensions", {}).get(END_CONNECTION)
+    if end is not None:
+        end()
 
 
 def _name_of(host: str) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 import pytest
 
-from kbroker.web.guard import Guard, Message, Receive, Rules, Send
+from kbroker.web.guard import App, Guard, Message, Receive, Rules, Send
 
 from .client import get, open_http_client, served
 
@@ -86,8 +87,22 @@ async def return_body_size(scope: Message, receive: Receive, send: Send) -> None
     await send({"type": "http.response.body", "body": b"%d" % size})
 
 
+async def respond_500_to_errors(scope: Message, receive: Receive, send: Send) -> None:
+    """An application with its own response to unexpected errors."""
+    try:
+        await return_body_size(scope, receive, send)
+    except Exception:  # noqa: BLE001  # as in the schema registry
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"unexpected error"})
+
+
 async def status_of(*parts: bytes, **headers: str) -> int:
     """Return the response status of a request whose body has several parts."""
+    return await status_from(return_body_size, parts, headers)
+
+
+async def status_from(app: App, parts: Iterable[bytes], headers: Mapping[str, str]) -> int:
+    """Return the response status of a request to an application."""
     queue = [{"type": "http.request", "body": each, "more_body": True} for each in parts]
     queue.append({"type": "http.request", "body": b"", "more_body": False})
     sent: list[Message] = []
@@ -100,7 +115,7 @@ async def status_of(*parts: bytes, **headers: str) -> int:
 
     fields = [(b"host", b"localhost"), *((k.encode(), v.encode()) for k, v in headers.items())]
     scope = {"type": "http", "method": "POST", "headers": fields}
-    await Guard(return_body_size, RULES)(scope, receive, send)
+    await Guard(app, RULES)(scope, receive, send)
     status: int = sent[0]["status"]
     return status
 
@@ -108,6 +123,7 @@ async def status_of(*parts: bytes, **headers: str) -> int:
 async def test_request_body_is_limited_with_and_without_content_length() -> None:
     assert await status_of(b"12345", b"67890") == 200
     assert await status_of(b"12345", b"678901") == 413
+    assert await status_from(respond_500_to_errors, [b"12345678901"], {}) == 413
     assert await status_of(**{"content-length": "11"}) == 413
     assert await status_of(**{"content-length": "10"}) == 200
     assert await status_of(**{"content-length": "-1"}) == 200, "hypercorn rejects it earlier"

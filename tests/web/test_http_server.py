@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.net.server import CannotListen
+from kbroker.web import guard
 from kbroker.web.guard import Guard, Message, Receive, Rules, Send
 from kbroker.web.http_server import HEAD_BYTES_MAX, HttpServer, Limits
 
-from ..wire import until
+from ..wire import ANSWER_SECONDS, until
 from .client import get, open_http_client
 
 ANY = Endpoint("127.0.0.1", 0)
@@ -30,6 +31,8 @@ async def app(scope: Message, receive: Receive, send: Send) -> None:
     path = scope["path"]
     if path == "/fails":
         raise RuntimeError("planted")
+    while path == "/reads" and (await receive()).get("more_body"):
+        pass
     if path == "/waits":
         await trio.sleep_forever()
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -100,6 +103,40 @@ async def test_failing_request_does_not_affect_others(caplog: pytest.LogCaptureF
         assert (await get(endpoint, "/fails")).status == 500
         assert (await get(endpoint, "/little")).status == 200
     assert "planted" in caplog.text
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(("path", "status"), [("/little", 200), ("/fails", 500), ("/reads", 413)])
+async def test_unread_body_does_not_block_connection(
+    path: str, status: int, is_chunked: bool
+) -> None:
+    """The client sends a body that is larger than all buffers before it reads the response."""
+    headers = {"Transfer-Encoding": "chunked"} if is_chunked else {}
+    async with running() as (server, endpoint):
+        async with open_http_client(endpoint) as client:
+            with trio.fail_after(ANSWER_SECONDS):
+                response = await client.ask(path, "POST", headers, bytes(MUCH // 4))
+            assert response.status == (status if is_chunked else 413)
+            if path != "/fails":
+                assert (await client.ask("/little")).status == 200
+        await until(lambda: server.connections == 0)
+
+
+@pytest.mark.parametrize("path", ["/little", "/reads", "/fails"])
+@pytest.mark.parametrize("is_short", [False, True])
+async def test_endless_body_ends_connection_after_response(
+    monkeypatch: pytest.MonkeyPatch, path: str, is_short: bool
+) -> None:
+    monkeypatch.setattr(guard, "DISCARD_SECONDS", 0.1)
+    chunk = b"1\r\nx\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with running(seconds=0.2) as (server, endpoint), open_http_client(endpoint) as client:
+        await client.stream.send_all(head.encode())
+        with trio.fail_after(ANSWER_SECONDS), suppress(trio.BrokenResourceError):
+            await client.stream.send_all(chunk)
+            while not is_short:
+                await client.stream.send_all(chunk * 1000)
+        await until(lambda: server.connections == 0)
 
 
 async def test_request_head_is_limited() -> None:

@@ -696,7 +696,7 @@ class FetchOperation:
             if session is not None:
                 if not self._must_include(row):
                     continue
-                if row.size:
+                if row.size and self.plan.incremental:
                     session.move_back(row.target.key)
             key, index = row.target.key
             if last != (key, row.name):

@@ -360,6 +360,19 @@ def incremental_request(
     )
 
 
+async def test_full_fetch_keeps_order_of_session_partitions(wire: Wire) -> None:
+    """Only incremental responses move the partitions whose records they contain, as in Kafka."""
+    topic = await create_topic(wire, "t", 2)
+    for partition in (0, 1):
+        await produce(wire, topic, batch([b"x"]), partition=partition)
+    session = await open_session(wire, topic, partitions=(0, 1), max_bytes=1)
+    for epoch, first in ((1, 0), (2, 1), (3, 0)):
+        message = incremental_request(session, epoch, max_bytes=1)
+        response = await wire.ask(ApiKey.FETCH, 12, message)
+        (row,) = response.responses[0].partitions
+        assert row.partition_index == first
+
+
 @pytest.mark.parametrize("version", range(7, 19))
 async def test_incremental_response_contains_only_changed_partitions(
     wire: Wire, version: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -20,6 +20,7 @@ from kbroker.protocol.group_metadata import MemberSubscription, TopicPartitions,
 from kbroker.protocol.versioned import encode_versioned
 
 from .admin_calls import of, request
+from .brokers import Broker
 from .twins import SETTLE_SECONDS, Differs, Twin, Twins
 
 LONG_MS = 600_000
@@ -129,10 +130,11 @@ class ClassicMember:
 class History:
     """One history. `run` makes a number of calls to both brokers, and raises Differs."""
 
-    def __init__(self, seed: int, twins: Twins) -> None:
+    def __init__(self, seed: int, twins: Twins, restarted: Sequence[Broker] = ()) -> None:
         self.rng = random.Random(seed)
         self.twins = twins
         self.seed = seed
+        self._restarted = restarted
         self.groups = [f"s{seed}-{name}" for name in ("one", "two", "three", "solo")]
         self.consumer_members: list[ConsumerMember] = []
         self.classic_members: list[ClassicMember] = []
@@ -171,6 +173,8 @@ class History:
             self.list: 5,
             self.change_topics: 2,
         }
+        if self._restarted:
+            moves[self.restart] = 1
         until = self.twins.calls + calls
         while self.twins.calls < until:
             self.rng.choices(list(moves), list(moves.values()))[0]()
@@ -196,6 +200,10 @@ class History:
                 self._ask(ApiKey.DESCRIBE_GROUPS, groups=self.groups)
                 self.twins.drop_pending()
                 return
+
+    def restart(self) -> None:
+        """Kill both brokers. Members whose requests were held back send them again."""
+        self.twins.restart(self._restarted)
 
     # -- chances
 

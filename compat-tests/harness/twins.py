@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -21,10 +21,18 @@ from kbroker.protocol.group_metadata import read_assignment, write_assignment
 from kbroker.protocol.schema import Struct, fields
 
 from .admin_calls import request
+from .brokers import Broker
 from .compare import Comparison, Difference
 from .raw import NoAnswer, RawConnection
 
 SETTLE_SECONDS = 10.0
+RESTART_SECONDS = 60.0
+# Errors of a coordinator that has not loaded its groups yet.
+NOT_YET = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 # Fields that identify a row of a list.
 IDENTIFYING_FIELDS = (
     "group_id",
@@ -361,6 +369,32 @@ class Twins:
 
     def _fail(self, what: str) -> None:
         raise Differs("\n".join([*self._report, what]))
+
+    def restart(self, brokers: Sequence[Broker]) -> None:
+        """Kill both brokers without warning, start them again, and wait for the group coordinator.
+
+        Requests that are held back get no response.
+        """
+        self.add_event("both brokers are killed and started again")
+        self.close()
+        for twin in (self.ours, self.theirs):
+            twin.connections.clear()
+        self.pending.clear()
+        for broker in brokers:
+            broker.kill()
+            broker.launch()
+        for broker in brokers:
+            broker.wait_until_ready()
+        key = ApiKey.DESCRIBE_GROUPS
+        for twin in (self.ours, self.theirs):
+            deadline = time.monotonic() + RESTART_SECONDS
+            while True:
+                answer = twin.ask(key, 5, request(key, groups=["unheard-of"]))
+                if answer is not None and answer.groups[0].error_code not in NOT_YET:
+                    break
+                if time.monotonic() > deadline:
+                    raise Differs(f"{twin.address} has no group coordinator after a restart")
+                time.sleep(0.05)
 
     def begin_history(self) -> None:
         """Begin another history. Only groups and topics of the previous one remain."""

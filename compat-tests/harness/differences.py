@@ -552,6 +552,19 @@ GROUP_DIFFERENCES = (
 )
 
 
+HISTORY_DIFFERENCES = (
+    Rule("*", "*error_message", "both have a message", "", both_have_message, may_be_equal=True),
+    Rule(
+        "Produce",
+        "*.log_start_offset",
+        "kbroker: -1; Kafka: the actual offset",
+        "The batch was rejected before the log was read.",
+        any_values,
+        may_be_equal=True,
+    ),
+)
+
+
 def to_markdown(rules: Iterable[Rule] = (*DIFFERENCES, *ACCESS_DIFFERENCES)) -> str:
     """Return a table of docs/reference/kafka-differences.md."""
     # Several rules may produce the same row.

@@ -1,0 +1,1 @@
+"""Random histories of requests, compared between kbroker and Apache Kafka. One module per area."""

@@ -152,6 +152,41 @@ def drain(
     return moves
 
 
+def confine(
+    placed: Mapping[TopicPartition, Sequence[int]], topic: str, racks: Racks
+) -> dict[TopicPartition, list[int]]:
+    """Return the moves that place the replicas of a topic only on some nodes, evenly.
+
+    Partitions keep their replication factor as far as there are enough nodes. A preferred leader
+    on one of the nodes stays, unless it would lead more partitions of the topic than others.
+
+    Args:
+        placed: Replicas by partition of all topics.
+        topic: Topic to move.
+        racks: Nodes that may have replicas of the topic, with their racks.
+
+    Returns:
+        New replicas of the partitions that move.
+    """
+    now = {
+        partition: [each for each in nodes if each in racks]
+        for partition, nodes in placed.items()
+        if partition[0] == topic
+    }
+    own = Load(now.values())
+    load = Load(nodes for partition, nodes in placed.items() if partition not in now)
+    for partition, nodes in now.items():
+        own.remove(nodes)
+        while len(nodes) < len(placed[partition]) and set(racks) - set(nodes):
+            nodes.append(_next_replica(racks, nodes, own, load))
+        own.add(nodes)
+    for nodes in now.values():
+        _move_replica(nodes, racks, own)
+    for nodes in now.values():
+        _swap_leader(nodes, racks, own)
+    return {each: nodes for each, nodes in now.items() if nodes != list(placed[each])}
+
+
 def rebalance(
     placed: Mapping[TopicPartition, Sequence[int]],
     racks: Racks,

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from kbroker.cluster.placement import Load, drain, place, rebalance
+from kbroker.cluster.placement import Load, confine, drain, place, rebalance
 
 THREE = dict.fromkeys((1, 2, 3))
 
@@ -89,6 +89,27 @@ def test_drain_without_spare_node_keeps_one_replica() -> None:
     placed = {("t", 0): [3, 1, 2], ("t", 1): [3]}
     assert drain(placed, 3, THREE) == {("t", 0): [2, 1], ("t", 1): [1]}
     assert drain({("t", 1): [3]}, 3, {3: None}) == {}
+
+
+def test_confine_moves_replicas_of_one_topic_to_some_nodes_evenly() -> None:
+    placed = {("t", i): each for i, each in enumerate(place(dict.fromkeys(range(1, 5)), 8, 2))}
+    placed["u", 0] = [1, 2]
+    moves = confine(placed, "t", {3: None, 4: None})
+    assert ("u", 0) not in moves
+    leaders, replicas = counts([(placed | moves)["t", i] for i in range(8)])
+    assert replicas == {3: 8, 4: 8}
+    assert leaders == {3: 4, 4: 4}
+    assert confine(placed | moves, "t", {3: None, 4: None}) == {}
+
+
+def test_confine_spreads_a_topic_from_one_of_the_nodes() -> None:
+    placed = {("t", i): [1] for i in range(4)}
+    moves = confine(placed, "t", {1: None, 2: None})
+    assert counts(list((placed | moves).values()))[1] == {1: 2, 2: 2}
+
+
+def test_confine_to_too_few_nodes_reduces_the_replicas() -> None:
+    assert confine({("t", 0): [1, 2]}, "t", {3: None}) == {("t", 0): [3]}
 
 
 def test_rebalance_fills_new_node_with_few_moves() -> None:

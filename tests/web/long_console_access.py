@@ -462,6 +462,26 @@ def test_replicas_are_moved_and_leaders_elected(shown: Shown, kafka: Kafka, widt
     shown.errors = [each for each in shown.errors if "400" not in each]
 
 
+def test_topic_is_moved_to_nodes_after_the_preview(shown: Shown, kafka: Kafka, width: int) -> None:
+    name = f"topic-moved-{width}"
+    kafka.create(name, factor=2)
+    first, second = kafka.replicas(name)
+    (other,) = {1, 2, 3} - {first, second}
+    page = shown.go(f"#/cluster?search={name}")
+    dialog = opened(page, "Move topic")
+    expect(dialog.get_by_label("Topic")).to_have_value(name)
+    dialog.get_by_label("Nodes").fill(str(other))
+    press(dialog, "Preview")
+    expect(dialog.get_by_role("alert")).to_contain_text("name at least 2 brokers")
+    dialog.get_by_label("Nodes").fill(f"{other}, {first}")
+    press(dialog, "Preview")
+    expect(dialog.locator(".preview")).to_contain_text("1 partition moves.")
+    assert kafka.replicas(name) == [first, second]
+    confirmed(page, dialog, "Move", "move-topic", width)
+    until(page, lambda: set(kafka.replicas(name)) == {first, other})
+    shown.errors = [each for each in shown.errors if "400" not in each]
+
+
 def test_node_is_drained_and_cluster_rebalanced(shown: Shown, kafka: Kafka, width: int) -> None:
     name = f"drained-{width}"
     kafka.create(name, factor=3)

@@ -24,7 +24,7 @@ from kbroker.client.moves import (
 )
 from kbroker.client.topics import Partition
 from kbroker.cluster import NO_LEADER
-from kbroker.cluster.placement import drain, rebalance
+from kbroker.cluster.placement import confine, drain, rebalance
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation
@@ -62,6 +62,7 @@ class Moving:
         return [
             self._api.read_route("/placement", self._placement, DESCRIBE_CLUSTER),
             write_route("/placement/reassign", self._reassign, ALTER_CLUSTER),
+            write_route("/placement/move-topic", self._move_topic, ALTER_CLUSTER),
             write_route("/placement/cancel", self._cancel, ALTER_CLUSTER),
             write_route("/placement/elect", self._elect, ALTER_CLUSTER),
             write_route("/placement/drain", self._drain, ALTER_CLUSTER),
@@ -105,7 +106,7 @@ class Moving:
         body = await read_json_body(request)
         name, index = partition = _partition_in(body)
         row = await _described(viewer.cluster, partition)
-        replicas = _replicas_in(body)
+        replicas = _ids_in(body, "replicas")
         await _check_brokers(viewer.cluster, replicas)
         dry_run = field(body, "dry_run", bool, True)
         if not dry_run:
@@ -123,6 +124,21 @@ class Moving:
                 "preferred_leader": replicas[0],
             }
         )
+
+    async def _move_topic(self, request: Request, viewer: Viewer) -> Response:
+        """Move all replicas of a topic to some brokers."""
+        body = await read_json_body(request)
+        topic, brokers = field(body, "topic", str), _ids_in(body, "brokers")
+        dry_run = field(body, "dry_run", bool, True)
+        await viewer.cluster.topics([topic])  # raises NoSuchTopic
+        self._check_size("kafka-reassign-partitions")
+
+        def plan(found: Placement) -> Moves:
+            _check_capacity(found, topic, brokers)
+            return confine(found.replicas, topic, {each: found.racks[each] for each in brokers})
+
+        placed, moves = await plan_moves(viewer.cluster, plan, dry_run=dry_run)
+        return _moves_response(placed, moves, dry_run=dry_run)
 
     async def _cancel(self, request: Request, viewer: Viewer) -> Response:
         """Cancel the reassignment of one partition."""
@@ -197,7 +213,7 @@ class Moving:
                     CONFLICT, f"broker {broker} is not running; start it, then try again"
                 )
             return json_response({"dry_run": dry_run, "moves": [], "count": 0})
-        self._check_size("drain BROKER")
+        self._check_size("kbroker cluster drain BROKER")
 
         def plan(found: Placement) -> Moves:
             return drain(found.replicas, broker, found.racks)
@@ -226,7 +242,7 @@ class Moving:
         """Distribute partitions and leaders evenly over all brokers."""
         body = await read_json_body(request)
         dry_run = field(body, "dry_run", bool, True)
-        self._check_size("rebalance")
+        self._check_size("kbroker cluster rebalance")
         internal = await internal_factors(viewer.cluster)
 
         def plan(found: Placement) -> Moves:
@@ -243,17 +259,29 @@ class Moving:
         if sum(len(topic.partitions) for topic in topics) > PARTITIONS_PLANNED_MAX:
             raise ApiError(
                 CONFLICT,
-                f"the cluster has more than {PARTITIONS_PLANNED_MAX:,} partitions; use `kbroker "
-                f"cluster {command}`",
+                f"the cluster has more than {PARTITIONS_PLANNED_MAX:,} partitions; use `{command}`",
             )
 
 
+def _check_capacity(found: Placement, topic: str, brokers: Sequence[int]) -> None:
+    """Raise ApiError if the brokers cannot take all replicas of a topic."""
+    closed = next((each for each in brokers if each not in found.racks), None)
+    if closed is not None:
+        valid = ", ".join(map(str, sorted(found.racks)))
+        raise ApiError(400, f"brokers: broker {closed} is down or drained (valid: {valid})")
+    factor = max(len(nodes) for (name, _), nodes in found.replicas.items() if name == topic)
+    if len(brokers) < factor:
+        raise ApiError(
+            400, f"brokers: a partition has {factor} replicas; name at least {factor} brokers"
+        )
+
+
 def _moves_response(
-    placed: Placement, moves: Moves, *, dry_run: bool, more: Mapping[str, object]
+    placed: Placement, moves: Moves, *, dry_run: bool, more: Mapping[str, object] | None = None
 ) -> Response:
     rows = move_rows(placed.replicas, moves)
     shown: dict[str, object] = {"dry_run": dry_run, "count": len(rows), "moves": rows[:ROWS_MAX]}
-    return json_response({**shown, **more})
+    return json_response({**shown, **(more or {})})
 
 
 def _partition_in(body: Mapping[str, object]) -> Partition:
@@ -263,14 +291,14 @@ def _partition_in(body: Mapping[str, object]) -> Partition:
     return field(body, "topic", str), index
 
 
-def _replicas_in(body: Mapping[str, object]) -> list[int]:
-    given = field(body, "replicas", list, [])
-    replicas = [each for each in given if isinstance(each, int) and not isinstance(each, bool)]
-    if not replicas or len(replicas) < len(given) or len(set(replicas)) < len(replicas):
-        raise ApiError(400, "replicas must be a list of different broker IDs")
-    if len(replicas) > REPLICAS_MAX:
-        raise ApiError(400, f"replicas has {len(replicas)} brokers (maximum {REPLICAS_MAX})")
-    return replicas
+def _ids_in(body: Mapping[str, object], name: str) -> list[int]:
+    given = field(body, name, list, [])
+    ids = [each for each in given if isinstance(each, int) and not isinstance(each, bool)]
+    if not ids or len(ids) < len(given) or len(set(ids)) < len(ids):
+        raise ApiError(400, f"{name} must be a list of different broker IDs")
+    if len(ids) > REPLICAS_MAX:
+        raise ApiError(400, f"{name} has {len(ids)} brokers (maximum {REPLICAS_MAX})")
+    return ids
 
 
 async def _described(cluster: ClusterClient, partition: Partition) -> MetadataResponse.Partition:

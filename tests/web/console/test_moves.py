@@ -54,6 +54,37 @@ async def test_replicas_move_only_after_the_preview() -> None:
         assert (listed["matching"], listed["may_alter"], listed["drained"]) == (1, True, [])
 
 
+async def test_topic_moves_to_brokers_only_after_the_preview() -> None:
+    async with console(nodes=3) as setup:
+        await _make(setup, partitions=4)
+        body = {"topic": "orders", "brokers": [2, 3]}
+        partitions = _cluster(setup).topics["orders"].partitions
+        outside = sum(1 in each.replicas for each in partitions)
+        shown = await _post(setup, "/placement/move-topic", **body)
+        assert shown["count"] == len(shown["moves"]) >= outside > 0
+        assert sum(1 in each.replicas for each in partitions) == outside
+        await _post(setup, "/placement/move-topic", **body, dry_run=False)
+        topics = _cluster(setup).topics
+        await until(lambda: all({*each.replicas} == {2, 3} for each in topics["orders"].partitions))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"topic": "missing", "brokers": [1, 2]}, 404, "does not exist"),
+        ({"topic": "orders", "brokers": []}, 400, "brokers must be a list of different"),
+        ({"topic": "orders", "brokers": [1, 7]}, 400, "7 is down or drained (valid: 1, 2)"),
+        ({"topic": "orders", "brokers": [2]}, 400, "2 replicas; name at least 2 brokers"),
+    ],
+)
+async def test_invalid_move_of_topic_is_rejected(body: object, status: int, message: str) -> None:
+    async with console(nodes=2) as setup:
+        await _make(setup)
+        response = await setup.post("/placement/move-topic", body)
+        assert response.status == status
+        assert message in response.json()["error"]
+
+
 async def test_placement_is_listed_in_pages() -> None:
     async with console() as setup:
         await _make(setup, partitions=5, factor=1)
@@ -189,17 +220,22 @@ async def test_plans_of_many_partitions_are_left_to_the_command_line(
     monkeypatch.setattr(moves, "PARTITIONS_PLANNED_MAX", 1)
     async with console() as setup:
         await _make(setup, partitions=2, factor=1)
-        for path, command in (("drain", "drain BROKER"), ("rebalance", "rebalance")):
-            response = await setup.post(f"/placement/{path}", {"broker": 1})
+        for path, command in (
+            ("drain", "kbroker cluster drain BROKER"),
+            ("rebalance", "kbroker cluster rebalance"),
+            ("move-topic", "kafka-reassign-partitions"),
+        ):
+            body = {"broker": 1, "topic": "orders", "brokers": [1]}
+            response = await setup.post(f"/placement/{path}", body)
             assert response.status == 409
-            assert f"use `kbroker cluster {command}`" in response.json()["error"]
+            assert f"use `{command}`" in response.json()["error"]
 
 
 async def test_changes_of_placement_need_alter_on_the_cluster() -> None:
     async with secured_console() as setup:
         await setup.allow(AclOperation.DESCRIBE)
         assert (await setup.get("/placement", login=ALICE))["may_alter"] is False
-        for path in ("reassign", "cancel", "elect", "drain", "rebalance"):
+        for path in ("reassign", "move-topic", "cancel", "elect", "drain", "rebalance"):
             body = {**ORDERS_0, "broker": 1, "dry_run": False}
             assert (await setup.refusal(f"/placement/{path}", body, login=ALICE))[0] == 403
             assert (await setup.refusal(f"/placement/{path}", body, token="wrong"))[0] == 403

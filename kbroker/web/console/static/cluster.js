@@ -45,7 +45,7 @@ export default async function cluster(view, _, query) {
       ],
       { label: "Nodes" },
     ).set(nodesOf(it)).element,
-    placed.may_alter ? clusterActions(reload) : "",
+    placed.may_alter ? clusterActions(query, reload) : "",
     h("h2", {}, "Offline and under-replicated partitions"),
     new Table(place, {
       label: "Offline and under-replicated partitions",

@@ -24,13 +24,14 @@ export function nodeActions(it, row, refresh) {
   );
 }
 
-// Buttons for the whole cluster.
-export const clusterActions = (refresh) =>
+// Buttons for the whole cluster, and for a topic.
+export const clusterActions = (query, refresh) =>
   h(
     "div",
     { class: "row" },
     actionButton("Elect preferred leaders", electAllForm(), { done: refresh }),
     actionButton("Rebalance", rebalanceForm(), { done: refresh }),
+    actionButton("Move topic", moveTopicForm(query.get("search")), { done: refresh }),
   );
 
 // An action on a partition that is being reassigned.
@@ -111,8 +112,26 @@ function moveForm(row) {
   };
 }
 
+function moveTopicForm(topic) {
+  const body = (values) => ({ topic: values.topic, brokers: listOf(values.brokers).map(idOf) });
+  return {
+    title: "Move a topic",
+    text: "Places all replicas of the topic on these nodes, evenly. Each partition keeps its number of replicas.",
+    fields: [
+      { name: "topic", label: "Topic", required: true, value: topic, placeholder: "orders" },
+      { name: "brokers", label: "Nodes", required: true, placeholder: "2, 3", help: "Node IDs." },
+    ],
+    preview: async (values) => movesPreview(await post("/placement/move-topic", body(values))),
+    confirm: "Move",
+    act: async (values) => {
+      const it = await post("/placement/move-topic", { ...body(values), dry_run: false });
+      return `${it.count} reassignments have started.`;
+    },
+  };
+}
+
 function idOf(text) {
-  if (!/^\d+$/.test(text)) throw new Error(`Replicas: "${text}" is not the ID of a node.`);
+  if (!/^\d+$/.test(text)) throw new Error(`"${text}" is not the ID of a node.`);
   return Number(text);
 }
 

@@ -883,7 +883,7 @@ class TransactionSettings(Settings):
         INT,
         "86400000",
         "How long a partition keeps the sequence numbers of an inactive producer. A partition "
-        "keeps at most 50,000 producers; above that, the longest inactive ones are removed first.",
+        "keeps at most 10,000 producers; above that, the longest inactive ones are removed first.",
         unit="ms",
         minimum=1,
     )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,10 @@ from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, Marker
 from kbroker.storage import producer_state
 from kbroker.storage.producer_state import Batch, ProducerStates
 
+from ..loop_latency import slowness
+
+# Maximum duration of one step of the event loop for a snapshot, on a typical CPU.
+SNAPSHOT_SECONDS_MAX = 0.03
 NOW = 1000
 LAST = 0x7FFFFFFF
 
@@ -322,6 +328,20 @@ class TestSnapshot:
         for sequence in range(5):
             log.write(header(sequence))
         return log.states.to_bytes()
+
+
+def test_snapshot_of_all_producers_takes_few_milliseconds() -> None:
+    """A client can cause a snapshot with each segment, so the step must be short."""
+    states = ProducerStates()
+    for number in range(5 * producer_state.PRODUCERS_MAX):
+        sequence, producer_id = divmod(number, producer_state.PRODUCERS_MAX)
+        states.update(header(sequence, producer_id=producer_id), number, NOW)
+    took = []
+    for _ in range(5):
+        began = time.thread_time()
+        states.to_bytes()
+        took.append(time.thread_time() - began)
+    assert min(took) / slowness() < SNAPSHOT_SECONDS_MAX
 
 
 def test_number_of_producers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

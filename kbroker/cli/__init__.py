@@ -14,6 +14,7 @@ from kbroker.text.printable import accept_all_characters, printable
 from .command_context import add_color_option
 from .completion import VARIABLE
 from .lazy import LazyGroup
+from .streams import open_missing_streams, reported_write_errors
 from .terminal import Style, paint, uses_color
 
 COMMANDS = {
@@ -132,14 +133,16 @@ class Kbroker(LazyGroup):
     """The root command group."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line; output never fails because of the locale."""
+        """Run the command line; output never fails because of the locale or closed streams."""
         defer_imports()
+        open_missing_streams()
         accept_all_characters()
         if VARIABLE in os.environ:
             from .shells import register_scripts
 
             register_scripts()
-        return super().main(*args, **kwargs)
+        with reported_write_errors():
+            return super().main(*args, **kwargs)
 
     def invoke(self, context: click.Context) -> object:
         """Run a command, and escape control characters in errors: clients choose the quoted names.

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.client.cluster_details import ERROR, Row
+from kbroker.cluster import INTERNAL_TOPICS
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 
@@ -64,7 +65,7 @@ class Overview:
             "cluster_id": node.cluster.id,
             "node_id": node.id,
             "state": api.local.state.value,
-            "topics": await _count_visible(viewer, AclResourceType.TOPIC, node.cluster.topics),
+            "topics": await _count_topics(viewer, node.cluster.topics),
             "groups": await _count_visible(viewer, AclResourceType.GROUP, api.trends.groups),
             "listeners": [
                 {
@@ -142,6 +143,13 @@ class Overview:
             {"group": name, "lag": lag, "trend": trend.total.values()}
             for lag, name, trend in nlargest(LAGGING_MAX, lags, key=lambda each: each[:2])
         ]
+
+
+async def _count_topics(viewer: Viewer, names: Collection[str]) -> int:
+    """Count the topics that the viewer may describe, without internal ones."""
+    kind = AclResourceType.TOPIC
+    internal = [each for each in INTERNAL_TOPICS if each in names]
+    return await _count_visible(viewer, kind, names) - await _count_visible(viewer, kind, internal)
 
 
 async def _count_visible(viewer: Viewer, kind: AclResourceType, names: Collection[str]) -> int:

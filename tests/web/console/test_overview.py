@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.client.groups import commit_offsets
 from kbroker.web.console.overview import merged_samples
 
 from .consoles import console, record
@@ -23,6 +24,15 @@ async def test_overview_contains_traffic_and_response_times() -> None:
         assert overview["request_us"]["p99"][-1] >= overview["request_us"]["p50"][-1] > 0
         assert overview["silent_nodes"] == overview["other_nodes"] == []
         assert {each["node"] for each in overview["disks"]} == {1}
+
+
+async def test_overview_counts_the_topics_that_the_list_shows() -> None:
+    async with console() as client:
+        await client.create_topic("orders", record(b"v"))
+        await commit_offsets(client.cluster, "billing", {("orders", 0): 1})
+        assert "__consumer_offsets" in client.broker.node.cluster.topics
+        assert len((await client.get("/topics"))["topics"]) == 1
+        assert (await client.get("/overview"))["topics"] == 1
 
 
 async def test_own_data_of_a_process_has_no_data_of_the_cluster() -> None:

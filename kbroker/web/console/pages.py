@@ -62,6 +62,8 @@ class Pages:
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
+        if name == "overview":
+            return await self._redirect(request)
         if name.split("/")[0] in PAGE_NAMES:
             query = f"?{request.url.query}" if request.url.query else ""
             return RedirectResponse(f"{ROOT_PATH}#/{quote(name)}{query}")

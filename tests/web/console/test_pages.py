@@ -49,6 +49,7 @@ def test_first_page_loads_few_bytes() -> None:
 @pytest.mark.parametrize(
     ("path", "location"),
     [
+        ("/console/overview", "/console/"),
         ("/console/topics", "/console/#/topics"),
         ("/console/topics/a.b/messages?from=live", "/console/#/topics/a.b/messages?from=live"),
         ("/console/groups/a%20b", "/console/#/groups/a%20b"),

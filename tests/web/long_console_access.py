@@ -377,6 +377,7 @@ def test_token_is_created_renewed_and_expired(shown: Shown, kafka: Kafka, width:
     secret = page.locator("dialog[open]", has_text="Token created")
     expect(secret).to_contain_text("is not shown again")
     name, hmac = secret.locator("code").all_inner_texts()
+    expect(secret.get_by_role("button", name="Cancel")).to_have_count(0)
     confirmed(page, secret, "Done", "token-created", width)
     row = page.get_by_role("row", name=name)
     expect(row).to_contain_text("User:bob")

@@ -15,6 +15,7 @@ let dialogs = 0;
 // preview(values): returns a node that shows what the action will do. Without fields it is shown at once.
 //   With fields, the button Preview or Enter shows it, and the action is possible only after it. A problem of
 //   `blockingProblem` in the node prevents the action.
+// isNotice: the dialog only shows something, and has no button Cancel.
 // typed: text that must be typed before the action is possible, such as the name of a topic to delete.
 // confirm: label of the button that acts.
 // isDangerous: the action cannot be undone.
@@ -40,7 +41,7 @@ export function actionButton(label, options, { done = () => {}, isMain = false }
 }
 
 class FormDialog {
-  constructor({ title, text, fields = [], preview, typed, confirm, isDangerous = false, act }, resolve) {
+  constructor({ title, text, fields = [], preview, typed, confirm, isDangerous = false, isNotice = false, act }, resolve) {
     this.preview = preview;
     this.act = act;
     this.typed = typed;
@@ -65,7 +66,7 @@ class FormDialog {
       { class: "row" },
       this.previewButton,
       this.confirm,
-      h("button", { type: "button", onclick: () => this.element.close() }, "Cancel"),
+      !isNotice && h("button", { type: "button", onclick: () => this.element.close() }, "Cancel"),
     );
     this.element = h(
       "dialog",

@@ -87,6 +87,7 @@ function showSecret(made) {
         ["Expires", made.expires],
       ]),
     confirm: "Done",
+    isNotice: true,
     act: async () => {},
   });
 }

@@ -442,6 +442,20 @@ def test_wrong_expression_of_live_view_is_marked_at_its_field(shown: Shown) -> N
     expect(page.locator("#where-problem")).to_be_hidden()
 
 
+def test_outcome_of_transactions_is_chosen_except_in_the_live_view(shown: Shown) -> None:
+    page = shown.go("#/topics/many/messages")
+    outcome = page.get_by_role("combobox", name="Transactions")
+    outcome.select_option("aborted only")
+    page.get_by_role("button", name="Search").click()
+    expect(status(page)).to_contain_text("0 records found")
+    assert "aborted=1" in page.url
+    page.locator("select[name=from]").select_option("live")
+    expect(outcome).to_have_count(0)
+    page.get_by_role("button", name="Search").click()
+    expect(status(page)).to_contain_text("Live")
+    assert "aborted" not in page.url
+
+
 def test_live_view_counts_matching_records(shown: Shown) -> None:
     page = shown.go("#/topics/typed/messages?from=live&contains=needle")
     expect(status(page)).to_contain_text("Live: 0 of 0 records match")

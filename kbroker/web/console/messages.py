@@ -81,7 +81,10 @@ class Messages:
         milliseconds = number(request, "ms", MS_DEFAULT, 1, MS_MAX)
         bytes_max = number(request, "bytes", BYTES_DEFAULT, 1, BYTES_MAX)
         committed = request.query_params.get("committed") == "1"
-        reader = await self._reader(request, viewer, committed=committed)
+        aborted = request.query_params.get("aborted") == "1"
+        if committed and aborted:
+            raise ApiError(400, "committed and aborted cannot both be 1")
+        reader = await self._reader(request, viewer, committed=committed, aborted=aborted)
 
         async def search() -> Response:
             async with self._api.scanning:
@@ -108,7 +111,9 @@ class Messages:
 
         return await while_connected(request, search)
 
-    async def _reader(self, request: Request, viewer: Viewer, *, committed: bool) -> Reader:
+    async def _reader(
+        self, request: Request, viewer: Viewer, *, committed: bool = False, aborted: bool = False
+    ) -> Reader:
         name = request.path_params["topic"]
         return Reader(
             viewer.cluster,
@@ -116,6 +121,7 @@ class Messages:
             RecordFilter(name, request),
             columns=Columns(name, request),
             committed=committed,
+            aborted=aborted,
             schemas=await self._api.schemas(viewer),
             record_bytes_max=RECORD_BYTES_MAX,
         )
@@ -163,7 +169,7 @@ class Messages:
         direction = request.query_params.get("direction", "")
         if direction not in DIRECTIONS:
             raise ApiError(400, "direction must be previous or next")
-        reader = await self._reader(request, viewer, committed=False)
+        reader = await self._reader(request, viewer)
         chosen = await choose_partitions(viewer.cluster, name, (index,))
         start = (await find(viewer.cluster, chosen, START))[name, index]
         end = (await find(viewer.cluster, chosen, END))[name, index]

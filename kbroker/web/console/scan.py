@@ -86,6 +86,7 @@ class Reader:
         *,
         columns: Columns | None = None,
         committed: bool,
+        aborted: bool = False,
         schemas: Schemas | None = None,
         duty_cycle: DutyCycle | None = None,
         record_bytes_max: int,
@@ -95,6 +96,7 @@ class Reader:
         self.record_filter = record_filter
         self._columns = columns
         self._committed = committed
+        self._aborted = aborted
         self._schemas = schemas
         self._leaders: dict[int, int] = {}
         self.duty_cycle = duty_cycle or DutyCycle(rest=REST)
@@ -178,7 +180,7 @@ class Reader:
                 return
             batch = memoryview(records)[at : at + header.size]
             is_aborted = is_aborted_batch(header, batch, aborted)
-            is_skipped = header.is_control or (self._committed and is_aborted)
+            is_skipped = header.is_control or (self._committed if is_aborted else self._aborted)
             is_read = not (is_skipped or header.next_offset <= first)
             wanted = batch if is_read and await self._may_be_in(batch, header) else None
             yield ScannedBatch(header, wanted, _transaction_state(header, row, is_aborted))

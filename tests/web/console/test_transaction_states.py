@@ -63,6 +63,16 @@ async def test_committed_search_omits_aborted_and_open_records() -> None:
         assert states(found) == ALL[4:10]
 
 
+@pytest.mark.parametrize("origin", ["newest", "oldest"])
+async def test_aborted_search_finds_only_records_of_aborted_transactions(origin: str) -> None:
+    async with console() as setup:
+        await write(setup)
+        found = await setup.get("/topics/t/messages", from_=origin, aborted=1)
+        assert states(found) == ["aborted"] * 4
+        response = await setup.ask("/topics/t/messages", aborted=1, committed=1)
+        assert response.status == 400
+
+
 async def test_single_record_has_the_state_of_its_transaction() -> None:
     async with console() as setup:
         await write(setup)

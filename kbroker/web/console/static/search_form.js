@@ -10,6 +10,12 @@ const ORIGINS = [
   ["offset", "From offset"],
   ["live", "Live"],
 ];
+// Records by the outcome of their transaction, with the parameter of the search.
+const OUTCOMES = [
+  ["", "all records"],
+  ["committed", "committed only"],
+  ["aborted", "aborted only"],
+];
 const TEXTS = [
   ["offset", "Offset", { inputmode: "numeric", placeholder: "47" }],
   ["partition", "Partitions", { placeholder: "all" }],
@@ -38,7 +44,11 @@ export class SearchForm {
     this.clocks = { since: clock("since"), until: clock("until") };
     for (const [name, input] of Object.entries(this.clocks))
       if (/^-?\d+$/.test(query.get(name) ?? "")) input.value = inputText(Number(query.get(name))) ?? "";
-    this.committed = h("input", { type: "checkbox", checked: query.get("committed") === "1" });
+    this.outcome = h(
+      "select",
+      { name: "outcome" },
+      OUTCOMES.map(([value, text]) => h("option", { value, selected: query.get(value) === "1" }, text)),
+    );
     this.range = h(
       "select",
       { name: "range", onchange: () => this.chooseRange() },
@@ -67,6 +77,7 @@ export class SearchForm {
       field("To time", this.clocks.until),
       field("Times", this.range),
     ];
+    this.outcomes = field("Transactions", this.outcome);
     this.offset = labels.offset;
     const { offset, partition, ...filters } = labels;
     this.origin.addEventListener("change", () => this.arrange());
@@ -89,14 +100,15 @@ export class SearchForm {
       field("Time zone", this.zone),
       partition,
       Object.values(filters),
-      h("label", { class: "check" }, this.committed, "Committed only"),
+      this.outcomes,
       h("div", { class: "row" }, this.searchButton, this.cancelButton, this.pending),
       this.problem,
     );
   }
   arrange() {
     this.offset.hidden = this.origin.value !== "offset";
-    for (const each of this.times) each.hidden = this.origin.value === "live";
+    // A live view shows records before their transactions end.
+    for (const each of [...this.times, this.outcomes]) each.hidden = this.origin.value === "live";
   }
   // Parameters of the search that the form describes.
   values() {
@@ -105,7 +117,7 @@ export class SearchForm {
       if (!input.closest("label").hidden) found[name] = input.value.trim();
     if (this.origin.value !== "live")
       for (const [name, input] of Object.entries(this.clocks)) found[name] = String(msOf(input.value) ?? "");
-    if (this.committed.checked) found.committed = "1";
+    if (this.origin.value !== "live" && this.outcome.value) found[this.outcome.value] = "1";
     return Object.fromEntries(Object.entries(found).filter(([, value]) => value));
   }
   apply() {

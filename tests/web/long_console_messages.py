@@ -438,7 +438,7 @@ def test_wrong_expression_of_live_view_is_marked_at_its_field(shown: Shown) -> N
     shown.errors.clear()  # the responses with status 400
     page.get_by_label("Where").fill("value.order == 4")
     page.get_by_label("Where").press("Enter")
-    expect(status(page)).to_contain_text("Live: 0 records received")
+    expect(status(page)).to_contain_text("Live: 0 of 0 records match")
     expect(page.locator("#where-problem")).to_be_hidden()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ from kbroker.text.printable import accept_all_characters, printable
 from .command_context import add_color_option
 from .completion import VARIABLE
 from .lazy import LazyGroup
-from .streams import open_missing_streams, reported_write_errors
+from .streams import discard_output, open_missing_streams, reported_write_errors
 from .terminal import Style, paint, uses_color
 
 COMMANDS = {
@@ -147,10 +148,18 @@ class Kbroker(LazyGroup):
     def invoke(self, context: click.Context) -> object:
         """Run a command, and escape control characters in errors: clients choose the quoted names.
 
-        An OS error with a file name is reported as a message, without a traceback.
+        An OS error with a file name is reported as a message, without a traceback. If standard
+        output is a closed pipe, or on Ctrl+C, the command exits without a message.
         """
         try:
             return super().invoke(context)
+        except BrokenPipeError:
+            discard_output()
+            raise SystemExit(0) from None
+        except KeyboardInterrupt:
+            from .target import SIGNALLED
+
+            raise SystemExit(SIGNALLED + signal.SIGINT) from None
         except OSError as error:
             if error.filename is None:
                 raise

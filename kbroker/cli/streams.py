@@ -26,6 +26,11 @@ def open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
+def discard_output() -> None:
+    """Discard all further standard output, also what the interpreter flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextmanager
 def reported_write_errors() -> Iterator[None]:
     """Flush standard output at the end, and exit with a message if it cannot be written."""
@@ -37,8 +42,7 @@ def reported_write_errors() -> Iterator[None]:
     except OSError as error:
         if error.filename is not None or error.errno not in _WRITE_ERRORS:
             raise
-        # The interpreter flushes again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         failed = error.__context__
         is_reported = isinstance(failed, SystemExit) and bool(failed.code)
         if error.errno != errno.EPIPE and not is_reported:

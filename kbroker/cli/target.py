@@ -19,6 +19,7 @@ from kbroker.text.pairs import parse_pairs
 from .access import Access
 from .output import problem, say
 from .profiles import complete_profiles, current_profile, profile_named
+from .streams import discard_output
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -417,8 +418,7 @@ def run_or_end(
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # `end` re-raises bugs
         failure = error
     if isinstance(failure, BrokenPipeError):
-        # The reader of the pipe has exited; without this, Python prints an error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         sys.exit(0)
     if isinstance(failure, KeyboardInterrupt):
         sys.exit(SIGNALLED + signal.SIGINT)

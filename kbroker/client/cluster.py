@@ -370,11 +370,11 @@ async def open_cluster(
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence: a suggestion from `known` if one is similar, else a full stop."""
+    """Return the end of a message: a suggestion from `known`, or nothing if none is similar."""
     import difflib
 
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else "."
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _reason(error: Exception) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from click.testing import CliRunner
+
+from kbroker.cli import main
 
 KBROKER = f"{sys.executable} -m kbroker"
 pytestmark = pytest.mark.skipif(
@@ -46,4 +51,13 @@ def test_error_with_full_disk_keeps_exit_status_and_message() -> None:
 
 def test_closed_pipe_ends_command_silently() -> None:
     done = run(f"{KBROKER} config show | true")
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_command_without_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explain(name: str) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kbroker.config.explain.explain", explain)
+    done = CliRunner().invoke(main, ["config", "explain", "flush.policy"])
+    assert (done.exit_code, done.output) == (128 + signal.SIGINT, "")

@@ -590,15 +590,15 @@ def test_records_of_open_and_aborted_transactions_are_marked(
     kafka.begin(name, name)
     page = shown.go(f"#/topics/{name}/messages")
     expect(page.locator("main tbody .tag.open")).to_have_count(1)
-    expect(page.locator("main .states li")).to_contain_text(["open 1 record: its transaction has"])
+    expect(page.locator("main .states li")).to_contain_text(["open 1 record: the transaction has"])
     check_layout(page, "open-records", width)
     dialog = opened(shown.go("#/storage"), f"Abort {name}")
     confirmed(page, dialog, "Abort", "abort-marked", width)
     page = shown.go(f"#/topics/{name}/messages")
-    expect(page.locator("main .states li")).to_contain_text(["aborted 1 record: its transaction"])
+    expect(page.locator("main .states li")).to_contain_text(["aborted 1 record: the transaction"])
     check_layout(page, "aborted-records", width)
     page.locator("main tbody .tag.aborted").click()
-    expect(page.locator("#detail")).to_contain_text("aborted: its transaction was aborted")
+    expect(page.locator("#detail")).to_contain_text("aborted: the transaction was aborted")
 
 
 def test_forbidden_page_keeps_title_and_tabs_and_names_the_permission(

@@ -28,8 +28,8 @@ export function deadLetterOf(row) {
 
 // States of a record's transaction that a reader of uncommitted records has to know.
 export const TRANSACTION_STATES = {
-  open: "its transaction has not ended, or waits for an older open one; read_committed consumers do not get it yet",
-  aborted: "its transaction was aborted; read_committed consumers never get it",
+  open: "the transaction has not ended, or waits for an older open one; hidden from read_committed consumers until then",
+  aborted: "the transaction was aborted; always hidden from read_committed consumers",
 };
 
 export function valueText(row) {

@@ -609,7 +609,10 @@ def test_files_are_written_as_value_and_as_lines(shown: Shown, tmp_path: Path) -
 @both_widths
 def test_value_is_written_by_schema(shown: Shown) -> None:
     page = shown.go("#/topics/typed/produce")
+    note = page.get_by_text("The subject typed-value exists, but no schema is chosen")
+    expect(note).to_be_visible()
     page.locator("select[name=Value-schema]").select_option("typed-value")
+    expect(note).to_be_hidden()
     page.locator("select[name=Value-version]").select_option("1")
     page.get_by_role("button", name="Sample from schema").click()
     value = page.get_by_label("Value", exact=True)

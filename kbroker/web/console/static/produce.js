@@ -72,6 +72,7 @@ class ProducePage {
         field(`Timestamp (${zoneText}, empty for now)`, this.timestamp),
         this.keySchema.element,
       ),
+      this.keySchema.note,
       h("h2", {}, "Headers"),
       h(
         "table",
@@ -90,6 +91,7 @@ class ProducePage {
         button("Sample from schema", () => this.sample()),
         fileField(`Value from a file (up to ${limit})`, "valueFile", (file) => this.takeValue(file)),
       ),
+      this.valueSchema.note,
       this.fileNote,
       field("Value", this.value),
     );

@@ -5,11 +5,18 @@ import { field, h, visible } from "./dom.js";
 
 export class SchemaChoice {
   // name: "Key" or "Value". preferred: subject that is listed first. onChange: called after a choice.
+  // `note` says if the preferred subject exists and no schema is chosen.
   constructor(name, preferred, onChange) {
     this.subject = h("select", { name: `${name}-schema`, onchange: () => this.chosen(onChange) }, noSchema());
     this.version = h("select", { name: `${name}-version`, onchange: onChange });
     this.versionField = field(`${name} schema version`, this.version);
     this.versionField.hidden = true;
+    this.hasPreferred = false;
+    this.note = h(
+      "p",
+      { class: "soft", hidden: true },
+      visible(`The subject ${preferred} exists, but no schema is chosen: the ${name.toLowerCase()} is written as it is.`),
+    );
     this.element = h("div", { class: "row", hidden: true }, field(`${name} schema`, this.subject), this.versionField);
     this.load(preferred);
   }
@@ -22,12 +29,15 @@ export class SchemaChoice {
       const own = await get("/schemas", { search: preferred, limit: 100 }).catch(() => null);
       if (own?.subjects.some((each) => each.subject === preferred)) names.push(preferred);
     }
+    this.hasPreferred = names.includes(preferred);
+    this.note.hidden = !this.hasPreferred;
     names.sort((a, b) => (b === preferred) - (a === preferred) || a.localeCompare(b, "en"));
     this.subject.replaceChildren(noSchema(), ...names.map((each) => h("option", { value: each }, visible(each))));
     this.element.hidden = false;
   }
   async chosen(onChange) {
     const subject = this.subject.value;
+    this.note.hidden = Boolean(subject) || !this.hasPreferred;
     this.versionField.hidden = !subject;
     this.version.replaceChildren();
     if (subject) {

@@ -52,8 +52,9 @@ COMPARED_COLUMNS = [
 
 
 @click.command(
-    epilog="""\b
+    epilog="""
 FORM is record (key, value and headers), key, header:NAME, or field:NAME of a JSON value.
+
 Exit status: 0 no findings, 1 findings, 2 invalid usage, 3 the audit failed, 4 timeout.
 """
 )

@@ -116,10 +116,11 @@ def set_(
     """Set quotas. They take effect at once; other quotas of the same entity stay.
 
     \b
-    producer_byte_rate, consumer_byte_rate   bytes per second
-    request_percentage                       percentage of the time of one thread
-    controller_mutation_rate                 partitions created and deleted per second
-    connection_creation_rate                 connections per second, with --ip
+    producer_byte_rate        bytes per second
+    consumer_byte_rate        bytes per second
+    request_percentage        percentage of the time of one thread
+    controller_mutation_rate  partitions created and deleted per second
+    connection_creation_rate  connections per second, with --ip
     """
     from kbroker.client.quotas import number_of
 

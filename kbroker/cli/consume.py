@@ -43,14 +43,16 @@ Decode: TypeAlias = "Callable[[Sequence[ReadBatch]], Awaitable[Sequence[ReadBatc
 
 
 @click.command(
-    epilog="\b\n"
-    r"""FORMAT is json or a template: %t topic, %p partition, %o offset, %e leader epoch,
+    epilog=r"""
+FORMAT is json or a template: %t topic, %p partition, %o offset, %e leader epoch,
 %d time in ms or %d{strftime[%F %T]}, %k key, %v value, %h{%k=%v } headers,
 %T %K %V %H their sizes, %x %y producer id and epoch, %a{compression},
 %[ %] log start and high watermark, %i records so far, and \n \t \xNN.
 %v{hex} and %v{base64} print bytes. %k and %v print decoded data as text or JSON.
+
 TYPE is registry (data with a schema ID), none, string, json, short, int, long, float, double,
 hex or base64; with key=TYPE or value=TYPE for only one of them.
+
 OFFSETS are start, end, 47, +3, -2, @TIME, or two of them with a colon: :end, 47:60,
 @-2h:1h, @2026-01-31:2026-02-01. TIME is ms, s, a date, RFC 3339 or a duration from now.
 """

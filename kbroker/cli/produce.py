@@ -34,7 +34,7 @@ OUTPUT_FORMAT = r"Produced to partition %p at offset %o with timestamp %d.\n"
 
 
 @click.command(
-    epilog="""\b
+    epilog="""
 SCHEMA is SUBJECT or SUBJECT:VERSION, the ID of a schema, or @FILE, which is registered
 under NAME-key or NAME-value. SCHEMA#MESSAGE names a Protobuf message other than the first.
 With --json, the fields key_schema_id and value_schema_id of a line have the same effect.

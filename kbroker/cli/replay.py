@@ -63,7 +63,7 @@ class Speed(ParamType[float]):
 
 
 @click.command(
-    epilog="""\b
+    epilog="""
 OFFSET is start, end, 47, +3 (after the start), -2 (before the end) or @TIME; --to is the offset
 to stop before. TIME is ms, s, a date, RFC 3339 or a duration from now such as -2h.
 """

@@ -10,6 +10,7 @@ from kbroker.cli.help_topics import TOPICS
 
 from ..commands import invoke
 from .test_completion import proposed
+from .test_secret_arguments import commands
 
 
 def test_help_of_command_equals_its_help_option() -> None:
@@ -31,6 +32,15 @@ def test_help_topic_prints_text_that_fits_screen(name: str) -> None:
     output = invoke("help", name).stdout
     assert output.strip() == TOPICS[name].text.strip()
     assert max(map(len, output.splitlines())) <= 100
+
+
+def test_help_of_all_commands_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = [path for path, _ in commands(main)]
+    assert len(listed) > 80
+    for path in listed:
+        text = invoke(*path, "--help").stdout.partition("Examples:")[0]
+        assert max(map(len, text.splitlines())) <= 80, path
 
 
 def test_help_of_unknown_words_names_similar_ones() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TypeVar
 from urllib.parse import unquote
 
 from starlette.requests import Request
+
+from kbroker.text.documents import read_request_json
 
 from .core.errors import BAD_REQUEST, RegistryError, invalid_schema
 from .core.store import ID_MAX
@@ -73,8 +74,8 @@ async def body_of(request: Request) -> Mapping[str, object]:
         RegistryError: The body is not a JSON object.
     """
     try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError) as error:
+        body = read_request_json(await request.body())
+    except ValueError as error:
         raise RegistryError(BAD_REQUEST, f"request body: invalid JSON: {error}") from None
     if not isinstance(body, dict):
         raise RegistryError(BAD_REQUEST, "request body: expected a JSON object")

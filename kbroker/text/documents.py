@@ -1,13 +1,20 @@
-"""Parsing of untrusted JSON and TOML with a limit on the nesting depth."""
+"""Parsing of untrusted JSON and TOML with limits on nesting and, in requests, on the elements."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Literal, TypeAlias, TypeVar, overload
 
 # Maximum nesting depth. Python's own limit depends on the call stack and raises RecursionError.
 NESTING_MAX = 100
+# Maximum number of strings, commas, lists and objects of a JSON document in a request. Parsing that
+# many takes 10 ms, which cannot be interrupted.
+REQUEST_ELEMENTS_MAX = 50_000
+# A string without escaped quotes, also without its end.
+_STRING = re.compile(r'"[^"]*"?')
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 # A parsed JSON document.
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 Container: TypeAlias = dict[str, object] | list[object]
@@ -41,6 +48,38 @@ def read_json(text: str | bytes, *, exact: bool = False) -> object:
         return _checked(json.loads(text, parse_float=parse_float))
     except RecursionError:
         raise _too_deep() from None
+
+
+def read_request_json(data: bytes) -> Json:
+    """Parse the JSON document of a request, which a broker reads in its event loop.
+
+    Raises:
+        ValueError: The document is malformed or not UTF-8, is nested too deeply, has too many
+            elements, or has a string that is not valid Unicode.
+    """
+    text = data.decode("utf-8-sig")
+    check_elements(text)
+    document = read_json(text)
+    if _SURROGATE.search(text):
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a string contains half of a surrogate pair") from None
+    return document
+
+
+def check_elements(text: str) -> None:
+    """Raise ValueError if a JSON document of a request has too many elements."""
+    if _separators(text) + text.count('"') <= REQUEST_ELEMENTS_MAX:
+        return
+    text = text.replace("\\\\", "").replace('\\"', "")  # leave no escaped quotes
+    rest, strings = _STRING.subn("", text, REQUEST_ELEMENTS_MAX + 1)
+    if strings + _separators(rest) > REQUEST_ELEMENTS_MAX:
+        raise ValueError(f"more than {REQUEST_ELEMENTS_MAX} elements")
+
+
+def _separators(text: str) -> int:
+    return text.count(",") + text.count("[") + text.count("{")
 
 
 def read_toml(text: str) -> dict[str, object]:

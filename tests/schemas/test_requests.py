@@ -63,7 +63,10 @@ def test_page_is_selected_by_offset_and_limit(query: str, rows: str) -> None:
     assert page(request(query), [*"abcd"]) == [*rows]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"[" * 100_000, b'{"schema":"\\ud800"}', b'{"a":[' + b"0," * 60_000 + b"0]}"],
+)
 async def test_body_that_is_no_object_is_rejected(body: bytes) -> None:
     with pytest.raises(RegistryError, match=r"request body: (invalid|expected a) JSON"):
         await body_of(request(body=body))

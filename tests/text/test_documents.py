@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from kbroker.broker import Broker
 from kbroker.cli.profiles import FILE_VARIABLE
-from kbroker.text.documents import NESTING_MAX, read_json, read_toml
+from kbroker.text.documents import (
+    NESTING_MAX,
+    REQUEST_ELEMENTS_MAX,
+    check_elements,
+    read_json,
+    read_request_json,
+    read_toml,
+)
 
 from ..commands import Cli, invoke
+from ..loop_latency import slowness
 from ..wire import batch, connected, create_topic, produce
 
 pytestmark = pytest.mark.usefixtures("no_settings_of_this_machine")
 
 
+# Maximum duration of one step of the event loop for a request, on a typical CPU.
+REJECTION_SECONDS_MAX = 0.03
 LEVELS = [NESTING_MAX + 1, 900, 100_000]
 MESSAGE = f"nested more than {NESTING_MAX} levels deep"
 
@@ -42,6 +53,36 @@ def test_deeply_nested_json_is_rejected(form: object, levels: int) -> None:
         read_json(form(levels))
     text = form(NESTING_MAX)
     assert json.dumps(read_json(text), separators=(",", ":")) == text
+
+
+@pytest.mark.parametrize(
+    "part", ["[],", '"",', '"a",', "[[],", '"\\"",', "1,", ',"', '{"":0},', '"\\\\",']
+)
+def test_request_with_too_many_elements_is_rejected_quickly(part: str) -> None:
+    """Each document has the size of the largest request to the console."""
+    text = "[" + part * ((1 << 20) // len(part))
+    began = time.thread_time()
+    with pytest.raises(ValueError, match=f"more than {REQUEST_ELEMENTS_MAX} elements"):
+        read_request_json(text.encode())
+    assert (time.thread_time() - began) / slowness() < REJECTION_SECONDS_MAX
+
+
+@pytest.mark.parametrize("content", [",", "[", '\\"', "\\\\", "é,", '\\",\\"['])
+@pytest.mark.parametrize("end", ['"', ""])
+def test_long_strings_are_one_element(content: str, end: str) -> None:
+    text = '{"value":"' + content * ((1 << 20) // len(content)) + end + "}"
+    began = time.thread_time()
+    check_elements(text)
+    assert (time.thread_time() - began) / slowness() < REJECTION_SECONDS_MAX
+    if end:
+        assert read_request_json(text.encode()) == json.loads(text)
+
+
+def test_request_with_half_of_surrogate_pair_is_rejected() -> None:
+    for text in (r'{"name":"\ud800"}', r'["\uDFFF\ud800"]', r'{"\uda00":1}'):
+        with pytest.raises(ValueError, match="surrogate"):
+            read_request_json(text.encode())
+    assert read_request_json(rb'["\ud83d\ude00", "\\ud800"]') == ["\U0001f600", r"\ud800"]
 
 
 @pytest.mark.parametrize("levels", LEVELS[:2])

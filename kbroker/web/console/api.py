@@ -18,7 +18,7 @@ from kbroker.broker.local_node import LocalNode
 from kbroker.net.server import Listener
 from kbroker.node.node import Node
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
-from kbroker.text.documents import Json, read_json
+from kbroker.text.documents import Json, read_request_json
 from kbroker.web.logins import FORBIDDEN
 
 from .answers import ApiError, json_response, with_error_responses
@@ -276,7 +276,7 @@ def _check_origin(request: Request) -> None:
 async def read_json_body(request: Request) -> dict[str, Json]:
     """Return the JSON object in a request body. Raises ApiError."""
     try:
-        found = read_json(await request.body())
+        found = read_request_json(await request.body())
     except ValueError as error:
         raise ApiError(400, f"request body: invalid JSON: {error}") from None
     if not isinstance(found, dict):

@@ -11,6 +11,7 @@ from kbroker.client.ndjson import BadLine, parse_line
 from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topics import Partition
 from kbroker.protocol.records import Record
+from kbroker.text.documents import check_elements
 
 from .answers import PARTITION_MAX, ApiError, json_response, number, path_number
 from .api import Api
@@ -50,7 +51,14 @@ class Writing:
     async def _produce(self, request: Request, viewer: Viewer) -> Response:
         """Produce the NDJSON lines of the body, as `kbroker topic produce --json` does."""
         now_ms = self._api.node.clock.log_ms()
-        lines = [each for each in (await request.body()).splitlines() if each.strip()]
+        body = await request.body()
+        try:
+            check_elements(body.decode(errors="replace"))
+        except ValueError as error:
+            raise ApiError(400, f"request body: {error}") from None
+        lines = body.splitlines()
+        if len(lines) <= LINES_MAX:
+            lines = [each for each in lines if each.strip()]
         if not 0 < len(lines) <= LINES_MAX:
             raise ApiError(400, f"expected 1 to {LINES_MAX} lines")
         records = []

@@ -45,6 +45,19 @@ async def test_session_has_size_limit_of_requests() -> None:
         assert (await client.post("/topics/t/records", large)).status == 413
 
 
+@pytest.mark.parametrize("path", ["/topics", "/topics/t/records", "/transactions/abort"])
+async def test_request_with_too_many_elements_or_half_surrogate_is_rejected(path: str) -> None:
+    many = b'{"value":[' + b"[]," * 60_000 + b"[]]}\n"
+    async with console() as client:
+        await client.create_topic("t")
+        response = await client.post(path, many)
+        assert (response.status, "more than 50000 elements" in response.text) == (400, True)
+        half = b'{"name": "\\ud800", "topic": "\\ud800", "value": "\\ud800"}\n'
+        assert (await client.post(path, half)).status == 400
+        blank = b"\n" * 500_000
+        assert (await client.post(path, blank)).status == 400
+
+
 async def test_write_without_token_or_from_other_origin_is_rejected() -> None:
     async with console() as client:
         await client.create_topic("t", record(b"v"))

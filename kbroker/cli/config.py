@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "explain": ("kbroker.cli.config:explain", "Describe settings."),
+    "log-level": (
+        "kbroker.cli.config_log_level:log_level",
+        "Show and change log levels of running brokers.",
+    ),
     "set": ("kbroker.cli.config_broker:set_", "Set settings of running brokers."),
     "show": (
         "kbroker.cli.config:show_",

@@ -155,6 +155,10 @@ _SETTINGS = _guides(
     f"{_CLI}#broker-settings",
     {
         "config explain": ("config explain log.retention.ms",),
+        "config log-level": (
+            "config log-level kbroker.net=DEBUG",
+            "config log-level --reset kbroker.net",
+        ),
         "config set": ("config set log.retention.ms=86400000 --default",),
         "config show": ("config show --diff", "config show --node 1"),
         "config unset": ("config unset log.retention.ms --default",),

@@ -76,7 +76,7 @@ broker rejects changes of settings that need a restart, and of TLS files without
 
 Topics, groups and metrics subscriptions have their own settings. Log levels can be changed like
 those of Kafka's broker loggers, for the logger `root` and all loggers below `kbroker`; they are
-reset when the process ends.
+reset when the process ends. `kbroker config log-level` does the same.
 
 In the tables, the column *changes* says how a setting can be changed. *Live* settings are dynamic,
 as DescribeConfigs reports them; all others need a restart.

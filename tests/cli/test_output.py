@@ -53,7 +53,7 @@ SILENT = (
         "clock advance",
         "demo",
     ),
-    *(f"config {verb}" for verb in ("explain", "show", "set", "unset")),
+    *(f"config {verb}" for verb in ("explain", "log-level", "show", "set", "unset")),
     *(f"log {verb}" for verb in ("verify", "repair", "import")),
     *(f"fault {verb}" for verb in ("arm", "hits", "disarm")),
     *(f"spark {verb}" for verb in ("packages", "doctor")),

@@ -61,6 +61,7 @@ CALLS = [
     "cluster txn list",
     "cluster txn find-hanging",
     "config show --node 1",
+    "config log-level kbroker.net=WARN --reset kbroker.node",
     "config set message.max.bytes=2000000 --default",
     "config unset --yes message.max.bytes --default",
     "security user add carol",

@@ -46,5 +46,7 @@ def reported_write_errors() -> Iterator[None]:
         failed = error.__context__
         is_reported = isinstance(failed, SystemExit) and bool(failed.code)
         if error.errno != errno.EPIPE and not is_reported:
-            print(f"kbroker: cannot write the output: {error.strerror}", file=sys.stderr)
+            from .output import problem, say
+
+            say(problem("kbroker: ", f"cannot write the output: {error.strerror}"), err=True)
         raise SystemExit(1) from None

@@ -18,8 +18,11 @@ _LENGTH = struct.Struct(">i")
 GATHERED_SIZE = 65536
 
 # Above this size in bytes the buffer is allocated page by page, as bytes arrive: a client that
-# sends only a length must not allocate 100 MiB.
+# sends only a length must not allocate 100 MiB. A smaller buffer is replaced by a larger one when it
+# is full, because pages cost more than copies.
 LAZY_SIZE = 4 * 1024 * 1024
+# Maximum ratio of the size of such a buffer to the bytes that have arrived.
+GROWTH = 4
 
 _NOTHING = memoryview(b"")
 
@@ -38,7 +41,7 @@ class FrameReader:
         limit: Maximum frame size in bytes.
     """
 
-    __slots__ = ("_bad_length", "_chunk", "_filled", "_large", "_position", "limit")
+    __slots__ = ("_bad_length", "_chunk", "_filled", "_large", "_position", "_size", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -46,13 +49,25 @@ class FrameReader:
         self._position = 0
         self._large: memoryview | None = None
         self._filled = 0
+        # Size of the large frame; its buffer may be smaller.
+        self._size = 0
         self._bad_length = b""
 
     def next_buffer(self) -> memoryview | None:
-        """Return the buffer for the rest of a large frame, or None if a chunk is to be fed."""
-        if self._large is None or self._filled == len(self._large):
+        """Return a buffer for more of a large frame, or None if a chunk is to be fed."""
+        large = self._large
+        if large is None or not self.missing:
             return None
-        return self._large[self._filled :]
+        if self._filled == len(large):
+            self._large = memoryview(bytearray(min(self._size, GROWTH * self._filled)))
+            self._large[: self._filled] = large
+            large = self._large
+        return large[self._filled :]
+
+    @property
+    def missing(self) -> int:
+        """Number of bytes of a large frame that are not received yet."""
+        return 0 if self._large is None else self._size - self._filled
 
     @property
     def held(self) -> int:
@@ -76,17 +91,22 @@ class FrameReader:
     def feed(self, data: bytes) -> None:
         """Add received bytes. All complete frames must have been taken before."""
         rest = self._chunk[self._position :]
-        buffer = self.next_buffer()
-        if buffer is not None:
-            size = min(len(buffer), len(data))
-            buffer[:size] = data[:size]
-            self._filled += size
-            self._chunk = memoryview(data)[size:]
+        if self.missing:
+            self._chunk = self._fill(memoryview(data))
         elif rest:
             self._chunk = memoryview(b"".join((rest, data)))
         else:
             self._chunk = memoryview(data)
         self._position = 0
+
+    def _fill(self, data: memoryview) -> memoryview:
+        """Copy bytes into the large frame, and return the bytes after its end."""
+        while data and (buffer := self.next_buffer()) is not None:
+            size = min(len(buffer), len(data))
+            buffer[:size] = data[:size]
+            self._filled += size
+            data = data[size:]
+        return data
 
     def __iter__(self) -> Iterator[memoryview]:
         """Yield the complete frames.
@@ -95,7 +115,7 @@ class FrameReader:
             FrameError: A length is not positive or above the limit; the stream is unusable.
             MemoryError: There is no memory for a large frame.
         """
-        if self._large is not None and self._filled == len(self._large):
+        if self._large is not None and not self.missing:
             frame, self._large = self._large, None
             yield frame
         while self._large is None:
@@ -127,8 +147,14 @@ class FrameReader:
         return ""
 
     def _begin_large(self, start: int, size: int) -> None:
-        self._large = memoryview(bytearray(size) if size <= LAZY_SIZE else _pages(size))
+        self._size = size
         self._filled = len(self._chunk) - start
+        if size > LAZY_SIZE:
+            self._large = memoryview(_pages(size))
+        else:
+            self._large = memoryview(
+                bytearray(min(size, max(GATHERED_SIZE, GROWTH * self._filled)))
+            )
         self._large[: self._filled] = self._chunk[start:]
         self._chunk = _NOTHING
         self._position = 0

@@ -425,8 +425,8 @@ class Connection:
             self._reading = size is None
             return False
         frames.received(size)
-        self.requests.claim.count(frames.held, len(buffer) - size)
-        return size == len(buffer)
+        self.requests.claim.count(frames.held, frames.missing)
+        return not frames.missing
 
     async def _handle_all(self) -> None:
         """Handle the received requests. Wait for the end of a throttle time between them."""

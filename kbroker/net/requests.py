@@ -179,10 +179,10 @@ class Requests:
 
     def needs_memory(self) -> bool:
         """Count the received bytes of a large request, and return True if no memory is left."""
-        buffer = self.frames.next_buffer()
-        if buffer is None:
+        missing = self.frames.missing
+        if not missing:
             return False
-        self.claim.count(self.frames.held, len(buffer))
+        self.claim.count(self.frames.held, missing)
         return not self.claim.may_continue
 
     # -- handling

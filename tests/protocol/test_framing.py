@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.protocol.framing import GATHERED_SIZE, LAZY_SIZE, FrameError, FrameReader
+from kbroker.protocol.framing import (
+    GATHERED_SIZE,
+    GROWTH,
+    LAZY_SIZE,
+    FrameError,
+    FrameReader,
+)
 
 
 def framed(*payloads: bytes) -> bytes:
@@ -72,6 +78,24 @@ def test_announced_frame_uses_no_memory_before_it_arrives() -> None:
     assert all(buffer is not None and len(buffer) == size - 5 for buffer in buffers)
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     assert resident_pages * 4096 < 2**30
+
+
+@pytest.mark.parametrize("arrived", [1, GATHERED_SIZE, 300_000, 1_000_000])
+def test_buffer_grows_with_arrived_bytes(arrived: int) -> None:
+    """A client that announces a frame must not allocate its whole size."""
+    reader = FrameReader(LAZY_SIZE)
+    reader.feed(struct.pack(">i", LAZY_SIZE))
+    assert list(reader) == []
+    for _ in range(arrived):
+        reader.feed(bytes(min(1000, arrived - reader.held)))
+        assert list(reader) == []
+        if reader.held == arrived:
+            break
+    buffer = reader.next_buffer()
+    assert buffer is not None
+    assert isinstance(buffer.obj, bytearray)
+    assert len(buffer.obj) <= max(GATHERED_SIZE, GROWTH * arrived)
+    assert reader.missing == LAZY_SIZE - arrived
 
 
 def test_frame_without_memory_raises_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:

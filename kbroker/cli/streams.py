@@ -31,6 +31,11 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def is_write_error(error: BaseException) -> bool:
+    """Return True if standard output cannot be written; errors of files have their names."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS
+
+
 @contextmanager
 def reported_write_errors() -> Iterator[None]:
     """Flush standard output at the end, and exit with a message if it cannot be written."""
@@ -40,7 +45,7 @@ def reported_write_errors() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None or error.errno not in _WRITE_ERRORS:
+        if not is_write_error(error):
             raise
         discard_output()
         failed = error.__context__

@@ -19,7 +19,7 @@ from kbroker.text.pairs import parse_pairs
 from .access import Access
 from .output import problem, say
 from .profiles import complete_profiles, current_profile, profile_named
-from .streams import discard_output
+from .streams import discard_output, is_write_error
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -439,7 +439,9 @@ def exit_with_error(
     from kbroker.protocol.errors import KafkaError
     from kbroker.protocol.primitives import DecodeError
 
-    if not isinstance(error, (ClientError, KafkaError, DecodeError, OSError)):
+    if is_write_error(error) or not isinstance(
+        error, (ClientError, KafkaError, DecodeError, OSError)
+    ):
         raise error
     from .hints import denial_text, error_text, rejection_text
 

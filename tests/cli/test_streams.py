@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import trio
 from click.testing import CliRunner
 
+from kbroker.broker import Broker
 from kbroker.cli import main
 
 KBROKER = f"{sys.executable} -m kbroker"
@@ -34,6 +36,16 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 )
 def test_full_disk_is_reported_without_traceback(arguments: str) -> None:
     done = run(f"{KBROKER} {arguments} >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "kbroker: cannot write the output: No space left on device\n"
+
+
+async def test_full_disk_is_reported_by_commands_with_connection(broker: Broker) -> None:
+    server = f"-b {broker.bootstrap_servers}"
+    command = f"{KBROKER} topic create {server} t; {KBROKER} topic produce {server} t x"
+    await trio.to_thread.run_sync(run, command)
+    command = f"{KBROKER} topic consume {server} t -o :end >/dev/full"
+    done = await trio.to_thread.run_sync(run, command)
     assert done.returncode == 1
     assert done.stderr == "kbroker: cannot write the output: No space left on device\n"
 

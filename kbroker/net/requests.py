@@ -288,7 +288,21 @@ class Requests:
     async def _decode_in_slices(
         self, api: Api, header: RequestHeader, frame: memoryview, offset: int
     ) -> None:
-        """Decode a request with many array elements in time slices, and handle it."""
+        """Decode a request with many array elements in time slices, and handle it.
+
+        Only a few requests that read are handled concurrently, because each takes much memory. Other
+        requests may wait for nodes that wait for this node.
+        """
+        if not api.read_only:
+            await self._decode_and_dispatch_in_slices(api, header, frame, offset)
+            return
+        async with self._node.large_reads.taken(self._peer.host):
+            if not self._replies.is_closed:
+                await self._decode_and_dispatch_in_slices(api, header, frame, offset)
+
+    async def _decode_and_dispatch_in_slices(
+        self, api: Api, header: RequestHeader, frame: memoryview, offset: int
+    ) -> None:
         elements_max = self._node.config.request_max_elements
         version = header.api_version
         decoding = self.time_slice.finish(

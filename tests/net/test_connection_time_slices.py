@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from typing import Any
 
@@ -13,11 +14,14 @@ import trio
 import trio.testing
 
 from kbroker.broker import Broker
+from kbroker.handlers.context import Context
 from kbroker.net.connection import Connection
 from kbroker.net.replies import ROW_BYTES
+from kbroker.node.node import LARGE_READS_MAX
 from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.produce import ProduceRequest
 from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreateTopicsRequest
@@ -357,3 +361,26 @@ async def test_large_response_yields_to_others(handler: Any) -> None:
                     (size, _) = await receive_sizes(wire, 2)
             assert size > 1_000_000
             assert step.seconds < STEP_SECONDS_MAX, str(step)
+
+
+async def test_few_large_reads_are_handled_concurrently() -> None:
+    """Each takes many times its size in memory, and a client may open many connections."""
+    active = most = 0
+
+    async def respond_later(ctx: Context, ask: Any) -> Any:
+        nonlocal active, most
+        active += 1
+        most = max(most, active)
+        await trio.sleep(0.2)
+        active -= 1
+        return FetchResponse()
+
+    message = fetch_request(Topic("t", uuid.uuid4()), partitions=range(10_000))
+    async with started() as broker, AsyncExitStack() as stack:
+        replace_handler(broker, ApiKey.FETCH, respond_later)
+        wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(12)]
+        for wire in wires:
+            await wire.send(ApiKey.FETCH, 12, message)
+        for wire in wires:
+            await wire.receive()
+    assert 1 < most <= LARGE_READS_MAX

@@ -344,7 +344,7 @@ def test_invalid_setting_is_rejected_in_dialog(shown: Shown, kafka: Kafka, width
     press(dialog, "Preview")
     expect(dialog.get_by_role("alert")).to_contain_text("Invalid value many")
     expect(dialog.get_by_role("button", name="Save")).to_be_disabled()
-    assert all("409" in each for each in shown.errors)
+    assert all("400" in each for each in shown.errors)
     shown.errors.clear()
 
 

@@ -24,6 +24,12 @@ from .brokers import Broker
 from .twins import SETTLE_SECONDS, Differs, Twin, Twins
 
 LONG_MS = 600_000
+# Common ID of the transactional producer.
+PRODUCER_ID = 1
+# First version of TxnOffsetCommit that adds the group to the transaction (KIP-890).
+FIRST_IMPLICIT_COMMIT = 5
+# Last version of OffsetFetch for one group; it has `require_stable`.
+REQUIRE_STABLE = 7
 BEAT, JOIN, SYNC, CLASSIC_BEAT, LEAVE = (
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.JOIN_GROUP,
@@ -37,6 +43,7 @@ PROPERTIES = {
     "super.users": "User:ANONYMOUS",
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
     "group.coordinator.append.linger.ms": "0",
     "group.consumer.assignors": "range,uniform",
     "group.consumer.assignment.interval.ms": "0",
@@ -144,6 +151,7 @@ class History:
         # Classic groups whose leaders differ between the brokers.
         self._diverged: set[str] = set()
         self._numbers = 0
+        self._producer_epoch = -1
 
     def run(self, calls: int) -> None:
         self.twins.group_prefix = self._own("")
@@ -154,6 +162,7 @@ class History:
         for name, partitions in FIXED.items():
             self._make(self._own(name), partitions)
         self._make(self._own(CHANGING[0]), 4)
+        self._initialise_producer()
         moves: dict[Callable[[], None], int] = {
             self.consumer_member_joins: 6,
             self.consumer_member_beats: 40,
@@ -167,6 +176,8 @@ class History:
             self.admin_removes_members: 2,
             self.commit: 12,
             self.fetch: 8,
+            self.commit_in_transaction: 8,
+            self.end_transaction: 4,
             self.delete_offsets: 3,
             self.delete_group: 2,
             self.describe_groups: 14,
@@ -801,6 +812,73 @@ class History:
         group = self.rng.choice([*self.groups, f"s{self.seed}-simple"])
         return group, self.rng.choice(("", "nobody")), self.rng.choice((-1, -1, 0, 7)), None
 
+    def _initialise_producer(self) -> None:
+        """Initialise the transactional producer. The first FindCoordinator creates its topic."""
+        find, key = ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID
+        name = self._own("producer")
+        message = request(key, transactional_id=name, transaction_timeout_ms=LONG_MS)
+        for twin in (self.twins.ours, self.twins.theirs):
+            twin.ask(find, 4, request(find, key_type=1, coordinator_keys=[name]))
+            deadline = time.monotonic() + SETTLE_SECONDS * 3
+            while (answer := twin.ask(key, 4, message)).error_code:
+                if time.monotonic() > deadline:
+                    raise Differs(f"{twin.address} has no transaction coordinator")
+                time.sleep(0.05)
+            twin.producers[PRODUCER_ID] = answer.producer_id
+        self._producer_epoch = answer.producer_epoch
+
+    def commit_in_transaction(self) -> None:
+        key = ApiKey.TXN_OFFSET_COMMIT
+        version = self._version(key, FIRST_IMPLICIT_COMMIT)
+        group, member_id, epoch, instance = self._random_member()
+        self._pin(group)
+        name = self.rng.choice([*self.topics, "never"])
+        row = of(
+            key,
+            "Partition",
+            partition_index=self.rng.choice((0, 1, 99)),
+            committed_offset=self.rng.randrange(1000),
+        )
+        topic = of(key, "Topic", name=name, topic_id=self._topic_id(name), partitions=[row])
+        message = request(
+            key,
+            transactional_id=self._own("producer"),
+            producer_id=PRODUCER_ID,
+            producer_epoch=self._producer_epoch + self.rng.choice((0, 0, 0, 0, 0, 0, -1)),
+            group_id=group,
+            member_id=member_id,
+            generation_id_or_member_epoch=epoch,
+            group_instance_id=instance,
+            topics=[topic],
+        )
+        self.twins.ask(key, version, message)
+
+    def end_transaction(self) -> None:
+        key = ApiKey.END_TXN
+        message = request(
+            key,
+            transactional_id=self._own("producer"),
+            producer_id=PRODUCER_ID,
+            producer_epoch=self._producer_epoch,
+            committed=self._chance(0.6),
+        )
+        answer = self.twins.ask(key, self.twins.versions[key][-1], message)
+        if not answer.error_code:
+            self._producer_epoch = answer.producer_epoch
+        self._wait_for_markers()
+
+    def _wait_for_markers(self) -> None:
+        """Wait until the group coordinators have applied the end of the transaction."""
+        key = ApiKey.DESCRIBE_TRANSACTIONS
+        message = request(key, transactional_ids=[self._own("producer")])
+        for twin in (self.twins.ours, self.twins.theirs):
+            deadline = time.monotonic() + SETTLE_SECONDS
+            while time.monotonic() < deadline:
+                (row,) = twin.ask(key, 0, message).transaction_states
+                if not row.transaction_state.startswith("Prepare"):
+                    break
+                time.sleep(0.01)
+
     def fetch(self) -> None:
         key = ApiKey.OFFSET_FETCH
         version = self._version(key)
@@ -811,12 +889,13 @@ class History:
         ]
         some = topics if version < 2 or self._chance(0.5) else None
         if version < 8:
-            message = request(key, group_id=group, topics=some)
+            stable = version == REQUIRE_STABLE and self._chance(0.5)
+            message = request(key, group_id=group, topics=some, require_stable=stable)
         else:
             row = of(key, "Group", group_id=group, topics=some)
             if version >= 9 and self._chance(0.6):
                 row.member_id, row.member_epoch = member_id, epoch
-            message = request(key, groups=[row])
+            message = request(key, groups=[row], require_stable=self._chance(0.5))
         self.twins.ask(key, version, message, again=True)
 
     def delete_offsets(self) -> None:

@@ -64,6 +64,7 @@ class Twin:
     Attributes:
         names: Its names by the common names of the history.
         ids: Its topic IDs by common IDs.
+        producers: Its producer IDs by common IDs.
         seen: Number of member IDs that it generated, by client or instance ID.
         connections: Connections by name.
     """
@@ -71,6 +72,7 @@ class Twin:
     address: str
     names: dict[str, str] = field(default_factory=dict)
     ids: dict[UUID, UUID] = field(default_factory=dict)
+    producers: dict[int, int] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
     connections: dict[str, RawConnection] = field(default_factory=dict)
 
@@ -90,7 +92,7 @@ class Twin:
 
     def own(self, message: Any) -> Any:
         """Replace the common names in a request by those of this broker."""
-        return _renamed(message, self.names, self.ids, keeps_order=True)
+        return _renamed(message, {**self.names, **self.ids}, self.producers, keeps_order=True)
 
     def common(self, answer: Any) -> Any:
         """Replace this broker's names in a response, and sort rows independently of hashes."""
@@ -98,9 +100,9 @@ class Twin:
             if name not in self.names.values():
                 self.seen[name[:-UUID_LENGTH]] += 1
                 self.names[f"{name[:-UUID_LENGTH]}{self.seen[name[:-UUID_LENGTH]]}"] = name
-        names = {value: key for key, value in self.names.items()}
-        ids = {value: key for key, value in self.ids.items()}
-        return _renamed(answer, names, ids, keeps_order=False)
+        names = {value: key for key, value in {**self.names, **self.ids}.items()}
+        producers = {value: key for key, value in self.producers.items()}
+        return _renamed(answer, names, producers, keeps_order=False)
 
     def close(self) -> None:
         for connection in self.connections.values():
@@ -418,25 +420,27 @@ def _is_full_for_static_member(description: str, code: int) -> bool:
 
 
 def _renamed(
-    value: Any, names: Mapping[str, str], ids: Mapping[UUID, UUID], *, keeps_order: bool
+    value: Any, names: Mapping[Any, Any], producers: Mapping[int, int], *, keeps_order: bool
 ) -> Any:
     if isinstance(value, Struct):
         parts = {
-            each.name: _renamed(getattr(value, each.name), names, ids, keeps_order=keeps_order)
+            each.name: _renamed(
+                getattr(value, each.name), names, producers, keeps_order=keeps_order
+            )
             for each in fields(type(value))
         }
+        if "producer_id" in parts:
+            parts["producer_id"] = producers.get(parts["producer_id"], parts["producer_id"])
         for name in {"assignment", "member_assignment"} & parts.keys():
             if isinstance(parts[name], bytes) and not keeps_order:
                 parts[name] = _in_order(parts[name])
         return type(value)(**parts)
     if isinstance(value, list):
-        rows = [_renamed(each, names, ids, keeps_order=keeps_order) for each in value]
+        rows = [_renamed(each, names, producers, keeps_order=keeps_order) for each in value]
         return rows if keeps_order else sorted(rows, key=_sort_key)
-    if isinstance(value, UUID):
-        return ids.get(value, value)
     if isinstance(value, memoryview):
         return bytes(value)
-    return names.get(value, value) if isinstance(value, str) else value
+    return names.get(value, value) if isinstance(value, (str, UUID)) else value
 
 
 def _in_order(assignment: bytes) -> bytes:

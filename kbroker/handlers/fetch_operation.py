@@ -557,7 +557,7 @@ class FetchOperation:
         partitions = len(self.plan.targets)
         if self._may_follow:
             return True
-        if not self.node.pending_fetches.try_add(self.ctx.peer.host, partitions):
+        if not self.node.limits.pending_fetches.try_add(self.ctx.peer.host, partitions):
             return False
         self._counted = partitions
         return True
@@ -565,7 +565,7 @@ class FetchOperation:
     def _stop_counting(self) -> None:
         """Stop counting the partitions, because the fetch is answered or dropped."""
         counted, self._counted = self._counted, 0
-        self.node.pending_fetches.remove(self.ctx.peer.host, counted)
+        self.node.limits.pending_fetches.remove(self.ctx.peer.host, counted)
 
     def _throttled(self, response: FetchResponse) -> FetchResponse:
         """Throttle the client, which would fetch again immediately."""

@@ -115,7 +115,7 @@ class Connection:
             peer,
             self.replies,
             time_slice,
-            Claim(node.request_memory, peer.host, self._close_slow_request),
+            Claim(node.limits.memory, peer.host, self._close_slow_request),
             frame_bytes_max=frame_bytes_max,
             now=trio.current_time,
         )

@@ -296,7 +296,7 @@ class Requests:
         if not api.read_only:
             await self._decode_and_dispatch_in_slices(api, header, frame, offset)
             return
-        async with self._node.large_reads.taken(self._peer.host):
+        async with self._node.limits.large_reads.taken(self._peer.host):
             if not self._replies.is_closed:
                 await self._decode_and_dispatch_in_slices(api, header, frame, offset)
 

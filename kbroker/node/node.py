@@ -39,7 +39,6 @@ from kbroker.runtime.batch_reads import BatchReads
 from kbroker.runtime.clock import Clock
 from kbroker.runtime.disk_reads import DiskReads
 from kbroker.runtime.error_log import ErrorLog
-from kbroker.runtime.fair_slots import FairSlots
 from kbroker.runtime.heavy_work import HeavyWork
 from kbroker.runtime.threads import InThread, run_in_thread
 from kbroker.runtime.time_slices import FairQueue
@@ -55,17 +54,12 @@ from .client_quota_manager import ClientQuotaManager
 from .delegation import Delegation
 from .fetch_sessions import FetchSessions
 from .listener_security import ListenerSecurity
-from .pending_fetches import PendingFetches
-from .request_memory import RequestMemory
+from .request_limits import RequestLimits
 from .request_metrics import RequestMetrics
 from .response_caches import ResponseCaches
 from .share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
-
-# Maximum number of requests with many elements that only read and are handled concurrently. While
-# it is handled, each takes up to 25 times its size (75 MB with 100,000 elements).
-LARGE_READS_MAX = 4
 
 
 class Node:
@@ -120,11 +114,9 @@ class Node:
         self.replication = Replication(context, self.partitions, self.peers)
         self._create_coordinators(transport)
         self.fetch_sessions = FetchSessions(config.fetch_sessions_max, cluster.count_partitions)
-        self.pending_fetches = PendingFetches(config.pending_fetch_partitions_max)
         self.quota_manager = ClientQuotaManager(cluster.client_quotas, config, clock)
         self.client_metrics = ClientMetrics(cluster, config, clock)
-        self.request_memory = RequestMemory(config.queued_max_request_bytes)
-        self.large_reads = FairSlots(LARGE_READS_MAX)
+        self.limits = RequestLimits(config)
         self.heavy_work = HeavyWork(in_thread)
         self.delegation = Delegation(cluster, config, clock, in_thread)
         self.listener_security = listener_security

@@ -222,7 +222,7 @@ async def test_large_request_is_released_with_its_connection(tmp_path: Path) -> 
         with collection_disabled() as cycles:
             async with connected(broker.endpoint) as wire:
                 await wire.send_bytes((50_000_000).to_bytes(4, "big") + bytes(5_000_000))
-                await until(lambda: broker.node.request_memory.used > 4_000_000)
-            await until(lambda: not broker.node.request_memory.used)
+                await until(lambda: broker.node.limits.memory.used > 4_000_000)
+            await until(lambda: not broker.node.limits.memory.used)
             await wait_all_tasks_blocked(0.01)
     assert not cycles

@@ -135,7 +135,7 @@ async def test_large_frame_takes_memory_only_as_it_arrives(broker: Broker) -> No
         async with connected(broker.endpoint) as other:
             assert await other.works()
     await until(lambda: not broker.server.connections)
-    assert broker.node.request_memory.used == 0
+    assert broker.node.limits.memory.used == 0
 
 
 async def test_clients_that_never_read_do_not_affect_others(

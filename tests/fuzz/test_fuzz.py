@@ -112,7 +112,7 @@ async def test_broker_survives_mutated_frames_over_sockets(
                     assert await bystander.works()
                     await trio.sleep(0.2)
             await until(lambda: not broker.server.connections)
-            assert broker.node.request_memory.used == 0
+            assert broker.node.limits.memory.used == 0
             await clear_limits(broker.node.cluster)
             async with connected(broker.endpoint) as wire:
                 topic = await create_topic(wire, "after.all")

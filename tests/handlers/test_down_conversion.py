@@ -340,10 +340,10 @@ async def test_request_memory_is_accounted_until_conversion_ends(
     data = message(bytes(900_000))
     await wire.send(ApiKey.PRODUCE, 2, produce_request(topic, data))
     await until(lambda: held_work.begun)
-    assert broker.node.request_memory.used > 500_000
+    assert broker.node.limits.memory.used > 500_000
     held_work.released.set()
     assert (await wire.receive()).responses[0].partition_responses[0].error_code == 0
-    assert broker.node.request_memory.used == 0
+    assert broker.node.limits.memory.used == 0
 
 
 async def test_messages_are_stored_if_client_disconnects_during_conversion(

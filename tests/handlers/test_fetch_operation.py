@@ -37,7 +37,7 @@ async def send_fetch(wire: Wire, topic: Topic, version: int, max_wait_ms: int = 
 
 
 def pending_partitions(broker: Broker) -> int:
-    return broker.node.pending_fetches.partitions
+    return broker.node.limits.pending_fetches.partitions
 
 
 @pytest.mark.parametrize("version", [3, 12, 18])

@@ -44,7 +44,7 @@ async def connection_of(results: Mapping[ApiKey, Result]) -> AsyncIterator[Ends]
         apis: dict[int, Api] = dict(load_apis())
         for key, result in results.items():
             apis[key] = apis[key]._replace(handler=_counting(result))
-        claim = Claim(node.request_memory, peer.host, lambda: None)
+        claim = Claim(node.limits.memory, peer.host, lambda: None)
         requests = Requests(
             node,
             apis,

@@ -387,7 +387,7 @@ async def test_invalid_frame_length_closes_connection(
     assert len(caplog.records) == 1
     # A stored exception would keep its frames, and thereby the broker, alive.
     assert not any(isinstance(each, Exception) for each in caplog.records[0].args or ())
-    assert broker.node.request_memory.used == 0
+    assert broker.node.limits.memory.used == 0
     async with connected(broker.endpoint) as other:
         assert await other.works()
 
@@ -420,14 +420,14 @@ async def small_memory(**settings: Any) -> AsyncIterator[Broker]:
         socket_request_max_bytes=1_000_000, queued_max_request_bytes=1_000_000, **settings
     ) as broker:
         yield broker
-    assert broker.node.request_memory.used == 0
+    assert broker.node.limits.memory.used == 0
 
 
 async def test_large_requests_wait_for_memory() -> None:
     """`queued.max.request.bytes` limits the bytes of incomplete requests."""
     count = 20
     async with small_memory() as broker, AsyncExitStack() as stack:
-        memory = broker.node.request_memory
+        memory = broker.node.limits.memory
         wires = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(count)]
         most = 0
         answered = 0
@@ -471,7 +471,7 @@ async def test_stalled_requests_release_their_memory(
         slow = [await stack.enter_async_context(connected(broker.endpoint)) for _ in range(30)]
         for each in slow:
             nursery.start_soon(each.send_bytes, large_request()[:-1])
-        await until(lambda: broker.node.request_memory.used > 1_000_000)
+        await until(lambda: broker.node.limits.memory.used > 1_000_000)
         wire = await stack.enter_async_context(connected(broker.endpoint))
         with trio.fail_after(10):
             await wire.send_bytes(large_request(150_000))
@@ -484,7 +484,7 @@ async def test_stalled_requests_release_their_memory(
 async def test_waiting_for_memory_does_not_count_as_setup_time() -> None:
     """The deadline for the first request is paused while the broker has no memory for it."""
     async with small_memory(connection_setup_timeout_ms=3000) as broker:
-        memory = broker.node.request_memory
+        memory = broker.node.limits.memory
         other = Claim(memory, "elsewhere", lambda: None)
         other.count(600_000, 400_000)
         first = Claim(memory, "elsewhere", lambda: None)
@@ -520,7 +520,7 @@ async def test_long_running_handler_is_not_treated_as_slow_client() -> None:
             connected(broker.endpoint) as other,
         ):
             await working.send_bytes(large_request())
-            await until(lambda: broker.node.request_memory.used > LARGE - RECEIVE_BYTES)
+            await until(lambda: broker.node.limits.memory.used > LARGE - RECEIVE_BYTES)
             await slow.send_bytes(large_request()[:-1])
             await other.send_bytes(large_request()[:-1])
             await slow.wait_closed()  # proves that slow clients are disconnected
@@ -546,15 +546,15 @@ async def test_first_bytes_of_large_request_count_as_used_memory() -> None:
     """These are the bytes that arrive in the same read as the frame length."""
     async with small_memory() as broker, connected(broker.endpoint) as wire:
         await wire.send_bytes(large_request()[:100_000])
-        await until(lambda: broker.node.request_memory.used == 100_000 - 4)
+        await until(lambda: broker.node.limits.memory.used == 100_000 - 4)
 
 
 async def test_memory_is_released_when_large_request_is_aborted() -> None:
     async with small_memory() as broker:
         async with connected(broker.endpoint) as wire:
             await wire.send_bytes(large_request()[: LARGE // 2])
-            await until(lambda: broker.node.request_memory.used > 0)
-        await until(lambda: broker.node.request_memory.used == 0)
+            await until(lambda: broker.node.limits.memory.used > 0)
+        await until(lambda: broker.node.limits.memory.used == 0)
 
 
 async def test_handler_error_closes_only_its_own_connection(

@@ -17,7 +17,7 @@ from kbroker.broker import Broker
 from kbroker.handlers.context import Context
 from kbroker.net.connection import Connection
 from kbroker.net.replies import ROW_BYTES
-from kbroker.node.node import LARGE_READS_MAX
+from kbroker.node.request_limits import LARGE_READS_MAX
 from kbroker.partitions.waiters import Pending, Waiting
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode

@@ -308,7 +308,7 @@ async def test_muted_client_delays_neither_others_nor_stop() -> None:
             await wire.send(ApiKey.METADATA, 9, request(ApiKey.METADATA, topics=[]))
             assert await other.works()
             assert await wire.is_silent()
-            assert broker.node.request_memory.used == 0
+            assert broker.node.limits.memory.used == 0
             stopwatch = Stopwatch()
     assert stopwatch.passed_ms < 30_000, "the broker waited for the muted client"
 

@@ -58,7 +58,7 @@ def check_known(name: str, profiles: Collection[str]) -> None:
         from kbroker.client.cluster import did_you_mean
 
         raise click.UsageError(
-            f"unknown profile {name!r}{did_you_mean(name, profiles)} "
+            f"unknown profile {name!r}{did_you_mean(name, profiles) or '.'} "
             "`kbroker profile list` shows all profiles"
         )
 

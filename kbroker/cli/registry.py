@@ -192,7 +192,10 @@ def _require_subject(subjects: SchemaSubjects, subject: str) -> None:
         derived = [f"{subject}{suffix}" for suffix in ("-value", "-key")]
         near = next((each for each in derived if each in known), None)
         hint = f"; did you mean {near!r}?" if near else did_you_mean(subject, known)
-        fail(f"subject {subject!r} does not exist{hint} `kbroker registry list` shows all subjects")
+        fail(
+            f"subject {subject!r} does not exist{hint or '.'} "
+            "`kbroker registry list` shows all subjects"
+        )
 
 
 def _incompatibility(name: str, level: str, checked: CheckedSchema) -> list[str]:

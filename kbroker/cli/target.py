@@ -249,7 +249,7 @@ def check_setting(key: str, option: str = "-X") -> None:
         named = _OTHER_NAMES.get(key)
         hint = f"; did you mean {named!r}?" if named else did_you_mean(key, SETTINGS)
         raise click.BadParameter(
-            f"unknown setting {key!r}{hint} Valid: {', '.join(SETTINGS)}", param_hint=option
+            f"unknown setting {key!r}{hint or '.'} Valid: {', '.join(SETTINGS)}", param_hint=option
         )
 
 

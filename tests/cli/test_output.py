@@ -83,20 +83,8 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
     """Return each command with arguments that make it print names that clients chose."""
     offsets = [str(path) for path in data.glob("__consumer_offsets-*")]
     states = [str(path) for path in data.glob("__transaction_state-*")]
-    described = ["-s", "-c", "-t", "--configs"]
     return {
-        "group list": FORMS,
-        "group describe": [[EVIL, OTHER, *form] for form in FORMS]
-        + [[EVIL, flag] for flag in described]
-        + [["evul" + EVIL[4:]]],  # did you mean ...?
-        "group alter-config": [
-            [EVIL, "--set", "share.isolation.level=read_committed", *form] for form in FORMS
-        ]
-        + [["x" + EVIL, "--set", f"a={EVIL}"], [EVIL, "--delete", EVIL, "--dry-run"]],
-        "group seek": [[OTHER, "--to", "start", "--dry-run"], [EVIL, "--to", "start", "--yes"]],
-        "group wait": [[EVIL, "--state", "Stable"], [EVIL, "--members", "9", "--timeout", "1ms"]],
-        "group offset-delete": [[OTHER, "-t", "t", "--yes"], [OTHER, "-t", "nothing", "--yes"]],
-        "group delete": [[EVIL, "--yes"], [OTHER, "--yes"]],
+        **group_commands(),
         "cluster txn list": FORMS,
         "cluster txn describe": [[OPEN, *form] for form in FORMS] + [[EVIL]],
         "cluster txn find-hanging": [["--older-than", "0s"]],
@@ -142,6 +130,25 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "control": [["group", f"group={EVIL}"], ["report"], ["delete_topic", f"name={EVIL}"]],
         "fault check": [[]],
         **{name: [] for name in (*SILENT, *ELSEWHERE)},
+    }
+
+
+def group_commands() -> dict[str, list[list[str]]]:
+    """Return the commands for groups."""
+    described = ["-s", "-c", "-t", "--configs"]
+    return {
+        "group list": FORMS,
+        "group describe": [[EVIL, OTHER, *form] for form in FORMS]
+        + [[EVIL, flag] for flag in described]
+        + [["evul" + EVIL[4:]]],  # did you mean ...?
+        "group alter-config": [
+            [EVIL, "--set", "share.isolation.level=read_committed", *form] for form in FORMS
+        ]
+        + [["x" + EVIL, "--set", f"a={EVIL}"], [EVIL, "--delete", EVIL, "--dry-run"]],
+        "group seek": [[OTHER, "--to", "start", "--dry-run"], [EVIL, "--to", "start", "--yes"]],
+        "group wait": [[EVIL, "--state", "Stable"], [EVIL, "--members", "9", "--timeout", "1ms"]],
+        "group offset-delete": [[OTHER, "-t", "t", "--yes"], [OTHER, "-t", "nothing", "--yes"]],
+        "group delete": [[EVIL, "--yes"], [OTHER, "--yes"]],
     }
 
 

@@ -81,14 +81,16 @@ pathlib.Path({str(tmp_path)!r}, "shared.py").write_text(
 import shared
 defer_imports(("used",))
 import used
-first = threading.Thread(target=lambda: print(used.VALUE))
+values = []
+first = threading.Thread(target=lambda: values.append(used.VALUE))
 first.start()
 assert shared.started.wait(60)
-second = threading.Thread(target=lambda: print(used.VALUE))
+second = threading.Thread(target=lambda: values.append(used.VALUE))
 second.start()
 shared.go.set()
 first.join(60)
 second.join(60)
+print(*values, sep="\\n")
 """
     assert run(tmp_path, program) == ["3", "3"]
 

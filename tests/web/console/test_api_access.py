@@ -130,6 +130,7 @@ ROUTES = [
     Route("/placement", ((DESCRIBE, CLUSTER),)),
     # The partitions do not exist, and no other broker can take those that do.
     Route("/placement/reassign", ((ALTER, CLUSTER),), True, permitted_status=400),
+    Route("/placement/move-topic", ((ALTER, CLUSTER),), True, permitted_status=400),
     Route("/placement/cancel", ((ALTER, CLUSTER),), True, permitted_status=400),
     Route("/placement/elect", ((ALTER, CLUSTER),), True),
     Route("/placement/drain", ((ALTER, CLUSTER),), True, permitted_status=400),

@@ -40,9 +40,12 @@ class Area:
 
     Attributes:
         weights: How often each step occurs, by the name of its method.
+        lost_by_kafka: Steps whose effect Apache Kafka may lose if it is killed. Histories with
+            restarts do not contain them.
     """
 
     weights: ClassVar[Mapping[str, int]] = {}
+    lost_by_kafka: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, pair: Pair, prefix: str, rng: random.Random) -> None:
         self.pair = pair
@@ -100,7 +103,9 @@ class Histories:
     def steps(self, seed: int, count: int) -> list[Step]:
         """Return the steps of a history."""
         rng = random.Random(seed)
-        names, weights = list(self.area.weights), list(self.area.weights.values())
+        left_out = self.area.lost_by_kafka if self.restarts else frozenset()
+        names = [name for name in self.area.weights if name not in left_out]
+        weights = [self.area.weights[name] for name in names]
         steps = [Step(rng.choices(names, weights)[0], rng.getrandbits(48)) for _ in range(count)]
         return [
             Step("restart", 0) if random.Random(step.seed).random() < self.restarts else step

@@ -34,6 +34,7 @@ class Log(Area):
         "describe_transactions": 4,
         "fetch": 20,
     }
+    lost_by_kafka = frozenset({"delete_records"})
 
     def begin(self) -> None:
         rng = self.rng

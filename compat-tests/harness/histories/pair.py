@@ -312,7 +312,7 @@ class Pair:
             deadline = time.monotonic() + START_SECONDS
             while True:
                 (topic,) = side.ask(key, 12, message).topics
-                if topic.partitions and _leads_all(side, topic):
+                if topic.partitions and _leads_all(side, [topic]):
                     break
                 if time.monotonic() > deadline:
                     raise Differs(f"{side.address} has no leaders of {name}")
@@ -323,9 +323,11 @@ class Pair:
         """Kill both brokers without warning, and start them again."""
         self._report.append("(both brokers are killed and started again)")
         self.has_restarted = True
-        self.close()
+        # Kill both before locks expire, and before brokers see closed connections, which release locks.
         for broker in self.brokers:
             broker.kill()
+        self.close()
+        for broker in self.brokers:
             broker.launch()
         for broker, side in zip(self.brokers, self.sides, strict=True):
             broker.wait_until_ready()
@@ -346,7 +348,7 @@ def _is_ready(side: Side) -> bool:
     metadata = side.ask(ApiKey.METADATA, 12, request(ApiKey.METADATA, topics=None))
     if metadata is None or not metadata.brokers:
         return False
-    if any(row.leader_id < 0 for topic in metadata.topics for row in topic.partitions):
+    if not _leads_all(side, metadata.topics):
         return False
     key = ApiKey.FIND_COORDINATOR
     for kind, name in ((0, "a"), (1, "a"), (2, "a:AAAAAAAAAAAAAAAAAAAAAQ:0")):
@@ -356,17 +358,17 @@ def _is_ready(side: Side) -> bool:
     return True
 
 
-def _leads_all(side: Side, topic: Any) -> bool:
+def _leads_all(side: Side, topics: Sequence[Any]) -> bool:
     """Return True if the broker serves all partitions. Kafka shows leaders a little earlier."""
     key = ApiKey.LIST_OFFSETS
-    rows = [
-        of(key, "Partition", partition_index=each.partition_index, timestamp=-1)
-        for each in topic.partitions
-    ]
-    message = request(
-        key, replica_id=-1, topics=[of(key, "Topic", name=topic.name, partitions=rows)]
-    )
-    answer = side.ask(key, 5, message)
+    rows = []
+    for topic in topics:
+        partitions = [
+            of(key, "Partition", partition_index=each.partition_index, timestamp=-1)
+            for each in topic.partitions
+        ]
+        rows.append(of(key, "Topic", name=topic.name, partitions=partitions))
+    answer = side.ask(key, 5, request(key, replica_id=-1, topics=rows))
     return answer is not None and not any(error_codes(answer))
 
 

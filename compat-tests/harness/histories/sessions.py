@@ -32,6 +32,7 @@ class Sessions(Area):
         "replace_topic": 2,
         "fetch": 58,
     }
+    lost_by_kafka = frozenset({"delete_records"})
 
     def begin(self) -> None:
         self.pair.times.add(NOW_MS)

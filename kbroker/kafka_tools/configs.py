@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 NOTHING_TO_ALTER = "kafka-configs: --alter needs --add-config, --add-config-file or --delete-config"
 _BRACKETS = "put values with commas in [brackets]"
-# Names of log levels in Kafka.
-LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
 _ADD, HIDDEN = "--add-config", "[hidden]"
 LOGGERS = "broker-loggers"
 KINDS = ("topics", "brokers", LOGGERS, "groups")
@@ -202,7 +200,7 @@ async def _alter(
     from kbroker.protocol.errors import KafkaError
 
     assert entity is not None
-    changes = _changes(options)
+    changes = _changes(options, is_logger=entity.kind == LOGGERS)
     if not changes:
         exit_with_message(NOTHING_TO_ALTER)
     if entity.kind == LOGGERS:
@@ -231,10 +229,10 @@ async def _check_loggers(
         exit_with_message(f"Invalid broker logger(s): {','.join(missing)}")
 
 
-def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
+def _changes(options: Namespace, *, is_logger: bool) -> Mapping[str, tuple[Operation, str | None]]:
     from kbroker.client.configs import Operation
 
-    added = _parse_added(options.add_config or "")
+    added = _parse_added(options.add_config or "", is_logger=is_logger)
     if options.add_config_file is not None:
         from pathlib import Path
 
@@ -254,14 +252,14 @@ def _changes(options: Namespace) -> Mapping[str, tuple[Operation, str | None]]:
     return changes
 
 
-def _parse_added(text: str) -> dict[str, str]:
+def _parse_added(text: str, *, is_logger: bool = False) -> dict[str, str]:
     """Parse k1=v1,k2=[a,b],k3=v3; brackets enclose values with commas."""
     try:
         items = _items(text)
     except ValueError as error:
         exit_with_message(f"kafka-configs: --add-config: {error}; {_BRACKETS}")
-    secrets_start = itertools.dropwhile(lambda item: _is_public(*item), items.items())
-    if not all(_is_setting(name) for name, _ in itertools.islice(secrets_start, 1, None)):
+    after_secret = [] if is_logger else [*itertools.dropwhile(_is_public, items)][1:]
+    if not all(map(_is_setting, after_secret)):
         exit_with_message(
             f"kafka-configs: --add-config: an item after a secret is not a setting; {_BRACKETS}"
         )
@@ -278,7 +276,12 @@ def _items(text: str) -> dict[str, str]:
 
 
 def without_secrets(arguments: Sequence[str]) -> str:
-    """Return a command line for messages; hide --add-config if an item may be a secret."""
+    """Return a command line for messages; hide --add-config if an item may be a secret.
+
+    Levels of loggers are never secrets.
+    """
+    if any(word.startswith(("--broker-logger", LOGGERS)) for word in arguments):
+        return " ".join(arguments)
     command_line, is_value = [], False
     for word in arguments:
         option, equals, value = word.partition("=")
@@ -295,18 +298,13 @@ def without_secrets(arguments: Sequence[str]) -> str:
 
 def _public_or_hidden(added: str) -> str:
     try:
-        is_public = all(_is_public(*item) for item in _items(added).items())
+        is_public = all(map(_is_public, _items(added)))
         return added if is_public else HIDDEN
     except ValueError:
         return HIDDEN
 
 
-def _is_public(name: str, value: str) -> bool:
-    """Return True if the value of a setting is not a secret, such as the level of a logger."""
-    return _is_public_name(name) or value.upper() in LEVELS
-
-
-def _is_public_name(name: str) -> bool:
+def _is_public(name: str) -> bool:
     """Return True if the values of a setting are not secrets."""
     from kbroker.security.quotas import QuotaKey
 
@@ -318,7 +316,7 @@ def _is_setting(name: str) -> bool:
     """Return True if an entity of Kafka has a setting of this name."""
     from kbroker.security.scram import ScramMechanism
 
-    is_known = _is_public_name(name) or _property(name) is not None or name in set(ScramMechanism)
+    is_known = _is_public(name) or _property(name) is not None or name in set(ScramMechanism)
     return is_known or name.startswith("listener.name.")
 
 

@@ -214,7 +214,8 @@ class Server:
 
     def group_states(self) -> list[str]:
         """Return the states of the group that the current process logged."""
-        return re.findall(rf"group {GROUP}: .*; now (\w+), generation", self.log_path.read_text())
+        pattern = rf"group {GROUP}\b.*(?:; now |\()(\w+), generation \d"
+        return re.findall(pattern, self.log_path.read_text())
 
     def open_files(self) -> tuple[bool, int]:
         """Return whether the process has locked its data directory, and how many logs are open."""

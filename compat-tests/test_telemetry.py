@@ -100,4 +100,4 @@ def test_client_outside_subscription_sends_no_metrics(broker: LocalBroker) -> No
     threading.Event().wait(5 * INTERVAL_MS / 1000)
     over.set()
     thread.join()
-    assert metrics_of(broker, "other") == "no client other has sent metrics"
+    assert metrics_of(broker, "other") == "client other has sent no metrics (KIP-714)"

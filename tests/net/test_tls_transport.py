@@ -12,7 +12,12 @@ import pytest
 import trio
 
 from kbroker.net.readiness_poller import OnDone, Step, send_nothing
-from kbroker.net.tls_transport import RECORD_BYTES, TlsTransport
+from kbroker.net.tls_transport import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    RECORDS_AT_ONCE,
+    TlsTransport,
+)
 from kbroker.runtime.time_slices import StepThrottle
 from kbroker.security.tls import server_context
 
@@ -268,6 +273,38 @@ async def test_close_sends_close_notify(authority: Authority, *, client_closes: 
         pair.client.unwrap()
     else:
         assert pair.client.read(1) == b"", "an end of stream, not an error"
+
+
+async def test_many_small_records_are_decrypted_in_limited_steps(authority: Authority) -> None:
+    """OpenSSL would process any number of records without plaintext, such as KeyUpdate, in one call."""
+    pair = Pair(authority)
+    await pair.handshake()
+    count = 10 * RECORDS_AT_ONCE + 1
+    for _ in range(count):
+        pair.client.write(b"x")
+    pair.deliver_to_server()
+    assert pair.transport.receive_now(count) == b"x" * RECORDS_AT_ONCE
+    assert pair.transport.has_more
+    left = count - RECORDS_AT_ONCE
+    while left:
+        some = await receive(pair.transport, count)
+        assert 0 < len(some) <= RECORDS_AT_ONCE
+        left -= len(some)
+    assert pair.transport.receive_now(count) is None
+    assert not pair.transport.has_more
+
+
+async def test_handshake_message_in_many_records_is_accepted(authority: Authority) -> None:
+    pair = Pair(authority)
+    with pytest.raises(ssl.SSLWantReadError):
+        pair.client.do_handshake()
+    pair.deliver_to_server()
+    hello = pair.socket.incoming.pop()
+    header, body = hello[: HEADER_BYTES - 2], hello[HEADER_BYTES:]
+    assert len(body) > 2 * RECORDS_AT_ONCE
+    pair.socket.incoming.append(b"".join(header + b"\0\1%c" % each for each in body))
+    with trio.fail_after(10):
+        await pair.handshake()
 
 
 SIZES = (1, 100, RECORD_BYTES - 1, RECORD_BYTES, RECORD_BYTES + 1, 3 * RECORD_BYTES)

@@ -23,7 +23,9 @@ from .processors import stolen_seconds
 
 # Prefixes of the broker's task names, also for methods of compiled classes; the last ones serve
 # HTTP.
-OF_BROKER = re.compile(r"(<bound method \S+ of <)?(kbroker|hypercorn)\.")
+OF_BROKER = re.compile(
+    r"(<bound method \S+ of <)?(kbroker|hypercorn)\.|trio\._highlevel_serve_listeners\."
+)
 
 # Maximum duration of one step of a task, much longer than a time slice.
 STEP_SECONDS_MAX = 0.1

@@ -25,8 +25,10 @@ from .listening import listen_at
 
 logger = logging.getLogger(__name__)
 
-# Maximum size of a request line with its headers, and of one read.
+# Maximum size of a request line with its headers.
 HEAD_BYTES_MAX = 16 * 1024
+# Maximum size of one read. Some HTTP/2 frames have 9 bytes and take tens of microseconds.
+READ_BYTES_MAX = 4 * 1024
 # Idle time after which a connection is closed.
 IDLE_SECONDS = 60
 # Maximum number of concurrent requests per HTTP/2 connection.
@@ -194,7 +196,7 @@ class _Stream(trio.abc.HalfCloseableStream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        data = await self._stream.receive_some(min(max_bytes or HEAD_BYTES_MAX, HEAD_BYTES_MAX))
+        data = await self._stream.receive_some(min(max_bytes or READ_BYTES_MAX, READ_BYTES_MAX))
         self.active_at = trio.current_time()
         if not data:
             self.abort()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.net.server import CannotListen
@@ -14,6 +15,7 @@ from kbroker.web import guard
 from kbroker.web.guard import Guard, Message, Receive, Rules, Send
 from kbroker.web.http_server import HEAD_BYTES_MAX, HttpServer, Limits
 
+from ..loop_latency import longest_step
 from ..wire import ANSWER_SECONDS, until
 from .client import get, open_http_client
 
@@ -186,3 +188,46 @@ async def test_http_listens_on_ipv4_and_ipv6(host: str) -> None:
 async def test_foreign_address_is_reported() -> None:
     with pytest.raises(CannotListen, match="--http-host"):
         await HttpServer(app, Endpoint("192.0.2.1", 0), Limits(1, 1), "--http").bind()
+
+
+def frame(kind: int, stream: int, payload: bytes = b"", flags: int = 0) -> bytes:
+    """Return an HTTP/2 frame."""
+    head = len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4)
+    return head + payload
+
+
+HEADERS, RST_STREAM, SETTINGS = 1, 3, 4
+# GET / from the host `a`, in HPACK.
+INDEXED_REQUEST = b"\x82\x84\x86\x41\x01a"
+END_STREAM_AND_HEADERS = 5
+FLOODS = {
+    "settings": frame(SETTINGS, 0) * 10_000,
+    "reset requests": b"".join(
+        frame(HEADERS, each, INDEXED_REQUEST, END_STREAM_AND_HEADERS)
+        + frame(RST_STREAM, each, b"\0\0\0\x08")
+        for each in range(1, 4001, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
+async def test_many_http2_frames_do_not_block_event_loop(flood: bytes) -> None:
+    async with running() as (server, endpoint):
+        stream = await trio.open_tcp_stream(*endpoint)
+        with longest_step() as step:
+            async with stream, trio.open_nursery() as nursery:
+                nursery.start_soon(receive_all, stream)
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(
+                        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0) + flood
+                    )
+                await trio.testing.wait_all_tasks_blocked(0.2)
+                nursery.cancel_scope.cancel()
+            await until(lambda: server.connections == 0)
+        assert step.seconds < 0.04, step
+
+
+async def receive_all(stream: trio.SocketStream) -> None:
+    with suppress(trio.BrokenResourceError):
+        async for _ in stream:
+            pass

@@ -1,10 +1,10 @@
-"""`kbroker cluster drain`, `rebalance` and `unregister`: partition placement on brokers."""
+"""`kbroker cluster drain`, `rebalance`, `unregister` and `kbroker topic move`: partition placement."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +14,7 @@ from kbroker.text.sizes import human_size
 from .completion import complete_topics
 from .confirmation import Change, Preview, count_of, destructive
 from .output import Column, format_options, say, show, table
-from .patterns import TOPIC, Names, matching_names
+from .patterns import TOPIC, Names, matching_names, regex_option, topic_names
 from .target import Target, fail, run, target_options
 
 if TYPE_CHECKING:
@@ -229,7 +229,8 @@ def rebalance(
 ) -> None:
     """Distribute partitions and leaders evenly over all brokers, for example after one was added.
 
-    The command moves as few partitions as possible and keeps replicas in different racks. Internal
+    The command moves as few partitions as possible and keeps replicas in different racks. Then it
+    elects the preferred leader, the first replica, of every partition, unless --no-wait. Internal
     topics get the replication factor of the brokers' settings once there are enough brokers. With
     --topic, --replicas applies only to these topics; leaders and partitions of all topics can move.
     Drained brokers get no partitions until `kbroker cluster drain BROKER --undo`.
@@ -250,13 +251,98 @@ def rebalance(
         }
         return plan_rebalance(found.replicas, found.racks, at_least)
 
-    drained = _run_moves(target, plan, dry_run=dry_run, no_wait=no_wait, output=output).drained
+    drained = _run_moves(
+        target, plan, dry_run=dry_run, no_wait=no_wait, output=output, always_elect=True
+    ).drained
     for broker in sorted(drained):
         say(
             f"broker {broker} is drained and gets no partitions; "
             f"`kbroker cluster drain {broker} --undo` changes that",
             err=True,
         )
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_topics)
+@regex_option
+@click.option(
+    "--to",
+    "brokers",
+    required=True,
+    metavar="ID,...",
+    callback=lambda _context, _option, text: _broker_ids(text),
+    help="IDs of the brokers that get all replicas, such as 2,3.",
+)
+@dry_run_option
+@no_wait_option
+@format_options
+@target_options
+def move(
+    target: Target,
+    names: tuple[str, ...],
+    regex: bool,
+    brokers: Sequence[int],
+    dry_run: bool,
+    no_wait: bool,
+    output: str,
+) -> None:
+    """Move all replicas of topics NAMES, which may be patterns, to the brokers of --to.
+
+    Replicas and leaders are distributed evenly over these brokers. Replicas that are there already
+    stay. Partitions keep their number of replicas.
+    """
+
+    async def select(cluster: ClusterClient) -> list[str]:
+        selected = await topic_names(cluster, Names(names, regex))
+        await cluster.topics(selected)  # raises NoSuchTopic
+        return selected
+
+    selected = run(target, select)
+
+    def plan(found: Placement) -> Moves:
+        from kbroker.client.topics import Partition
+        from kbroker.cluster.placement import confine
+
+        _check_brokers(found, selected, brokers)
+        replicas, moves = found.replicas, dict[Partition, list[int]]()
+        for name in selected:
+            moved = confine(replicas, name, {each: found.racks[each] for each in brokers})
+            replicas, moves = replicas | moved, moves | moved
+        return moves
+
+    _run_moves(target, plan, dry_run=dry_run, no_wait=no_wait, output=output)
+
+
+def _broker_ids(text: str) -> list[int]:
+    """Return the IDs of a list such as `2,3`. Raises BadParameter."""
+    ids = [each.strip() for each in text.split(",")]
+    invalid = next((each for each in ids if not (each.isascii() and each.isdigit())), None)
+    if invalid is not None:
+        raise click.BadParameter(f"{invalid!r} is not a broker ID; write IDs such as 2,3")
+    return list(dict.fromkeys(map(int, ids)))
+
+
+def _check_brokers(found: Placement, topics: Iterable[str], brokers: Sequence[int]) -> None:
+    """Exit if brokers cannot take all replicas of topics."""
+    closed = next((each for each in brokers if each not in found.racks), None)
+    if closed is not None:
+        valid = ", ".join(map(str, sorted(found.racks)))
+        action = (
+            f"`kbroker cluster drain {closed} --undo` allows partitions there again"
+            if closed in found.drained
+            else "`kbroker cluster info` shows all brokers"
+        )
+        state = "drained" if closed in found.drained else "not running"
+        fail(f"broker {closed} is {state} (valid: {valid}); {action}")
+    factors: dict[str, int] = {}
+    for (name, _), nodes in found.replicas.items():
+        factors[name] = max(factors.get(name, 0), len(nodes))
+    for name in topics:
+        if factors.get(name, 0) > len(brokers):
+            fail(
+                f"{name}: its partitions have {factors[name]} replicas; name at least "
+                f"{factors[name]} brokers with --to"
+            )
 
 
 async def _selected_topics(cluster: ClusterClient, topics: tuple[str, ...]) -> set[str]:
@@ -328,6 +414,7 @@ def _run_moves(
     dry_run: bool,
     no_wait: bool,
     output: str,
+    always_elect: bool = False,
 ) -> Placement:
     """Start and print the moves of a plan; return the placement before the moves."""
     from kbroker.client.moves import move_rows, plan_moves
@@ -335,7 +422,7 @@ def _run_moves(
     placed, moves = run(target, lambda cluster: plan_moves(cluster, plan, dry_run=dry_run))
     rows = move_rows(placed.replicas, moves)
     if not dry_run and not no_wait:
-        run(target, lambda cluster: _wait_for_moves(cluster, moves))
+        run(target, lambda cluster: _wait_for_moves(cluster, moves, always_elect=always_elect))
     show(output, rows, lambda wide: _move_lines(rows, wide=wide))
     return placed
 
@@ -345,8 +432,16 @@ def _move_lines(rows: list[dict[str, str]], *, wide: bool) -> list[str]:
     return table(columns, rows, wide=wide) if rows else ["no moves needed"]
 
 
-async def _wait_for_moves(cluster: ClusterClient, moves: Moves) -> None:
-    """Wait until all moves are complete, then elect the preferred leaders."""
+async def _wait_for_moves(
+    cluster: ClusterClient, moves: Moves, *, always_elect: bool = False
+) -> None:
+    """Wait until all moves are complete, then elect the preferred leaders.
+
+    Args:
+        cluster: Cluster of the moves.
+        moves: The moves.
+        always_elect: Elect the leaders even if nothing moves.
+    """
     import trio
 
     from kbroker.client.moves import elect_preferred, list_reassignments
@@ -357,5 +452,7 @@ async def _wait_for_moves(cluster: ClusterClient, moves: Moves) -> None:
             remaining = len(waiting)
             say(f"waiting for {remaining} partition reassignments", err=True)
         await trio.sleep(POLL_SECONDS)
-    if moves:
-        await elect_preferred(cluster)
+    if moves or always_elect:
+        elected = await elect_preferred(cluster)
+        if elected:
+            say(f"elected the preferred leader of {count_of(elected, 'partition')}", err=True)

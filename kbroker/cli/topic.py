@@ -53,6 +53,7 @@ COMMANDS = {
     "delete": ("kbroker.cli.topic:delete", "Delete topics with all their records."),
     "alter-config": ("kbroker.cli.topic:alter_config", "Change settings of a topic."),
     "add-partitions": ("kbroker.cli.topic:add_partitions", "Add partitions to a topic."),
+    "move": ("kbroker.cli.cluster_moves:move", "Move the replicas of topics to other brokers."),
     "trim": ("kbroker.cli.topic:trim", "Delete the oldest records of a topic."),
     "produce": ("kbroker.cli.produce:produce", "Write records."),
     "consume": ("kbroker.cli.consume:consume", "Read records."),
@@ -60,7 +61,7 @@ COMMANDS = {
 
 
 SECTIONS = {
-    "Topics": ("create", "list", "describe", "delete", "alter-config", "add-partitions"),
+    "Topics": ("create", "list", "describe", "delete", "alter-config", "add-partitions", "move"),
     "Records": ("produce", "consume", "trim"),
 }
 

@@ -133,11 +133,23 @@ async def reassign_partitions(
                 check(part.error_code, part.error_message)
 
 
-async def elect_preferred(cluster: ClusterClient) -> None:
-    """Elect the preferred leader of every partition where it is in sync. Raises KafkaError."""
+async def elect_preferred(cluster: ClusterClient) -> int:
+    """Elect the preferred leader of every partition where it is in sync.
+
+    Returns:
+        The number of partitions with a new leader.
+
+    Raises:
+        KafkaError: The controller rejects the request.
+    """
     request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None)
     answer = await (await cluster.controller()).ask(request)
     check(answer.error_code)
+    return sum(
+        not row.error_code
+        for result in answer.replica_election_results
+        for row in result.partition_result
+    )
 
 
 async def elect_leader(

@@ -41,7 +41,7 @@ REPLACEMENTS = MappingProxyType(
         "kafka-features": "kbroker cluster info",
         "kafka-groups": "kbroker group list",
         "kafka-log-dirs": "kbroker cluster logdirs",
-        "kafka-reassign-partitions": "kbroker cluster drain",
+        "kafka-reassign-partitions": "kbroker topic move",
         "kafka-server-stop": "kill -TERM, once, and wait for the process",
         "kafka-transactions": "kbroker cluster txn",
     }

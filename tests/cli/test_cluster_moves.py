@@ -214,3 +214,60 @@ async def test_cluster_health_summarizes_partitions_with_same_cause(
         assert "6 partitions under-replicated: broker 3 is down" in rows[2]
         wide = (await cli("cluster", "health", "-o", "wide", *bootstrap, status=1)).stdout
         assert len(wide.splitlines()) == 8
+
+
+async def test_topic_can_be_moved_to_named_brokers_and_back(cli: Cli, read_json: ReadJson) -> None:
+    async with started(nodes=3) as broker:
+        bootstrap = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 4, 2)
+        await make(broker, "users", 3, 1)
+        await cli("topic", "move", "*", "--to", "1,2", *bootstrap)
+        assert {each for nodes in replica_lists(broker) for each in nodes} == {1, 2}
+        before = list(replica_lists(broker))
+        move = ("topic", "move", "orders", "--to", "2,3")
+        planned = await read_json(*move, "--dry-run", *bootstrap)
+        assert [row["partition"] for row in planned] == [f"orders-{index}" for index in range(4)]
+        assert list(replica_lists(broker)) == before, "nothing moved"
+        await cli(*move, *bootstrap)
+        orders = broker.running().cluster.topics["orders"].partitions
+        assert all(sorted(each.replicas) == [2, 3] for each in orders)
+        assert sorted(each.leader for each in orders) == [2, 2, 3, 3]
+        users = broker.running().cluster.topics["users"].partitions
+        assert {each.leader for each in users} == {1, 2}, "other topics stay"
+        assert (await cli(*move, *bootstrap)).stdout == "no moves needed\n"
+        await cli("topic", "move", "orders", "--to", "1,2", *bootstrap)
+        assert all(sorted(each.replicas) == [1, 2] for each in orders)
+
+
+async def test_topic_move_rejects_brokers_that_cannot_take_all_replicas(cli: Cli) -> None:
+    async with started(nodes=3) as broker:
+        bootstrap = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 2, 2)
+        await cli("cluster", "drain", "3", "--yes", *bootstrap)
+        held = list(replica_lists(broker))
+        for to, status, text in (
+            ("1", 1, "orders: its partitions have 2 replicas; name at least 2 brokers with --to"),
+            ("1,9", 1, "broker 9 is not running (valid: 1, 2); `kbroker cluster info` shows all"),
+            ("1,3", 1, "broker 3 is drained (valid: 1, 2); `kbroker cluster drain 3 --undo`"),
+            ("one", 2, "'one' is not a broker ID; write IDs such as 2,3"),
+            ("1,,2", 2, "'' is not a broker ID; write IDs such as 2,3"),
+        ):
+            move = ("topic", "move", "orders", "--to", to, *bootstrap)
+            assert text in " ".join((await cli(*move, status=status)).stderr.split())
+        missing = await cli("topic", "move", "nothing", "--to", "1", *bootstrap, status=1)
+        assert "'nothing' does not exist" in missing.stderr
+        assert list(replica_lists(broker)) == held
+
+
+async def test_rebalance_elects_preferred_leaders_without_moves(cli: Cli) -> None:
+    async with started(nodes=2) as broker:
+        bootstrap = ("-b", broker.bootstrap_servers)
+        await make(broker, "orders", 2, 2)
+        await broker.local_node(2).stop()
+        assert leaders(broker) == [1, 1]
+        await broker.local_node(2).start()
+        await until(lambda: all(len(each.isr) == 2 for each in partitions(broker)))
+        done = await cli("cluster", "rebalance", *bootstrap)
+        assert done.stdout == "no moves needed\n"
+        assert done.stderr == "elected the preferred leader of 1 partition\n"
+        assert sorted(leaders(broker)) == [1, 2]

@@ -1,4 +1,4 @@
-"""The `kbroker cluster` command: brokers, problems, log directories, transactions, quotas."""
+"""The `kbroker cluster` command: brokers, clients, problems, log directories, transactions, quotas."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from kbroker.text.sizes import human_size
 
 from .access import Access
+from .cluster_clients import clients
 from .cluster_data_dirs import migrate_metadata, resize
 from .cluster_moves import drain, rebalance, unregister
 from .cluster_node import link, node
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SECTIONS = {
-    "State": ("info", "health", "logdirs"),
+    "State": ("info", "health", "logdirs", "clients"),
     "Brokers and partitions": ("rebalance", "drain", "unregister", "resize", "migrate-metadata"),
     "Nodes of a server with several nodes": ("node", "link"),
     "Transactions and quotas": ("txn", "quotas"),
@@ -39,6 +40,7 @@ def cluster() -> None:
     """Show brokers, problems, disks, transactions and quotas; stop and start nodes."""
 
 
+cluster.add_command(clients)
 cluster.add_command(txn)
 cluster.add_command(node)
 cluster.add_command(link)

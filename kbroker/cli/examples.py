@@ -58,6 +58,10 @@ _TOPICS = _guides(
             "topic add-partitions orders 2",
             "topic add-partitions orders --total 6 --dry-run",
         ),
+        "topic move": (
+            "topic move orders --to 2,3 --dry-run",
+            "topic move 'shop.*' --to 2,3",
+        ),
     },
 )
 _RECORDS = _guides(
@@ -107,20 +111,26 @@ _REGISTRY = _guides(
         "registry delete": ("registry delete orders-value:1",),
     },
 )
-_CLUSTER = _guides(
-    f"{_CLI}#clusters",
-    {
-        "cluster info": ("cluster info -o wide",),
-        "cluster health": ("cluster health",),
-        "cluster logdirs": ("cluster logdirs --topic orders",),
-        "cluster drain": ("cluster drain 3 --dry-run", "cluster drain 3 --undo"),
-        "cluster rebalance": ("cluster rebalance --dry-run",),
-        "cluster unregister": ("cluster unregister 3",),
-        "cluster quotas list": ("cluster quotas list --user alice",),
-        "cluster quotas set": ("cluster quotas set --user alice producer_byte_rate=1048576",),
-        "cluster quotas remove": ("cluster quotas remove --user alice producer_byte_rate",),
-    },
-)
+_CLUSTER = {
+    "cluster clients": Guide(
+        f"{_HOW_TO}/topics-and-groups.md#find-the-clients-of-a-topic",
+        ("cluster clients", "cluster clients --topic orders --since 1d"),
+    ),
+    **_guides(
+        f"{_CLI}#clusters",
+        {
+            "cluster info": ("cluster info -o wide",),
+            "cluster health": ("cluster health",),
+            "cluster logdirs": ("cluster logdirs --topic orders",),
+            "cluster drain": ("cluster drain 3 --dry-run", "cluster drain 3 --undo"),
+            "cluster rebalance": ("cluster rebalance --dry-run",),
+            "cluster unregister": ("cluster unregister 3",),
+            "cluster quotas list": ("cluster quotas list --user alice",),
+            "cluster quotas set": ("cluster quotas set --user alice producer_byte_rate=1MiB",),
+            "cluster quotas remove": ("cluster quotas remove --user alice producer_byte_rate",),
+        },
+    ),
+}
 _NODES = _guides(
     f"{_CLI}#nodes-of-one-server",
     {

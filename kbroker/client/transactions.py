@@ -213,12 +213,25 @@ async def active_producers(cluster: ClusterClient, partition: Partition) -> list
         NoSuchTopic: The topic does not exist.
         KafkaError: The leader rejects the request.
     """
-    found = [
-        ActiveProducer(each.producer_id, each.last_timestamp)
-        for _, row in await _described(cluster, [partition])
-        for each in row.active_producers
-    ]
+    found = (await producers_by_partition(cluster, [partition])).get(partition, [])
     return sorted(found, key=lambda one: one.last_timestamp, reverse=True)
+
+
+async def producers_by_partition(
+    cluster: ClusterClient, partitions: Iterable[Partition]
+) -> dict[Partition, list[ActiveProducer]]:
+    """Return the producers with IDs that have written to partitions; skip those without a leader.
+
+    Raises:
+        NoSuchTopic: A topic does not exist.
+        KafkaError: A leader rejects the request.
+    """
+    return {
+        partition: [
+            ActiveProducer(each.producer_id, each.last_timestamp) for each in row.active_producers
+        ]
+        for partition, row in await _described(cluster, partitions)
+    }
 
 
 async def _described(

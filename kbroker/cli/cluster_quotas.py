@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from kbroker.security.quotas import CLIENT_ID, IP, USER, QuotaKey, text_of
+from kbroker.text.sizes import BYTES_PER_UNIT
 
 from .confirmation import Change, Preview, destructive
 from .lazy import CommandGroup
@@ -22,6 +24,9 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 DEFAULT = "<default>"
 KEYS = [each.value for each in QuotaKey]
+# Quotas in bytes per second, whose values may have the unit of a size.
+_BYTE_RATES = frozenset((QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE))
+_WITH_UNIT = re.compile(r"([\d.]+) ?([A-Za-z]+)")
 
 
 @click.group(cls=CommandGroup)
@@ -86,7 +91,7 @@ def _padded_row(row: Mapping[str, object]) -> dict[str, object]:
 
 
 class Quota(ParamType[tuple[str, float]]):
-    """A quota value as KEY=NUMBER."""
+    """A quota value as KEY=NUMBER, with an optional unit such as MB for bytes per second."""
 
     name = "key=number"
 
@@ -96,10 +101,16 @@ class Quota(ParamType[tuple[str, float]]):
         key, _, number = str(value).partition("=")
         if key not in KEYS:
             self.fail(f"unknown quota {key!r} (valid: {', '.join(KEYS)})", param, ctx)
+        factor, example = 1, f"{key}=10"
+        if key in _BYTE_RATES:
+            example = f"{key}=1000000 or {key}=1MB"
+            found = _WITH_UNIT.fullmatch(number)
+            if found and found[2] in BYTES_PER_UNIT:
+                number, factor = found[1], BYTES_PER_UNIT[found[2]]
         try:
-            return key, float(number)
+            return key, float(number) * factor
         except ValueError:
-            self.fail(f"{number!r} is not a number; write {key}=1000000", param, ctx)
+            self.fail(f"{number!r} is not a number; write {example}", param, ctx)
 
 
 @quotas.command("set")
@@ -116,7 +127,7 @@ def set_(
     """Set quotas. They take effect at once; other quotas of the same entity stay.
 
     \b
-    producer_byte_rate        bytes per second
+    producer_byte_rate        bytes per second, such as 1000000, 1MB or 1MiB
     consumer_byte_rate        bytes per second
     request_percentage        percentage of the time of one thread
     controller_mutation_rate  partitions created and deleted per second

@@ -59,6 +59,8 @@ async def test_quota_can_be_set_listed_and_removed(
         (["remove"], 2, "--user, --client-id, both of them, or --ip"),
         (["set", "--user", "x", "bytes=1"], 2, "unknown quota 'bytes' (valid: producer_byte"),
         (["set", "--user", "x", "producer_byte_rate"], 2, "write producer_byte_rate=1000000"),
+        (["set", "--user", "x", "producer_byte_rate=1mb"], 2, "or producer_byte_rate=1MB"),
+        (["set", "--user", "x", "request_percentage=1MB"], 2, "write request_percentage=10"),
         (["set", "--user", "x", "producer_byte_rate=0"], 1, "must be greater than 0"),
         (["set", "--ip", "x.y", "connection_creation_rate=1"], 1, "not a valid IP"),
         (["set", "--ip", "::1", "producer_byte_rate=1"], 1, "Invalid configuration key"),
@@ -69,3 +71,14 @@ async def test_invalid_quota_is_rejected(
 ) -> None:
     refused = await cli(*QUOTAS, *arguments, *at, status=status)
     assert expected in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "number"), [("1MB", 1_000_000), ("1MiB", 1_048_576), ("1.5 kB", 1_500), ("2B", 2)]
+)
+async def test_byte_rates_may_have_units(
+    at: tuple[str, str], cli: Cli, read_json: ReadJson, given: str, number: int
+) -> None:
+    await cli(*QUOTAS, "set", "--client-id", "app", f"consumer_byte_rate={given}", *at)
+    (row,) = await read_json(*QUOTAS, "list", *at)
+    assert row["quotas"] == {"consumer_byte_rate": number}

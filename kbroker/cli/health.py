@@ -31,8 +31,16 @@ def health(given: Given, wait_seconds: float) -> None:
     import trio
 
     from kbroker.client import check_round_trip
-    from kbroker.client.errors import AUTHENTICATION_GUIDE, LoginRejected
+    from kbroker.client.errors import (
+        AUTHENTICATION_GUIDE,
+        CannotConnect,
+        HandshakeFailed,
+        LoginRejected,
+        TlsExpected,
+    )
     from kbroker.protocol.compile import DecodeError
+
+    from .hints import error_text
 
     found = settings_of(given)
     try:
@@ -50,6 +58,10 @@ def health(given: Given, wait_seconds: float) -> None:
                 continue
             if isinstance(error, LoginRejected):
                 fail(f"{endpoint} rejects this client: {error}; see {AUTHENTICATION_GUIDE}")
+            if isinstance(error, HandshakeFailed | TlsExpected):
+                reason = str(error) if isinstance(error, HandshakeFailed) else f"it {error}"
+                explained = error_text(CannotConnect(reason, is_handshake=True))
+                fail(f"{endpoint} does not respond: {explained}")
             say(f"{endpoint} does not respond: {error}; is `kbroker serve` running?", err=True)
             sys.exit(1)
         brokers = count_of(len(metadata.brokers), "broker")

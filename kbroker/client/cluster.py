@@ -18,12 +18,14 @@ from .connection import CLIENT_ID, Answer, Connection, Dial, dial_tcp, open_conn
 from .credentials import OPEN, Security
 from .endpoint import Endpoint
 from .errors import (
+    CLOSED_WITHOUT_TLS,
     CannotConnect,
     ClientError,
     HandshakeFailed,
     LoginRejected,
     NoSuchTopic,
     NotReachable,
+    TlsExpected,
     check,
     error_code,
     first_error,
@@ -112,6 +114,9 @@ class ClusterClient:
             except HandshakeFailed as error:
                 reasons.append(str(error))
                 is_handshake = True
+            except TlsExpected as error:
+                reasons.append(f"{endpoint} {error}")
+                is_handshake = True
             except (OSError, DecodeError) as error:
                 reasons.append(f"{endpoint} {_reason(error)}")
         raise CannotConnect("; ".join(reasons), is_rejected=is_rejected, is_handshake=is_handshake)
@@ -132,8 +137,7 @@ class ClusterClient:
                 await connection.negotiate()
             except ConnectionResetError:
                 if self._security.tls is None:
-                    hint = "if it speaks TLS, set security.protocol=SSL"
-                    raise OSError(f"closes the connection without a response ({hint})") from None
+                    raise TlsExpected(CLOSED_WITHOUT_TLS) from None
                 raise
         if not connection.versions:
             raise OSError("accepts connections but does not respond")

@@ -18,10 +18,12 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.headers import decode_response, encode_request
 
 from .endpoint import Endpoint
-from .errors import HandshakeFailed, LoginRejected, TimedOut
+from .errors import HandshakeFailed, LoginRejected, TimedOut, TlsExpected
 
 CLIENT_ID = "kbroker"
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
+# First two bytes of a TLS alert: its type, and the major version.
+TLS_ALERT = 0x1503
 # Time limit for a response. Requests that a broker may delay specify half of it.
 ANSWER_SECONDS = 60
 CONNECT_SECONDS = 5
@@ -148,6 +150,10 @@ class Connection:
     async def _receive_frame(self) -> bytearray:
         try:
             (size,) = struct.unpack(">i", await self._receive(4))
+            if size >> 16 == TLS_ALERT:
+                raise TlsExpected(
+                    "sends a TLS alert instead of a response; set security.protocol=SSL"
+                )
             if not 0 < size <= ANSWER_BYTES_MAX:
                 raise OSError(f"invalid response size {size}: this is not a Kafka broker")
             return await self._receive(size)

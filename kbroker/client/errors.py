@@ -38,13 +38,23 @@ class HandshakeFailed(OSError):
     """A server accepts connections, but the TLS handshake fails; the message names the address."""
 
 
+class TlsExpected(OSError):
+    """A server closes a connection without TLS, or sends a TLS alert; the message has no subject."""
+
+
+CLOSED_WITHOUT_TLS: Final = (
+    "closes the connection without a response (if it speaks TLS, set security.protocol=SSL)"
+)
+
+
 class CannotConnect(ClientError):
     """No bootstrap address responds; `reasons` has the failure of each.
 
     Args:
         reasons: The failure of each address.
         is_rejected: True if a running broker rejected the client's authentication.
-        is_handshake: True if a TLS handshake with a running server failed.
+        is_handshake: True if a TLS handshake with a running server failed, or if a server probably
+            expects one.
     """
 
     def __init__(

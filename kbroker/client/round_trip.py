@@ -9,6 +9,7 @@ from kbroker.protocol.api_keys import ApiKey
 
 from .connection import Answer, connect
 from .credentials import OPEN, Security
+from .errors import CLOSED_WITHOUT_TLS, TlsExpected
 
 # Time limit for the whole check: a port may accept connections and never respond.
 CHECK_SECONDS = 10
@@ -35,7 +36,12 @@ async def check_round_trip(
     with trio.move_on_after(patience_seconds):
         # One limit for the whole check: a broker that checks itself may be busy recovering its logs.
         async with connect(host, port, patience_seconds, security.tls) as connection:
-            await connection.negotiate()
+            try:
+                await connection.negotiate()
+            except ConnectionResetError:
+                if security.tls is None:
+                    raise TlsExpected(CLOSED_WITHOUT_TLS) from None
+                raise
             if security.credentials is not None:
                 from .security import log_in
 

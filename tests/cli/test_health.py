@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
+from kbroker.cli import main
 from kbroker.cli.health import health
 from kbroker.client.round_trip import CHECK_SECONDS, check_round_trip
 
@@ -73,6 +74,40 @@ def test_health_of_other_server_exits_with_status_1(response: bytes) -> None:
         status, output, _ = run_health(address)
     assert status == 1
     assert "does not respond" in output
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (b"", "it closes the connection without a response (if it speaks TLS, set"),
+        (b"\x15\x03\x03\x00\x02\x02\x16", "it sends a TLS alert instead of a response; set"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "it sends a TLS alert instead of a response; set"),
+    ],
+)
+def test_commands_name_tls_if_server_probably_expects_it(response: bytes, reason: str) -> None:
+    def send(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(response)
+        client.close()
+
+    with server_with(send) as address:
+        status, output, _ = run_health(address)
+        listed = CliRunner().invoke(main, ["topic", "list", "-b", address])
+    assert (status, listed.exit_code) == (1, 1)
+    assert f"{address} does not respond: {reason} security.protocol=SSL" in output
+    assert f"{address} {reason.removeprefix('it ')} security.protocol=SSL" in listed.output
+    for text in (output, listed.output):
+        assert "docs/how-to/tls.md" in text
+        assert "kbroker serve" not in text
+
+
+def test_health_over_tls_of_plaintext_port_names_tls_settings() -> None:
+    with server_with(socket.socket.close) as address:
+        status, output, _ = run_health(address, "-X", "security.protocol=SSL")
+    assert status == 1
+    assert "TLS handshake with" in output
+    assert "docs/how-to/tls.md" in output
+    assert "kbroker serve" not in output
 
 
 def test_health_of_silent_port_times_out(monkeypatch: pytest.MonkeyPatch) -> None:

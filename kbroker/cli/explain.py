@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
 
 Command = TypeVar("Command", bound=Callable[..., object])
+# What brokers do not report of a client, and where it is.
+_UNREPORTED = (
+    (
+        "brokers do not report the requests and errors of a client, the topics to which it produces, "
+        "and consumers without a group; of kbroker, these have them:"
+    ),
+    "the Activity page of the console: requests, errors and disconnects (`kbroker serve --http-port`)",
+    (
+        "the log, with the topics of each client: `kbroker config log-level kbroker.audit=DEBUG` with "
+        "ACLs, kbroker.protocol=DEBUG without (for tests)"
+    ),
+)
 
 
 def _sources(command: Command) -> Command:
@@ -134,10 +146,12 @@ def transaction(target: Target, control: Control | None, transactional_id: str) 
 def client(target: Target, control: Control | None, client_id: str) -> None:
     """Show the groups in which clients with CLIENT_ID are members.
 
-    With --control, also show the metrics that they have pushed (KIP-714).
+    With --control, also show the metrics that they have pushed (KIP-714). Brokers report no
+    requests, errors and producers of a client; the output says where kbroker has them.
     """
     from kbroker.client.explanations import explain_client
 
-    _explain(
-        target, control, lambda cluster: explain_client(cluster, client_id), client_id=client_id
-    )
+    async def work(cluster: ClusterClient) -> list[str]:
+        return [*await explain_client(cluster, client_id), *_UNREPORTED]
+
+    _explain(target, control, work, client_id=client_id)

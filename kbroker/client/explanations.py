@@ -170,8 +170,13 @@ async def _blocked_at(cluster: ClusterClient, rows: Iterable[Row]) -> dict[Parti
 
 
 def _is_blocked(row: Row, blocked: Mapping[Partition, int]) -> bool:
-    """Return True if a read_committed consumer at the row's offset waits for a transaction."""
+    """Return True if a read_committed consumer at the row's offset waits for a transaction.
+
+    Without a committed offset, the consumer is at the log start offset or at the last stable offset.
+    """
     stable, offset = blocked.get(_partition(row)), row["current_offset"]
+    if offset is None:
+        offset = row["log_start_offset"]
     # The offset before the open transaction may be the marker of an earlier one, not a record.
     return stable is not None and offset is not None and offset >= stable - 1
 

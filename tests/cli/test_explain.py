@@ -76,6 +76,18 @@ async def test_explain_group_names_open_transaction_instead_of_blocked_member(
     )
 
 
+async def test_explain_group_without_offsets_does_not_blame_member_blocked_by_transaction(
+    cli: Cli, broker: Broker
+) -> None:
+    async with connected(broker.endpoint) as wire:
+        await begin(wire, "payments", await create_topic(wire, "t"))
+        await cli("group", "seek", "other", "--to", "start", "-t", "t", "--yes")
+        async with member(broker, "readers", "t", 0):
+            lines = await lines_of(cli, "group", "readers")
+    assert "wait at offset 0 of t-0, because the transaction of producer" in lines[-1]
+    assert not any(line.startswith("no offset was committed") for line in lines)
+
+
 async def test_explain_group_names_members_that_have_not_reached_an_open_transaction(
     cli: Cli, broker: Broker
 ) -> None:
@@ -126,9 +138,9 @@ async def test_explain_unknown_objects_exits_with_status_1(cli: Cli) -> None:
         ("share", "nothing", "t", "0"),
     ):
         await cli("explain", *words, status=1)
-    assert await lines_of(cli, "client", "me") == [
+    assert (await lines_of(cli, "client", "me"))[0] == (
         "no member of the 0 groups that this user may describe has the client ID me"
-    ]
+    )
 
 
 async def test_explain_partition_names_transactions_that_block_readers(
@@ -182,6 +194,10 @@ async def test_explain_client_lists_its_members(
     assert lines[0] == f"client {row['client_id']}:"
     assert lines[1].startswith(f"member {member_id} of group readers at ")
     assert lines[1].endswith(" has t-0")
+    for found in (lines, await lines_of(cli, "client", "shop")):
+        assert found[-3].startswith("brokers do not report the requests and errors of a client")
+        assert "`kbroker serve --http-port`" in found[-2]
+        assert "`kbroker config log-level kbroker.audit=DEBUG`" in found[-1]
 
 
 async def test_explain_share_names_group_and_partition(cli: Cli) -> None:

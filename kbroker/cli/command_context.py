@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
+
 import click
 
 from .terminal import COLOR_CHOICES, Style, paint, uses_color
 
+# Width of a terminal below which texts of options start below the option, not beside it.
+NARROW = 60
+# Width of the column of options in a narrow terminal: only short names have their text beside them.
+NARROW_INDENT = 4
+# Smallest width of help.
+WIDTH_MIN = 20
+
 
 class HelpFormatter(click.HelpFormatter):
-    """A formatter that prints headings in bold, if help gets colours."""
+    """A formatter that prints headings in bold, if help gets colours, and fits narrow terminals."""
+
+    def __init__(
+        self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None
+    ) -> None:
+        """Initialise the formatter; without `width`, click uses at least 50 columns."""
+        columns = shutil.get_terminal_size().columns
+        self._is_narrow = width is None and columns < NARROW
+        if self._is_narrow:
+            width = max(columns - 1, WIDTH_MIN)
+        super().__init__(indent_increment, width, max_width)
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write rows of a name and a text."""
+        if self._is_narrow:
+            rows, col_max = [(name.rstrip(), text) for name, text in rows], NARROW_INDENT
+        super().write_dl(rows, col_max, col_spacing)
 
     def write_heading(self, heading: str) -> None:
         """Write the heading of a section."""

@@ -43,6 +43,17 @@ def test_help_of_all_commands_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -
         assert max(map(len, text.splitlines())) <= 80, path
 
 
+def test_help_of_all_commands_fits_40_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only lists of choices and lines that are printed as they are may be longer."""
+    monkeypatch.setenv("COLUMNS", "40")
+    for path, command in [((), main), *commands(main)]:
+        text = invoke(*path, "--help").stdout.partition("Examples:")[0]
+        _, _, unwrapped = (command.help or "").partition("\b")
+        for line in text.splitlines():
+            is_choice = line.startswith("  -") and "[" in line.rpartition(" ")[2]
+            assert len(line) <= 40 or is_choice or line.strip() in unwrapped, (path, line)
+
+
 def test_help_of_unknown_words_names_similar_ones() -> None:
     assert "did you mean 'offsets'?" in invoke("help", "ofsets", status=2).stderr
     assert "did you mean 'topic'?" in invoke("help", "topics", status=2).stderr

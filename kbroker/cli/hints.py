@@ -95,7 +95,10 @@ def _setting_action(message: str) -> str:
     for pattern in _SETTINGS:
         if match := pattern.search(message):
             return f"`kbroker config explain {match[1]}` shows the valid values"
-    return "docs/reference/configuration.md lists all settings"
+    return (
+        "docs/reference/configuration.md lists all settings, and `kbroker config explain WORD` finds "
+        "them by a word"
+    )
 
 
 def error_text(error: ClientError) -> str:

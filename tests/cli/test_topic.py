@@ -73,6 +73,7 @@ async def test_rejected_topic_is_named_with_exit_status_1(cli: Cli) -> None:
     assert "; `kbroker config explain retention.ms` shows the valid values" in wrong.stderr
     wrong = await cli("topic", "create", "x", "-c", "xyzzy=1", status=1)
     assert "xyzzy; docs/reference/configuration.md lists all settings" in wrong.stderr
+    assert "`kbroker config explain WORD` finds them by a word" in wrong.stderr
     many = await cli("topic", "create", "x", "-r", "3", status=1)
     assert "kbroker cluster info" in many.stderr
     await cli("topic", "create", "y", "--dry-run")

@@ -166,7 +166,7 @@ def test_partitions_with_one_cause_are_one_problem_with_a_list(shown: Shown) -> 
 def test_node_that_is_down_is_listed_with_the_others(shown: Shown) -> None:
     respond_with(shown.page, "**/cluster", {"brokers_down": [{"broker": 2, "replicas": 5}]})
     page = shown.go("#/cluster")
-    expect(page.locator(".card").first).to_have_text("Nodes1 and 1 down")
+    expect(page.locator(".card").first).to_have_text("Nodes1 up, 1 down")
     row = page.get_by_role("region", name="Nodes", exact=True).locator("tbody tr").nth(1)
     expect(row.locator(".bad")).to_have_text("down: not registered")
     expect(row.get_by_role("link", name="2")).to_have_attribute("href", "#/brokers/2")

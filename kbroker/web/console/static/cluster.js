@@ -68,7 +68,7 @@ export default async function cluster(view, _, query) {
 function nodeCount(it) {
   const down = it.brokers_down.length;
   if (!down) return number(it.brokers.length);
-  return [`${number(it.brokers.length)} `, h("span", { class: "bad" }, `and ${number(down)} down`)];
+  return [`${number(it.brokers.length)} up, `, h("span", { class: "bad" }, `${number(down)} down`)];
 }
 
 // All nodes in the order of their IDs, also those that are down.

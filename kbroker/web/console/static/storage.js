@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { orForbidden, otherNodesNote, searchForm } from "./common.js";
-import { bytes, h, nodeLink, number, partitionLink, visible } from "./dom.js";
+import { bytes, counted, h, nodeLink, number, partitionLink, visible } from "./dom.js";
 import { Table } from "./table.js";
 import { transactionSection } from "./transactions.js";
 
@@ -27,7 +27,7 @@ function storageParts(stored, query) {
     h(
       "p",
       { class: stored.unstable_partitions ? "bad" : "soft" },
-      `${number(stored.unstable_partitions)} partitions with a last stable offset below the high watermark${stored.omitted_partitions ? `; ${number(stored.omitted_partitions)} partitions not shown` : ""}`,
+      `${counted(stored.unstable_partitions, "partition")} with a last stable offset below the high watermark${stored.omitted_partitions ? `; ${counted(stored.omitted_partitions, "partition")} not shown` : ""}`,
     ),
     new Table(
       [

@@ -9,16 +9,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from kbroker.client.decoded import Decoded
 from kbroker.client.ndjson import timestamp_type
-from kbroker.coordinator_runtime.log_records import coordinator_record
 from kbroker.protocol.compression import Codec
-from kbroker.protocol.errors import KafkaError
-from kbroker.protocol.primitives import DecodeError
 from kbroker.protocol.record_stream import OversizedRecord
 from kbroker.protocol.records import BatchHeader, Record
 from kbroker.text.documents import read_json
 
+from .internal_records import InternalRecord, decode_internal, is_internal_topic
 from .schemas import NOT_DECODED, DecodedParts
-from .summaries import SCHEMAS_TOPIC, schema_summary, summary_of
+from .summaries import SCHEMAS_TOPIC, key_summary_of, schema_summary, summary_of
 
 # Maximum size of a key or value in a row; the rest is loaded on demand.
 SHOWN_BYTES = 4096
@@ -46,12 +44,13 @@ class ShownRecord(NamedTuple):
     """A record, truncated to what a row shows.
 
     Attributes:
-        meaning: Decoded content of a coordinator's record; None outside internal topics.
+        meaning: Decoded coordinator's record; None outside internal topics.
         oversized_bytes: Size of a record that is too large to read; 0 for others.
         headers_size: Size of the names and values of all headers; None if there are too many.
         header_count: Number of headers.
         fields: Fields that the page shows as columns.
         summary: Sentence about a record of an internal topic; empty for others.
+        key_summary: Description of the key of a coordinator's record; empty for others.
         transaction: State of the record's transaction.
     """
 
@@ -60,7 +59,7 @@ class ShownRecord(NamedTuple):
     batch: BatchHeader
     key_size: int | None
     value_size: int | None
-    meaning: dict[str, object] | None
+    meaning: InternalRecord | None
     key_decoded: Decoded | None
     value_decoded: Decoded | None
     oversized_bytes: int = 0
@@ -68,6 +67,7 @@ class ShownRecord(NamedTuple):
     header_count: int = 0
     fields: Mapping[str, object] | None = None
     summary: str = ""
+    key_summary: str = ""
     transaction: TransactionState = ""
 
 
@@ -80,13 +80,11 @@ def truncate_record(
 ) -> ShownRecord:
     """Truncate a record for display."""
     key, value = record.key, record.value
-    meaning = None
-    if is_internal_topic(topic) and key is not None and len(key) + len(value or b"") < 65_536:
-        try:
-            meaning = coordinator_record(topic, key, value)
-        except (DecodeError, KafkaError, ValueError):
-            meaning = None
-    summary = "" if meaning is None else summary_of(topic, meaning)[:SUMMARY_MAX]
+    meaning = decode_internal(topic, record)
+    summary = key_summary = ""
+    if meaning is not None:
+        summary = summary_of(topic, meaning.fields)[:SUMMARY_MAX]
+        key_summary = key_summary_of(meaning.key)[:SUMMARY_MAX]
     if topic == SCHEMAS_TOPIC and key is not None:
         summary = schema_summary(key, is_deleted=value is None)[:SUMMARY_MAX]
     headers = [
@@ -110,6 +108,7 @@ def truncate_record(
         headers_size=_headers_size(record),
         header_count=len(record.headers),
         summary=summary,
+        key_summary=key_summary,
     )
 
 
@@ -161,8 +160,9 @@ def row(topic: str, one: ShownRecord) -> dict[str, object]:
         "headers": [_header(name, value) for name, value in record.headers],
     }
     if one.meaning is not None:
-        text = json.dumps(one.meaning, ensure_ascii=False)
-        fields |= {"value_format": "coordinator", "value_text": text[:TEXT_MAX]}
+        for name, part in (("key", one.meaning.key), ("value", one.meaning.fields)):
+            text = json.dumps(part, ensure_ascii=False)
+            fields |= {f"{name}_format": "coordinator", f"{name}_text": text[:TEXT_MAX]}
     if one.oversized_bytes:
         fields["oversized_bytes"] = one.oversized_bytes
     if one.key_size is not None:
@@ -171,6 +171,8 @@ def row(topic: str, one: ShownRecord) -> dict[str, object]:
         fields["value_size"] = one.value_size
     if one.summary:
         fields["summary"] = one.summary
+    if one.key_summary:
+        fields["key_summary"] = one.key_summary
     if one.fields is not None:
         fields["fields"] = dict(one.fields)
     if one.batch.is_transactional:
@@ -203,11 +205,6 @@ def _header(name: str, value: bytes | None) -> dict[str, object]:
     shown = None if value is None else value[:HEADER_BYTES]
     encoded = name.encode(errors="surrogateescape")
     return _part_fields("key", encoded, len(encoded)) | _part_fields("value", shown, size)
-
-
-def is_internal_topic(topic: str) -> bool:
-    """Return True for topics with Kafka's own state, whose records have no registered schema."""
-    return topic.startswith("__")
 
 
 def _part_fields(

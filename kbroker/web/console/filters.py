@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import islice
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from kbroker.protocol.records import Record
 from kbroker.text.expression import BadExpression, Test, parse, path_of, text_of
 
 from .answers import ApiError, number
+from .internal_records import InternalRecord, decode_internal
 from .schemas import DecodedParts
 
 # Maximum number of characters of a query parameter.
@@ -134,7 +136,15 @@ class _DecodedFields(FieldsOfRecord):
         super().__init__(topic, partition, record)
         self._decoded = decoded
 
+    @cached_property
+    def _internal(self) -> InternalRecord | None:
+        """The decoded record, if a coordinator wrote it."""
+        return decode_internal(self._topic or "", self._record)
+
     def part(self, name: str, data: bytes | None, path: list[str]) -> object:
+        if path and self._internal is not None:
+            fields = self._internal.key if name == "key" else self._internal.fields
+            return value_at(fields, path)
         decoded = self._decoded.key if name == "key" else self._decoded.value
         if decoded is not None and decoded.text is not None:
             return _decoded_value(decoded, path)

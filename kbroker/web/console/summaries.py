@@ -26,6 +26,24 @@ def summary_of(topic: str, fields: Mapping[str, object]) -> str:
     return _share_summary(fields) if topic == SHARE_STATE_TOPIC else ""
 
 
+def key_summary_of(key: Mapping[str, object]) -> str:
+    """Return the object that the key of a coordinator's record names.
+
+    Args:
+        key: Fields of the key, from `decode_internal`.
+    """
+    if "transactional_id" in key:
+        return f"transactional ID {key['transactional_id']}"
+    name = f"group {key['group']}"
+    if "topic_id" in key:
+        return f"{name}, partition {key['partition']} of topic {key['topic_id']}"
+    if "topic" in key:
+        return f"{name}, {key['topic']}-{key['partition']}"
+    if "regular_expression" in key:
+        return f"{name}, regular expression {key['regular_expression']}"
+    return f"{name}, member {key['member_id']}" if "member_id" in key else name
+
+
 def _group_summary(fields: Mapping[str, object]) -> str:
     group = f"Group {fields['group']}"
     if "topic" in fields and "partition" in fields:

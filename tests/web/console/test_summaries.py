@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.client.groups import commit_offsets, delete_groups
 from kbroker.cluster.model import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.web.console.summaries import schema_summary, summary_of
+from kbroker.web.console.summaries import key_summary_of, schema_summary, summary_of
 
 from .consoles import console, record
 
@@ -98,3 +98,18 @@ def test_summary_of_coordinator_record_names_object_and_change(
 )
 def test_summary_of_registry_record_names_subject(key: bytes, is_deleted: bool, text: str) -> None:
     assert schema_summary(key, is_deleted=is_deleted) == text
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ({"group": "g"}, "group g"),
+        ({"group": "g", "topic": "t", "partition": 3}, "group g, t-3"),
+        ({"group": "g", "member_id": "m"}, "group g, member m"),
+        ({"group": "g", "regular_expression": "a.*"}, "group g, regular expression a.*"),
+        ({"group": "g", "topic_id": "id", "partition": 2}, "group g, partition 2 of topic id"),
+        ({"transactional_id": "x"}, "transactional ID x"),
+    ],
+)
+def test_key_summary_names_object(key: dict[str, Any], text: str) -> None:
+    assert key_summary_of(key) == text

@@ -6,6 +6,7 @@ import {
   documentOf,
   fieldPaths,
   fieldValue,
+  keyText,
   oversizedText,
   schemaText,
   shown,
@@ -39,9 +40,9 @@ const STANDARD = {
   offset: [() => "Offset", (row) => [stateTag(row), number(row.offset)], "num", (row) => row.offset],
   key: [
     () => "Key",
-    (row) => (oversizedText(row) ? "–" : visible(shown(row, "key").slice(0, 80))),
+    (row) => (oversizedText(row) ? "–" : visible(keyText(row).slice(0, 80))),
     "mono",
-    (row) => (row.key_format ? shown(row, "key") : null),
+    (row) => (row.key_format ? keyText(row) : null),
   ],
   value: [
     () => "Value",

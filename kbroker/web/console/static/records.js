@@ -32,6 +32,9 @@ export const TRANSACTION_STATES = {
   aborted: "the transaction was aborted; always hidden from read_committed consumers",
 };
 
+// The key in the table: of an internal topic, the object that the key names.
+export const keyText = (row) => row.key_summary ?? shown(row, "key");
+
 export function valueText(row) {
   if (row.summary) return row.summary;
   const letter = row.value === null && deadLetterOf(row);

@@ -536,6 +536,29 @@ def test_live_tail_is_in_time_order_paused_and_cleared(shown: Shown) -> None:
 
 
 @both_widths
+def test_pause_of_live_view_is_visible_without_scrolling(shown: Shown) -> None:
+    page = shown.go("#/topics/tail/messages?from=live")
+    expect(status(page)).to_contain_text("Live")
+    produce(page, "tail", *({"value": str(n)} for n in range(60)))
+    expect(status(page)).to_contain_text("60 records")
+    assert page.evaluate("scrollY") == 0
+    for name in ("Pause", "Clear"):
+        box = page.get_by_role("button", name=name).bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= page.evaluate("innerHeight"), name
+
+
+@both_widths
+def test_keys_of_internal_topic_are_shown_in_words(shown: Shown) -> None:
+    page = shown.go("#/topics/__consumer_offsets/messages?columns=key,key.topic,value.partition")
+    wait_for_rows(page)
+    row = page.locator("tbody tr.pick").last
+    assert row.locator("td").all_inner_texts() == ["group billing, many-3", "many", "3"]
+    row.click()
+    expect(page.locator("#detail pre").first).to_contain_text('"group": "billing"')
+
+
+@both_widths
 def test_record_is_written_with_headers_and_linked(shown: Shown) -> None:
     page = shown.go("#/topics/written/produce")
     page.get_by_label("Value is").select_option("json")

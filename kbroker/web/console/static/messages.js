@@ -45,13 +45,12 @@ class MessagesPage {
     this.filters = h("details", { class: "filters", open: isOpen }, h("summary", {}, "Filter"), this.form.element);
     view.append(
       this.filters,
-      h("div", { class: "searching" }, this.progress, this.status),
+      h("div", { class: "searching" }, this.progress, this.status, this.liveButtons),
       this.columns.element,
       h(
         "div",
         { class: "row" },
         this.more,
-        this.liveButtons,
         h("button", { type: "button", onclick: () => this.columns.chooser() }, "Columns"),
         h("button", { type: "button", onclick: () => download(this.name, this.rows) }, "Save as NDJSON"),
       ),

@@ -87,6 +87,8 @@ def group_lines(events: Iterable[Event]) -> Iterator[Line]:
         yield Line(event.at_ms, text)
 
 
+# Explanation of a client without metrics.
+NO_METRICS = "client {} has sent no metrics (KIP-714)"
 # Maximum number of metrics per client.
 METRICS_SHOWN = 1_000
 # Maximum number of clients with one client ID whose metrics are read.
@@ -131,7 +133,7 @@ class ClientPushes(NamedTuple):
     def explanation(self, lines: Iterable[list[Line]]) -> Explanation:
         """Return the explanation with the `metric_lines` of the newest pushes."""
         if not self.clients:
-            return Explanation(f"client {self.client_id} has sent no metrics (KIP-714)", [])
+            return Explanation(NO_METRICS.format(self.client_id), [])
         text = f"client {self.client_id}: metrics of {self.clients}"
         if self.clients > len(self.newest):
             text += f", the newest {len(self.newest)} of them are shown"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,10 @@ from starlette.routing import Route
 from kbroker.client.errors import ClientError
 from kbroker.client.explanations import blocked_sentences, progress_sentences
 from kbroker.client.group_details import group_details
-from kbroker.cluster import TRANSACTIONS_TOPIC
+from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
 from kbroker.node.activity import ClientActivity, error_name, is_problem
 from kbroker.node.explain import (
+    NO_METRICS,
     ClientPushes,
     Explanation,
     explain_group,
@@ -24,17 +25,19 @@ from kbroker.node.explain import (
     metric_lines,
 )
 from kbroker.node.node import Node
+from kbroker.partitions.history import Line
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import KafkaError
 from kbroker.runtime.cpu_shares import CpuAccount
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation, AclResourceType
+from kbroker.text.documents import Json
 from kbroker.text.times import iso_time
 
 from .answers import PARTITION_MAX, REST, json_response, json_rows_response, number, path_number
 from .api import DESCRIBE_CLUSTER, Api, Permission
 from .groups import DESCRIBE_GROUP
-from .other_nodes import json_objects
+from .other_nodes import json_int, json_objects
 from .sessions import Viewer
 from .topics import DESCRIBE_TOPIC
 
@@ -95,20 +98,30 @@ class Activity:
 
     async def _group(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]
-        node = self._api.node_of(self._api.node.groups.coordinator_id(name))
-        explained = explain_group(node, name)
+        coordinator = self._api.node.groups.coordinator_id(name)
+        if coordinator in self._api.other_nodes:
+            if (found := await self._api.ask_node(request, viewer, coordinator)) is not None:
+                return json_response(found)
+            explained = _kept_elsewhere(f"group {name}", coordinator)
+        else:
+            explained = explain_group(self._api.node_of(coordinator), name)
         try:
-            found = await group_details(viewer.cluster, name)
-            blocked = await blocked_sentences(viewer.cluster, found)
+            details = await group_details(viewer.cluster, name)
+            blocked = await blocked_sentences(viewer.cluster, details)
         except (ClientError, KafkaError):
             return _explanation_response(explained)
-        return _explanation_response(explained, [*blocked, *progress_sentences(found)])
+        return _explanation_response(explained, [*blocked, *progress_sentences(details)])
 
     async def _transaction(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
-        node = self._api.node
+        node, coordinator = self._api.node, NO_LEADER
         if TRANSACTIONS_TOPIC in node.cluster.topics:
-            node = self._api.node_of(node.transactions.coordinator_id(name))
+            coordinator = node.transactions.coordinator_id(name)
+        if coordinator in self._api.other_nodes:
+            if (found := await self._api.ask_node(request, viewer, coordinator)) is not None:
+                return json_response(found)
+            return _explanation_response(_kept_elsewhere(f"transactional ID {name}", coordinator))
+        node = self._api.node_of(coordinator)
         return _explanation_response(explain_transaction(node, name, viewer.may_describe))
 
     async def _client(self, request: Request, viewer: Viewer) -> Response:
@@ -117,19 +130,52 @@ class Activity:
         work, account = self._api.node.heavy_work, CpuAccount(viewer.client)
         lines = [await work.run(partial(metric_lines, each), account) for each in pushes.newest]
         explained = pushes.explanation(lines)
-        now, *facts = [*_client_sentences(self._api.nodes, name), explained.now]
-        clients = [
+        others = await self._api.ask_other_nodes(request, viewer)
+        clients: list[Mapping[str, object]] = [
             _client_row(node, name, node.activity.clients[name])
             for node in self._api.nodes
             if node.activity is not None and name in node.activity.clients
         ]
-        return _explanation_response(Explanation(now, explained.past), facts, clients)
+        clients += json_objects(others.found.values(), "clients")
+        facts = [*_client_sentences(self._api.nodes, name), explained.now]
+        facts += _sentences_of(others.found.values())
+        if any(each.startswith(f"client {name}: metrics of ") for each in facts):
+            facts = [each for each in facts if each != NO_METRICS.format(name)]
+        facts += [f"node {each} did not respond" for each in others.silent]
+        now, *facts = dict.fromkeys(facts)
+        past = [
+            Line(json_int(each, "at_ms"), str(each.get("text")))
+            for each in json_objects(others.found.values(), "past")
+        ]
+        return _explanation_response(
+            Explanation(now, explained.past).with_events(past), facts, clients
+        )
 
     async def _partition(self, request: Request, viewer: Viewer) -> Response:
         name, index = request.path_params["topic"], path_number(request, "partition", PARTITION_MAX)
         partition = self._api.node.cluster.partition(name, index)
-        node = self._api.node_of(partition.leader if partition else None)
+        leader = partition.leader if partition else NO_LEADER
+        if (found := await self._api.ask_node(request, viewer, leader)) is not None:
+            return json_response(found)
+        node = self._api.node_of(leader)
         return _explanation_response(explain_partition(node, name, index, viewer.may_describe))
+
+
+def _sentences_of(explanations: Iterable[Mapping[str, Json]]) -> Iterator[str]:
+    """Yield the sentences of responses of other nodes."""
+    for each in explanations:
+        facts = each.get("facts")
+        yield from (
+            text
+            for text in (each.get("now"), *(facts if isinstance(facts, list) else ()))
+            if isinstance(text, str)
+        )
+
+
+def _kept_elsewhere(what: str, node_id: int) -> Explanation:
+    """Return the explanation for an object whose coordinator this console cannot query."""
+    now = f"node {node_id} coordinates {what}; its console shows the state and the history"
+    return Explanation(now, [])
 
 
 def _client_row(node: Node, name: str, client: ClientActivity) -> dict[str, object]:

@@ -132,6 +132,20 @@ class Api:
         """Send the request of a viewer to the nodes of other processes."""
         return await self._others.ask(request, viewer, self.node, self.other_nodes)
 
+    async def ask_node(
+        self, request: Request, viewer: Viewer, node_id: int
+    ) -> Mapping[str, Json] | None:
+        """Send the request of a viewer to one node of another process.
+
+        Returns:
+            The response, or None if the node runs in this process, did not respond, or belongs to
+            another server.
+        """
+        if node_id not in self.other_nodes:
+            return None
+        others = await self._others.ask(request, viewer, self.node, [node_id])
+        return others.found.get(node_id)
+
     def node_of(self, node_id: int | None) -> Node:
         """Return the node with this ID if it runs in this process, else the node of this API."""
         return next((each for each in self.nodes if each.id == node_id), self.node)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import trio
 from starlette.requests import Request
@@ -80,13 +80,14 @@ class OtherNodes:
         asked = {each: self._endpoints[each] for each in remote if each in self._endpoints}
         query = urlencode([*request.query_params.multi_items(), (OWN, "1")])
         credentials = request.headers.get("authorization")
+        path = quote(request.scope["path"])
         headers = {"Authorization": credentials} if credentials else {}
         account = CpuAccount(viewer.client)
 
         async def ask_one(node_id: int, endpoint: Endpoint) -> None:
             try:
                 response = await fetch(
-                    f"http://{endpoint}{request.url.path}?{query}",
+                    f"http://{endpoint}{path}?{query}",
                     seconds=SECONDS_MAX,
                     bytes_max=BYTES_MAX,
                     trusted=None,

@@ -9,19 +9,28 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+import trio
 from starlette.requests import Request
 
+from kbroker.client.cluster import open_cluster
 from kbroker.client.endpoint import Endpoint
+from kbroker.client.groups import commit_offsets
+from kbroker.client.producer import Producer
+from kbroker.client.topics import NewTopic, create_topics
 from kbroker.web.console import other_nodes
+from kbroker.web.console.api import Api
 from kbroker.web.console.other_nodes import Gathered, OtherNodes
 
 from ...cli.test_serve import SECONDS
+from ...cli.test_transactions import begin
 from ...ports import free_ports
 from ...processes.test_supervisor import running_supervisor
+from ...wire import connected, create_topic
 from ..metrics.test_server_metrics import responding
-from .consoles import console
+from .consoles import console, record
 from .test_trends import ask as ask_node
 
 
@@ -97,3 +106,53 @@ def test_shared_address_shows_all_nodes_and_names_those_that_do_not_respond(
         finally:
             os.kill(server.pid_of(stopped), signal.SIGCONT)
         server.stop()
+
+
+async def seed_groups(address: str, groups: list[str]) -> None:
+    async with open_cluster([Endpoint.parse(address)], "seed") as cluster:
+        await create_topics(cluster, [NewTopic("t", 6)])
+        await Producer(cluster).write({("t", n): [record(b"v")] for n in range(6)})
+        for group in groups:
+            await commit_offsets(cluster, group, {("t", 0): 0})
+
+
+@pytest.mark.slow
+def test_explanations_come_from_the_node_that_has_the_state(tmp_path: Path) -> None:
+    port = free_ports(1)
+    groups = [f"g{number} ?#/%25é" for number in range(8)]
+    with running_supervisor(tmp_path, "--http-port", str(port)) as server:
+        server.start_and_wait()
+        trio.run(seed_groups, server.bootstrap, groups)
+        ask = partial(ask_node, f"http://127.0.0.1:{port}")
+        coordinators = {each["coordinator"] for each in ask("groups")["groups"]}
+        assert len(coordinators) > 1
+        for group in groups:
+            found = ask(f"explain/group/{quote(group, safe='')}")
+            assert "last commit at " in found["now"]
+            assert found["facts"][:2] == [
+                "1 record is unread",
+                "t-0 is 1 record behind (at 0 of 1)",
+            ]
+        for number in range(6):
+            assert "is online" in ask(f"explain/partition/t/{number}")["now"]
+        seed = ask("explain/client/seed")
+        assert {each["node"] for each in seed["clients"]} == {1, 2, 3}
+        text = "\n".join([seed["now"], *seed["facts"]])
+        assert all(f"at node {number} it sent" in text for number in (1, 2, 3))
+        assert text.count("has sent no metrics") == 1
+        server.stop()
+
+
+@pytest.mark.parametrize("path", ["group/g", "transaction/x"])
+async def test_explanation_names_node_of_other_server_that_has_the_state(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async with console() as client, connected(client.broker.endpoint) as wire:
+        await client.create_topic("t", record(b"v"))
+        await commit_offsets(client.cluster, "g", {("t", 0): 0})
+        await begin(wire, "x", await create_topic(wire, "u"))
+        monkeypatch.setattr(Api, "other_nodes", property(lambda _: [1]))
+        found = await client.get(f"/explain/{path}")
+        assert found["now"].startswith("node 1 coordinates ")
+        assert found["past"] == []
+        assert ("1 record is unread" in found["facts"]) is path.startswith("group")

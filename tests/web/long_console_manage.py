@@ -320,6 +320,29 @@ def test_topic_setting_is_edited_and_reset(shown: Shown, kafka: Kafka, width: in
     assert kafka.setting(Resource.TOPIC, name, key) == "604800000"
 
 
+def test_preview_of_retention_says_how_many_records_are_too_old(
+    shown: Shown, kafka: Kafka, width: int
+) -> None:
+    name = f"old-{width}"
+    kafka.create(name, records=9)
+    page = shown.go(f"#/topics/{name}/config")
+    for key, value, text in (
+        ("retention.ms", "1d", "9 of 9 records, written before 20"),
+        ("retention.bytes", "1", " of "),
+    ):
+        page.get_by_label("Name or description contains").fill(key)
+        row = page.locator(".settings li").filter(has=page.get_by_text(key, exact=True))
+        press(row, "Edit")
+        dialog = dialog_of(page)
+        dialog.get_by_label("Value").fill(value)
+        press(dialog, "Preview")
+        expect(dialog.locator(".facts")).to_contain_text("Deletes up to")
+        expect(dialog.locator(".facts")).to_contain_text(text)
+        expect(dialog).to_contain_text("The broker deletes whole segments")
+        check_layout(page, f"retention-{key}", width)
+        press(dialog, "Cancel")
+
+
 def test_enter_in_a_field_shows_the_preview(shown: Shown, kafka: Kafka, width: int) -> None:
     name = f"entered-{width}"
     kafka.create(name)

@@ -5,7 +5,7 @@ A change is only previewed unless the request says `"dry_run": false`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypedDict
 
@@ -40,6 +40,7 @@ from kbroker.text.documents import Json
 from .answers import PARTITION_MAX, ApiError, json_rows_response, path_number
 from .api import Api, Permission, read_json_body
 from .bodies import is_dry_run, names, plain_settings
+from .retention import CLEANUP_POLICY, Deletion, deletions
 from .sessions import Viewer
 
 # Maximum number of settings that one request changes.
@@ -160,7 +161,25 @@ class Settings:
             _change_row(name, value, known.get(name), own, _unit(target.scope, name))
             for name, (_, value) in changes.items()
         ]
-        return await json_rows_response({"dry_run": dry_run}, "changes", rows)
+        fields: dict[str, object] = {"dry_run": dry_run}
+        if dry_run and target.scope is Scope.TOPIC:
+            fields["deletions"] = await self._deletions(target, viewer, rows, known)
+        return await json_rows_response(fields, "changes", rows)
+
+    async def _deletions(
+        self,
+        target: Target,
+        viewer: Viewer,
+        rows: Sequence[ChangeRow],
+        known: Mapping[str, ListedSetting],
+    ) -> list[Deletion]:
+        """Return which records of a topic a change would delete."""
+        new_values = {row["name"]: row["new_value"] for row in rows}
+        policy = new_values.get(CLEANUP_POLICY)
+        if policy is None and CLEANUP_POLICY in known:
+            policy = known[CLEANUP_POLICY].now.value
+        now_ms = self._api.node.clock.log_ms()
+        return await deletions(viewer, target.name, new_values, policy or "", now_ms)
 
     async def _known(self, target: Target, viewer: Viewer) -> dict[str, ListedSetting]:
         """Return the settings of a resource by name. Raises ApiError."""

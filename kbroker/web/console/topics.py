@@ -104,7 +104,7 @@ class Topics:
         else:
             (details,) = await topic_partitions(viewer.cluster, [name])
             details["configs"] = None
-        sizes = await _partition_sizes(viewer.cluster, {name: len(details["partitions"])})
+        sizes = await partition_sizes(viewer.cluster, {name: len(details["partitions"])})
         for each in details["partitions"]:
             each["bytes"] = sizes.get((name, each["partition"]))
         trend = self._api.trends.topics.get(name)
@@ -190,7 +190,7 @@ async def _sizes_and_counts(
     if not partition_counts:
         return {}, {}
     sizes: dict[str, int] = {}
-    for (name, _), size in (await _partition_sizes(cluster, partition_counts)).items():
+    for (name, _), size in (await partition_sizes(cluster, partition_counts)).items():
         sizes[name] = sizes.get(name, 0) + size
     existing = {
         row.name for row in (await cluster.metadata(partition_counts)).topics if not row.error_code
@@ -212,7 +212,7 @@ async def _sizes_and_counts(
     return sizes, counts
 
 
-async def _partition_sizes(
+async def partition_sizes(
     cluster: ClusterClient, counts: dict[str, int]
 ) -> dict[tuple[str, int], int]:
     """Return the size of the largest replica of each partition that the viewer may describe."""

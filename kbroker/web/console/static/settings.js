@@ -1,8 +1,9 @@
 // Settings of a topic, a group or a node: list, search, and dialogs that change them after a preview.
 
 import { get, post } from "./api.js";
-import { bytes, h, number, visible } from "./dom.js";
+import { bytes, counted, h, number, visible } from "./dom.js";
 import { actionButton, facts } from "./forms.js";
+import { timeText, zoneName } from "./times.js";
 
 const HIDDEN = "(hidden)";
 
@@ -158,7 +159,7 @@ const unsetForm = (row, path) => ({
 });
 
 async function preview(path, change) {
-  const { changes } = await post(path, change);
+  const { changes, deletions = [] } = await post(path, change);
   const text = (value, source, row) => [
     h("code", {}, shownValue(value, row)),
     ` ${[readable(value, row.unit), `(${source})`].filter(Boolean).join(" ")}`,
@@ -170,7 +171,19 @@ async function preview(path, change) {
       facts([
         ["Value now", text(row.old_value, row.old_source, row)],
         ["New value", text(row.new_value, row.new_source, row)],
+        ...deletions.filter((each) => each.setting === row.name).map(deletionFact),
       ]),
     ),
+    deletions.some((each) => each.records || each.bytes) &&
+      h("p", { class: "soft" }, "The broker deletes whole segments, so it may keep some of them for longer."),
   );
+}
+
+// What the new value of a retention setting deletes.
+function deletionFact(it) {
+  if (it.policy !== undefined) return ["Deletes", `nothing, because cleanup.policy is ${it.policy || "empty"}`];
+  if (it.setting === "retention.bytes")
+    return ["Deletes up to", `${bytes(it.bytes)} of ${bytes(it.total_bytes)}`];
+  const before = `written before ${timeText(it.before_ms)} (${zoneName()})`;
+  return ["Deletes up to", `${number(it.records)} of ${counted(it.total_records, "record")}, ${before}`];
 }

@@ -7,6 +7,7 @@ the end of the transaction. (Kafka responds when the decision is stored.)
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,9 +51,9 @@ logger = logging.getLogger(__name__)
 END_SECONDS_MAX = 5
 # Pause in seconds before transaction markers that could not be written are written again.
 RETRY_BACKOFF_SECONDS = 0.2
-# Maximum number of markers that are written at once. A transaction with more partitions is ended in
-# several time slices.
-MARKERS_AT_ONCE = 100
+# Maximum number of markers that are written and ends that are stored in a row. More are done in time
+# slices, because thousands of transactions may be decided by one sync.
+STEPS_AT_ONCE = 100
 # Failed attempts before a warning is logged. While leaders move, some attempts fail.
 TRIES_BEFORE_WARNING = 5
 
@@ -100,8 +101,10 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         self._markers = TransactionMarkerChannelManager(context.cluster, peers)
         self._stuck: list[_EndingTransaction] = []
         self._stuck_changed = trio.Event()
-        self._large: list[_EndingTransaction] = []
-        self._large_changed = trio.Event()
+        # Transactions whose next step is done in a time slice, and the steps since the last one.
+        self._postponed: deque[_EndingTransaction] = deque()
+        self._steps = 0
+        self._postponed_changed = trio.Event()
 
     def _new_topic(self) -> NewTopic:
         config = self._context.config
@@ -278,9 +281,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
 
     def _write_markers(self, ending: _EndingTransaction) -> None:
         """Write the remaining markers to the current leaders of the partitions."""
-        if len(ending.unwritten) > MARKERS_AT_ONCE:
-            self._large.append(ending)
-            self._large_changed.set()
+        if self._is_postponed(ending, len(ending.unwritten)):
             return
         for partition in sorted(ending.unwritten):
             self._write_marker(ending, partition)
@@ -297,17 +298,32 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             done = partial(self._on_marker_done, ending, partition)
             self._markers.send(known.leader, DueMarker(partition, ending.end, done))
 
-    async def end_large_transactions(self) -> None:
-        """Write the markers of transactions with many partitions, until cancelled."""
-        while True:
-            await self._large_changed.wait()
-            self._large_changed = trio.Event()
-            large, self._large = self._large, []
-            for ending in large:
-                await self._write_in_time_slices(ending)
+    def _is_postponed(self, ending: _EndingTransaction, steps: int) -> bool:
+        """Count steps, and return True if they must be done in a time slice, which is scheduled."""
+        self._steps += steps
+        if self._steps <= STEPS_AT_ONCE:
+            return False
+        self._postponed.append(ending)
+        self._postponed_changed.set()
+        return True
 
-    async def _write_in_time_slices(self, ending: _EndingTransaction) -> None:
-        time_slice = TimeSlice(self._context.fair_queue)
+    async def end_postponed(self) -> None:
+        """Do the next steps of many or large transactions in time slices, until cancelled."""
+        while True:
+            await self._postponed_changed.wait()
+            self._postponed_changed = trio.Event()
+            time_slice = TimeSlice(self._context.fair_queue)
+            while self._postponed:
+                await self._continue_in_time_slices(self._postponed.popleft(), time_slice)
+            self._steps = 0
+
+    async def _continue_in_time_slices(
+        self, ending: _EndingTransaction, time_slice: TimeSlice
+    ) -> None:
+        await time_slice.pause()
+        if not ending.unwritten:
+            self._complete(ending)
+            return
         ending.waits += 1  # keeps the transaction open until all markers are sent
         async for partition in time_slice.each(sorted(ending.unwritten)):
             if self.serves(ending.shard):
@@ -394,6 +410,12 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             return
         if ending.unwritten:
             self._retry_later(ending)
+        elif not self._is_postponed(ending, 1):
+            self._complete(ending)
+
+    def _complete(self, ending: _EndingTransaction) -> None:
+        """Store that all markers are written, and answer the requests that wait for that."""
+        if not self.serves(ending.shard):
             return
         # Nothing waits for this record: if it is lost, the markers are written again.
         completed = ending.shard.coordinator.complete(ending.transactional_id, self.now())
@@ -420,7 +442,7 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
             nursery.start_soon(super().work)
             nursery.start_soon(self._markers.run)
             nursery.start_soon(self.retry_markers)
-            nursery.start_soon(self.end_large_transactions)
+            nursery.start_soon(self.end_postponed)
 
     async def retry_markers(self) -> None:
         """Retry markers that could not be written, until cancelled."""

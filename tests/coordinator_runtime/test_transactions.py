@@ -13,11 +13,15 @@ from kbroker.broker import Broker
 from kbroker.broker.local_node import LocalNode
 from kbroker.coordinator import TransactionState
 from kbroker.coordinator_runtime.markers import TransactionMarkerChannelManager
+from kbroker.coordinator_runtime.transactions import STEPS_AT_ONCE
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 
+from ..brokers import started
 from ..handlers.test_groups import committed
 from ..handlers.test_transactions import NAME, PROTOCOLS, Writer, begin_writer, committed_values
+from ..loop_latency import longest_step
 from ..replication.routed import (
     Routed,
     all_in_sync,
@@ -26,7 +30,16 @@ from ..replication.routed import (
     routed,
     started_with_coordinators,
 )
-from ..wire import ANSWER_SECONDS, ConnectionClosed, Topic, request, until
+from ..wire import (
+    ANSWER_SECONDS,
+    ConnectionClosed,
+    Topic,
+    Wire,
+    connected,
+    create_topic,
+    request,
+    until,
+)
 
 BOTH_ENDS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 ENDS = pytest.mark.parametrize("how", ["stop", "crash"])
@@ -269,3 +282,41 @@ async def eventually(look: Callable[[], Awaitable[Any]], expected: Any) -> None:
     with trio.fail_after(ANSWER_SECONDS):
         while await look() != expected:  # noqa: ASYNC110  # there is no event for it
             await trio.sleep(0.02)
+
+
+async def test_transactions_that_time_out_together_do_not_block_event_loop() -> None:
+    """Each writes fewer markers than `STEPS_AT_ONCE`, but many transactions end at once."""
+    partitions, names = STEPS_AT_ONCE - 10, [f"tx-{number}" for number in range(60)]
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", partitions)
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=names, key_type=1)
+        await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+        for name in names:
+            await begin_transaction(wire, name, topic, partitions)
+        service = broker.node.transactions
+        for shard, name, _ in service.known():
+            shard.coordinator.expire_timeout(name, service.now())
+        with longest_step() as step:
+            for shard in service.shards():
+                service.deadlines.arm(shard)
+            await until(
+                lambda: all(
+                    each.state is TransactionState.COMPLETE_ABORT for _, _, each in service.known()
+                )
+            )
+        assert step.seconds < 0.025, str(step)
+
+
+async def begin_transaction(wire: Wire, name: str, topic: Topic, partitions: int) -> None:
+    """Begin a transaction with all partitions of a topic."""
+    init = request(ApiKey.INIT_PRODUCER_ID, transactional_id=name, transaction_timeout_ms=60_000)
+    producer = await wire.ask(ApiKey.INIT_PRODUCER_ID, 3, init)
+    cls = AddPartitionsToTxnRequest
+    add = cls(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=producer.producer_id,
+        v3_and_below_producer_epoch=producer.producer_epoch,
+        v3_and_below_topics=[cls.Topic(name=topic.name, partitions=[*range(partitions)])],
+    )
+    (row,) = (await wire.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, add)).results_by_topic_v3_and_below
+    assert {each.partition_error_code for each in row.results_by_partition} == {0}

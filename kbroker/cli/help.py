@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
 from typing import NoReturn
 
 import click
 
-from .command_context import CommandContext, words_of
+from .command_context import NARROW, CommandContext, words_of
 from .help_topics import TOPICS
 from .output import say
+from .terminal import terminal_width
+
+# A row of a table: its name and the gap before its text.
+_ROW_START = re.compile(r" +\S+( \S+)*  +")
+# Indentation of the second line of a row in a narrow terminal.
+_INDENT = 6
 
 
 def _complete_words(
@@ -35,7 +45,7 @@ def help_(context: click.Context, words: tuple[str, ...]) -> None:
     Without arguments, show all commands and topics.
     """
     if len(words) == 1 and words[0] in TOPICS:
-        say(*TOPICS[words[0]].text.strip().split("\n"))
+        say(*_fit(TOPICS[words[0]].text.strip().split("\n"), terminal_width()))
         return
     found = _find(context.find_root(), list(words))
     text = found.get_help()
@@ -45,6 +55,30 @@ def help_(context: click.Context, words: tuple[str, ...]) -> None:
         width = max(map(len, TOPICS))
         say("", "Topics:")
         say(*(f"  {name:<{width}}  {topic.summary}" for name, topic in TOPICS.items()))
+
+
+def _fit(lines: list[str], width: int | None) -> Iterator[str]:
+    """Yield the lines of a text, wrapped at a width, if any; commands stay on one line."""
+    for is_paragraph, group in groupby(lines, lambda line: line[:1].strip() != ""):
+        block = list(group)
+        if width is None or max(map(len, block)) <= width:
+            yield from block
+            continue
+        for line in [" ".join(block)] if is_paragraph else block:
+            if len(line) <= width or line.startswith("  kbroker "):
+                yield line
+                continue
+            found = _ROW_START.match(line)
+            indent = found.end() if found else 0
+            if width < NARROW:
+                indent = min(indent, _INDENT)
+            yield from textwrap.wrap(
+                line,
+                width,
+                subsequent_indent=" " * indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
 
 
 def _find(root: click.Context, words: list[str]) -> click.Context:

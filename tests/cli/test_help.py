@@ -34,6 +34,19 @@ def test_help_topic_prints_text_that_fits_screen(name: str) -> None:
     assert max(map(len, output.splitlines())) <= 100
 
 
+@pytest.mark.parametrize("name", TOPICS)
+@pytest.mark.parametrize("columns", [40, 80])
+def test_help_topic_fits_terminal_except_for_commands(
+    monkeypatch: pytest.MonkeyPatch, name: str, columns: int
+) -> None:
+    monkeypatch.setattr("kbroker.cli.help.terminal_width", lambda: columns)
+    output = invoke("help", name).stdout
+    for line in output.splitlines():
+        is_whole = line.startswith("  kbroker ") or " " not in line.strip()
+        assert len(line) <= columns or is_whole, line
+    assert output.split() == TOPICS[name].text.split()
+
+
 def test_help_of_all_commands_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     listed = [path for path, _ in commands(main)]

@@ -36,7 +36,9 @@ def parse_offset_spec(text: str, now_ms: int) -> OffsetSpec:
         return OffsetSpec(Kind.TIME, parse_time(text[1:], now_ms))
     if not re.fullmatch(r"[+-]?\d{1,19}", text):
         hint = f"did you mean {time}? " if (time := _meant_time(text, now_ms)) else ""
-        raise BadOffsetSpec(f"{text!r} is not an offset; {hint}valid: {FORMS}")
+        raise BadOffsetSpec(
+            f"{text!r} is not an offset; {hint}valid: {FORMS}; `kbroker help offsets` describes them"
+        )
     number = int(text)
     if text.startswith("+"):
         return OffsetSpec(Kind.START, number)

@@ -1,4 +1,4 @@
-"""The `kbroker completion` command: shell scripts, and completion of topics, groups and users."""
+"""The `kbroker completion` command: shell scripts, and completion of names from the cluster."""
 
 from __future__ import annotations
 
@@ -103,6 +103,19 @@ def complete_tokens(
         from kbroker.client.delegation_tokens import describe_delegation_tokens
 
         return [token.id for token in await describe_delegation_tokens(cluster)]
+
+    return _matching_names(context, names, incomplete)
+
+
+def complete_transactional_ids(
+    context: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[str]:
+    """Return the transactional IDs that start with the typed text."""
+
+    async def names(cluster: ClusterClient) -> list[str]:
+        from kbroker.client.transactions import list_transactions
+
+        return [each.id for each in await list_transactions(cluster)]
 
     return _matching_names(context, names, incomplete)
 

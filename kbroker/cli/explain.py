@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
-from .completion import complete_groups, complete_topics
+from .completion import complete_groups, complete_topics, complete_transactional_ids
 from .control import Control, ask, control_options
 from .lazy import CommandGroup
 from .output import say
@@ -92,7 +93,10 @@ def explain() -> None:
 @_sources
 @click.argument("name", shell_complete=complete_groups)
 def group(target: Target, control: Control | None, name: str) -> None:
-    """Explain what the group NAME waits for, and which partitions nobody reads."""
+    """Explain what the group NAME waits for, and which partitions nobody reads.
+
+    If an open transaction blocks the group, `kbroker explain transaction` explains it.
+    """
     from kbroker.client.explanations import explain_group
 
     _explain(target, control, lambda cluster: explain_group(cluster, name), group=name)
@@ -129,13 +133,17 @@ def partition(target: Target, control: Control | None, topic: str, index: int) -
 
 @explain.command()
 @_sources
-@click.argument("transactional_id")
+@click.argument("transactional_id", shell_complete=complete_transactional_ids)
 def transaction(target: Target, control: Control | None, transactional_id: str) -> None:
     """Explain the state of the transaction of TRANSACTIONAL_ID."""
     from kbroker.client.explanations import explain_transaction
+    from kbroker.client.transactions import ONGOING
 
-    def work(cluster: ClusterClient) -> Awaitable[list[str]]:
-        return explain_transaction(cluster, transactional_id)
+    async def work(cluster: ClusterClient) -> list[str]:
+        lines = await explain_transaction(cluster, transactional_id)
+        if f" is {ONGOING}: " in lines[0]:
+            lines.append(f"`kbroker cluster txn abort {shlex.quote(transactional_id)}` aborts it")
+        return lines
 
     _explain(target, control, work, transactional_id=transactional_id)
 

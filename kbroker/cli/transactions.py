@@ -9,7 +9,7 @@ import click
 
 from kbroker.text.times import iso_time
 
-from .completion import complete_topics
+from .completion import complete_topics, complete_transactional_ids
 from .confirmation import Change, Preview, count_of, destructive
 from .lazy import CommandGroup
 from .output import Column, format_options, paragraphs, show, table
@@ -61,7 +61,7 @@ def list_(target: Target, states: tuple[str, ...], longer_than: float | None, ou
 
 
 @txn.command()
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=complete_transactional_ids)
 @format_options
 @target_options
 def describe(target: Target, names: tuple[str, ...], output: str) -> None:
@@ -83,7 +83,7 @@ def _summary(row: Row) -> list[str]:
 
 
 @txn.command()
-@click.argument("transactional_id")
+@click.argument("transactional_id", shell_complete=complete_transactional_ids)
 @destructive
 @target_options
 def abort(target: Target, transactional_id: str, change: Change) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from kbroker.broker import open_broker
+from kbroker.broker import Broker, open_broker
 from kbroker.cli import main
 from kbroker.cli.completion import SHELLS, VARIABLE
 from kbroker.cli.profiles import write_profiles
@@ -19,6 +19,8 @@ from kbroker.net.server import Listener
 
 from ..commands import Cli, invoke
 from ..security.test_access import AUTHORIZER
+from ..wire import Topic, connected
+from .test_transactions import begin
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -53,6 +55,16 @@ async def test_completion_proposes_names_from_cluster(cli: Cli) -> None:
     assert await ask("topic", "describe", incomplete="ord") == ["order-events", "orders"]
     assert await ask("topic", "consume", "-n", "1", incomplete="u") == ["users"]
     assert await ask("group", "describe", incomplete="") == ["readers"]
+
+
+async def test_completion_proposes_transactional_ids(cli: Cli, broker: Broker) -> None:
+    await cli("topic", "create", "t")
+    async with connected(broker.endpoint) as wire:
+        for name in ("payments-1", "payments-2", "refunds"):
+            await begin(wire, name, Topic("t"))
+    for command in (("explain", "transaction"), ("cluster", "txn", "abort")):
+        found = await trio.to_thread.run_sync(lambda: proposed(*command, incomplete="pay"))  # noqa: B023
+        assert found == ["payments-1", "payments-2"]
 
 
 async def test_completion_proposes_principals_of_users_and_acls() -> None:

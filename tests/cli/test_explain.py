@@ -161,6 +161,7 @@ async def test_explain_partition_names_transactions_that_block_readers(
     assert of_transaction[0].startswith("transactional ID payments is Ongoing: ")
     assert of_transaction[2].endswith("the coordinator aborts it after 60 s")
     assert of_transaction[3] == "it has written to t-0"
+    assert of_transaction[4] == "`kbroker cluster txn abort payments` aborts it"
 
 
 async def test_explain_partition_lists_idempotent_producers_newest_first(

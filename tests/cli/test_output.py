@@ -98,6 +98,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
             ["--user", EVIL, "producer_byte_rate"],
             ["--user", EVIL, "--yes"],
         ],
+        "cluster clients": [*FORMS, ["--topic", "t"], ["--topic", EVIL]],
         "cluster health": FORMS,
         "cluster info": FORMS,
         "cluster logdirs": FORMS,
@@ -108,6 +109,7 @@ def commands(data: Path) -> dict[str, list[list[str]]]:
         "topic delete": [["x" + EVIL, "--yes"]],
         "topic alter-config": [["t", "--set", f"retention.ms={EVIL}"]],
         "topic add-partitions": [["x" + EVIL, "1"]],
+        "topic move": [["x" + EVIL, "--to", "1"], ["t", "--to", "9"]],
         "topic trim": [["x" + EVIL, "--before", "end", "--yes"]],
         "topic produce": [["x" + EVIL, "value"]],
         "log dump": [

@@ -39,6 +39,7 @@ SINCE = "1h"
 def clients(target: Target, topics: tuple[str, ...], since_seconds: float, output: str) -> None:
     """Show the members of groups, and the producers with their last records.
 
+    NAME is the group of a consumer, or the transactional ID or producer ID of a producer.
     Brokers report only idempotent and transactional producers, without their client IDs, and no
     consumers without a group. The log of kbroker can have the client ID of each request: see the
     page below.
@@ -49,11 +50,15 @@ def clients(target: Target, topics: tuple[str, ...], since_seconds: float, outpu
     found = run(target, lambda cluster: cluster_clients(cluster, topics, since_ms=since_ms))
     rows = [
         each.row()
-        | {"last_record": iso_time(each.last_timestamp), "topics": ", ".join(each.topics)}
+        | {
+            "name": each.group or each.transactional_id or each.producer_id,
+            "topics": ", ".join(each.topics) or None,
+            "last_record": iso_time(each.last_timestamp),
+        }
         for each in found.listed
     ]
-    names = ("role", "client_id", "host", "group", "transactional_id", "producer_id")
-    columns = [Column(name, optional=name != "role") for name in names]
+    columns = [Column("role"), Column("name"), Column("client_id"), Column("host")]
+    columns += [Column("transactional_id", wide=True), Column("producer_id", wide=True)]
     columns += [Column("topics"), Column("last_record", optional=True)]
 
     def text(wide: bool) -> list[str]:

@@ -79,12 +79,18 @@ class DelegationTokens:
         known = self._known.pop(token_id, None)
         if known is not None:
             del self._by_digest[known[0].digest]
-            self._count_by_requester -= Counter([known[0].requester])
+            self._count(known[0].requester, -1)
         if entry is not None:
             token = read_token(token_id, entry.value)
             self._known[token_id] = token, entry.revision
             self._by_digest[token.digest] = token_id
-            self._count_by_requester[token.requester] += 1
+            self._count(token.requester, 1)
+
+    def _count(self, requester: Principal, change: int) -> None:
+        """Count a token of a requester, in constant time."""
+        self._count_by_requester[requester] += change
+        if not self._count_by_requester[requester]:
+            del self._count_by_requester[requester]
 
 
 def document_of(token: DelegationToken) -> Document:

@@ -8,6 +8,12 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.cluster.delegation_tokens import TOKENS_MAX, DelegationTokens, document_of
+from kbroker.cluster.store import OPERATIONS_MAX, Entry
+from kbroker.security.delegation import DelegationKey, Lifetimes, new_token
+from kbroker.security.principals import Principal
+
+from ..loop_latency import ThreadTime
 from ..security.tokens import (
     DAY,
     EXPIRED,
@@ -24,6 +30,8 @@ from ..security.tokens import (
     user,
 )
 from ..wire import until
+
+LIFETIMES = Lifetimes(max_ms=DAY, renewed_ms=DAY)
 
 
 async def test_token_is_known_to_all_nodes_and_survives_restart(tmp_path: Path) -> None:
@@ -93,3 +101,18 @@ async def test_concurrently_expired_token_is_not_restored(monkeypatch: pytest.Mo
         assert (await renew(alice, hmac)).error_code == NOT_FOUND
         assert tries > 1
         assert await ids(alice) == []
+
+
+def test_removal_of_tokens_does_not_depend_on_number_of_requesters() -> None:
+    tokens, key = DelegationTokens(), DelegationKey("secret")
+    one = new_token(key, Principal("User", "a"), Principal("User", "a"), (), 0, LIFETIMES, 0)
+    for number in range(TOKENS_MAX):
+        requester = Principal("User", f"user-{number}")
+        each = one._replace(id=f"{number}", requester=requester, digest=b"%d" % number)
+        tokens.put(each.id, Entry(document_of(each), 1))
+    began = ThreadTime()
+    for number in range(OPERATIONS_MAX):
+        tokens.put(f"{number}", None)
+    assert began.longer_than(0.01) is None
+    assert len(tokens) == TOKENS_MAX - OPERATIONS_MAX
+    tokens.check_token_limit(Principal("User", "user-0"))

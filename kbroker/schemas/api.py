@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import TypeVar
@@ -24,12 +23,13 @@ from .answers import (
     EXCEPTION_HANDLERS,
     ChunkedResponse,
     error_response,
+    json_response,
     route,
     text_response,
     to_json,
 )
 from .calls import AuthorizedCalls
-from .core import registry
+from .core import lists, registry
 from .core.errors import (
     INVALID_SCHEMA,
     NO_SUCH_SCHEMA,
@@ -38,7 +38,7 @@ from .core.errors import (
 )
 from .core.formats import referred_texts
 from .core.registry import CheckResult, CheckTask, WritePlan
-from .core.store import Registered, SchemaStore
+from .core.store import Registered, SchemaStore, Snapshot
 from .core.values import PROTOBUF, TYPES, Content
 from .core.work import Serialize
 from .requests import (
@@ -136,7 +136,10 @@ class SchemaApi:
             POST=self._calls.with_permission(AclOperation.READ, self._find),
             DELETE=self._calls.with_permission(AclOperation.DELETE, self._delete_subject),
         )
-        yield route(f"{subject}/metadata", GET=self._calls.read_call(self._with_metadata))
+        yield route(
+            f"{subject}/metadata",
+            GET=self._calls.with_permission(AclOperation.READ, self._with_metadata),
+        )
         yield route(
             f"{subject}/versions",
             GET=self._calls.read_call(self._versions),
@@ -163,8 +166,7 @@ class SchemaApi:
         return await run_in_thread(work, limiter=self._threads, abandon_on_cancel=True)
 
     def _rows(self, found: list[Registered]) -> object:
-        size = sum(len(each.content.text) for each in found)
-        if len(found) <= ROWS_IN_PLACE and size <= CHUNK_CHARACTERS:
+        if len(found) <= ROWS_IN_PLACE and sum(map(_characters, found)) <= CHUNK_CHARACTERS:
             return [each.document() for each in found]
         return ChunkedResponse(self._json_chunks(found))
 
@@ -231,15 +233,17 @@ class SchemaApi:
     # -- schemas by ID
 
     def _schemas(self, request: Request) -> object:
-        prefix = request.query_params.get("subjectPrefix", "")
-        found = [
-            each
-            for each in self._store.everything(deleted=flag(request, "deleted"))
-            if each.subject.startswith(prefix)
-        ]
-        if flag(request, "latestOnly"):
-            found = [*{each.subject: each for each in found}.values()]
-        return self._rows(page(request, found))
+        return self._list_schemas(request, self._store.snapshot())
+
+    async def _list_schemas(self, request: Request, known: Snapshot) -> object:
+        find = partial(
+            lists.versions,
+            known,
+            prefix=request.query_params.get("subjectPrefix", ""),
+            deleted=flag(request, "deleted"),
+            latest_only=flag(request, "latestOnly"),
+        )
+        return self._rows(page(request, await self._run_in_thread(find)))
 
     def _by_id(self, request: Request) -> object:
         schema_id = schema_id_of(request)
@@ -289,11 +293,17 @@ class SchemaApi:
     # -- subjects and versions
 
     def _subjects(self, request: Request) -> object:
-        prefix = request.query_params.get("subjectPrefix", "")
-        found = self._store.subjects(
-            deleted=flag(request, "deleted"), deleted_only=flag(request, "deletedOnly")
+        return self._list_subjects(request, self._store.snapshot())
+
+    async def _list_subjects(self, request: Request, known: Snapshot) -> Response:
+        find = partial(
+            lists.subjects,
+            known,
+            prefix=request.query_params.get("subjectPrefix", ""),
+            deleted=flag(request, "deleted"),
+            deleted_only=flag(request, "deletedOnly"),
         )
-        return page(request, [each for each in found if each.startswith(prefix)])
+        return json_response(await self._run_in_thread(lambda: to_json(page(request, find()))))
 
     def _versions(self, request: Request) -> object:
         subject = path_value(request, "subject")
@@ -319,20 +329,24 @@ class SchemaApi:
         referring = self._store.referring(*found.subject_version, deleted=flag(request, "deleted"))
         return page(request, sorted({each.id for each in referring}))
 
-    def _with_metadata(self, request: Request) -> object:
+    async def _with_metadata(self, request: Request) -> object:
         """Return the latest version whose metadata contains the requested properties."""
         names, values = (request.query_params.getlist(each) for each in ("key", "value"))
         requested = dict(zip(names, values, strict=False))
-        subject = path_value(request, "subject")
-        for each in reversed(
-            self._store.existing_versions(subject, deleted=flag(request, "deleted"))
-        ):
-            properties = json.loads(each.content.metadata or "{}").get("properties")
-            if not isinstance(properties, dict):
-                properties = {}
-            if requested.items() <= properties.items():
-                return each.document()
-        raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
+        versions = partial(
+            self._store.existing_versions,
+            path_value(request, "subject"),
+            deleted=flag(request, "deleted"),
+        )
+        known = await self._calls.read(versions)
+        found = await self._run_in_thread(partial(lists.with_metadata, known, requested))
+        if found is None:  # the version may have been registered at another node
+            await self._calls.catch_up()
+            known = versions()
+            found = await self._run_in_thread(partial(lists.with_metadata, known, requested))
+        if found is None:
+            raise RegistryError(NO_SUCH_SCHEMA, "Schema not found")
+        return found
 
     async def _find(self, request: Request) -> object:
         subject, content = path_value(request, "subject"), content_in(await body_of(request))
@@ -436,9 +450,15 @@ def _next_chunk(found: list[Registered], start: int) -> list[Registered]:
     size = 0
     while start < len(found) and size < CHUNK_CHARACTERS:
         rows.append(found[start])
-        size += len(found[start].content.text) + ROW_CHARACTERS
+        size += _characters(found[start]) + ROW_CHARACTERS
         start += 1
     return rows
+
+
+def _characters(row: Registered) -> int:
+    """Return the number of characters of a schema, its metadata and its rules."""
+    content = row.content
+    return sum(len(each or "") for each in (content.text, content.metadata, content.rule_set))
 
 
 def _rows_json(rows: list[Registered]) -> bytes:

@@ -73,8 +73,12 @@ class AuthorizedCalls:
         except RegistryError as error:
             if error.status != NOT_FOUND:
                 raise
-        await self._topic.catch_up()
+        await self.catch_up()
         return call()
+
+    async def catch_up(self) -> None:
+        """Read new records of the topic."""
+        await self._topic.catch_up()
 
     async def ensure_read(self) -> None:
         """Read the whole topic, unless an earlier call has done so."""

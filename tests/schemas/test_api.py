@@ -10,7 +10,12 @@ import pytest
 import trio
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from ..web.client import open_http_client
+from kbroker.config import BrokerConfig
+from kbroker.schemas.core.records import Entry, schema_key
+from kbroker.schemas.service import RegistryService
+
+from ..loop_latency import longest_step
+from ..web.client import broker_with, open_http_client
 from .client import RegistryClient, record, registry
 
 PLAIN = record("R", ("a", "int"))
@@ -329,3 +334,33 @@ async def test_trailing_slash_of_path_is_ignored() -> None:
         }
         assert await client.delete("/subjects/s/") == [1]
         assert await client.refusal("GET", "/subjects//") == 404
+
+
+LISTS = ("/subjects", "/subjects?deletedOnly=true", "/schemas?limit=1", "/schemas?latestOnly=true")
+METADATA = "/subjects/with-metadata/metadata?key=k0&value=other"
+
+
+@pytest.mark.parametrize("path", [*LISTS, METADATA])
+async def test_long_list_is_computed_outside_the_event_loop(path: str) -> None:
+    config = BrokerConfig.load(options={"registry.port": "0"})
+    service = RegistryService(config)
+    async with broker_with(service, config, None, None) as broker:
+        client = RegistryClient(service.endpoint_of(broker.nodes[0].id))
+        await client.get("/subjects")
+        (topic,) = service._topics
+        for number in range(10_000):
+            topic.store.replay(version_entry(f"{number:05}-{'x' * 200}", 1))
+        properties = {f"k{number}": "v" * 50 for number in range(2000)}
+        for number in range(1, 50):
+            metadata = {"properties": properties}
+            topic.store.replay(version_entry("with-metadata", number, metadata=metadata))
+        with longest_step() as step:
+            await client.ask("GET", path)
+        assert step.seconds < 0.025, str(step)
+
+
+def version_entry(subject: str, version: int, **more: object) -> Entry:
+    """Return the record of a version."""
+    text = json.dumps(record("R", (f"f{version}", "int")))
+    value = {"subject": subject, "version": version, "id": version, "schema": text, **more}
+    return Entry(schema_key(subject, version), value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
@@ -54,6 +54,10 @@ class Registered:
             "guid": self.content.guid,
             **self.content.document(),
         }
+
+
+# All versions of each subject, in no order.
+Snapshot: TypeAlias = list[tuple[str, list[Registered]]]
 
 
 class SchemaStore:
@@ -195,19 +199,13 @@ class SchemaStore:
 
     # -- queries
 
-    def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
+    def subjects(self, *, deleted: bool = False) -> list[str]:
         """Return the subjects with a live version, or with a deleted one if requested."""
         return [
             subject
-            for subject in sorted(self._subjects)
-            if self._is_listed(subject, deleted=deleted, deleted_only=deleted_only)
+            for subject, versions in sorted(self._subjects.items())
+            if deleted or not all(each.is_deleted for each in versions.values())
         ]
-
-    def _is_listed(self, subject: str, *, deleted: bool, deleted_only: bool) -> bool:
-        return any(
-            each.is_deleted if deleted_only else deleted or not each.is_deleted
-            for each in self._subjects[subject].values()
-        )
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Registered]:
         """Return the versions of a subject in order."""
@@ -274,10 +272,9 @@ class SchemaStore:
         """Return the lowest ID that a content has under any subject."""
         return min(self._ids.get(content, ()), default=None)
 
-    def everything(self, *, deleted: bool = False) -> Iterator[Registered]:
-        """Yield all versions of all subjects, in order."""
-        for subject in sorted(self._subjects):
-            yield from self.versions(subject, deleted=deleted)
+    def snapshot(self) -> Snapshot:
+        """Return all versions of each subject, unsorted, to be read in a thread."""
+        return [(subject, [*found.values()]) for subject, found in self._subjects.items()]
 
     def referring(self, subject: str, version: int, *, deleted: bool = False) -> list[Registered]:
         """Return the versions that refer to a version; `deleted` includes soft-deleted versions."""

@@ -280,25 +280,42 @@ def _count(header: BatchHeader, first: int, end: int) -> int:
 
 
 class Remaining(NamedTuple):
-    """Unread rest of a partition: an offset range, and the window size for backward steps."""
+    """Unread rest of a partition: an offset range, and the windows of backward steps.
+
+    Attributes:
+        start: First unread offset.
+        end: Offset after the last unread one.
+        window: Number of offsets of a window.
+        splits_batches: True if windows may begin inside a batch; see `PartitionScan`.
+    """
 
     start: int
     end: int
     window: int = FIRST_WINDOW
+    splits_batches: bool = False
 
 
 class PartitionScan:
     """Scan of one partition, with matches that have not been returned yet, nearest first.
 
     Offsets from `start` to `end` have not been scanned, except for the records in `found`. `window` is
-    the number of offsets of a backward step.
+    the number of offsets of a backward step. Windows begin at a batch, so that each batch is decoded
+    once. With `splits_batches`, because a batch took longer than the budget, they begin anywhere.
     """
 
-    def __init__(self, index: int, start: int, end: int, window: int = FIRST_WINDOW) -> None:
+    def __init__(
+        self,
+        index: int,
+        start: int,
+        end: int,
+        window: int = FIRST_WINDOW,
+        splits_batches: bool = False,
+    ) -> None:
         self.index = index
         self.start = start
         self.end = end
         self.window = window
+        self.splits_batches = splits_batches
         self.found: deque[ShownRecord] = deque()
 
     @property
@@ -326,9 +343,11 @@ class PartitionScan:
         """Scan one more window backwards and keep its newest matches."""
         before, began, end = budget.bytes, budget.took, self.end
         first = max(self.start, end - self.window)
-        kept = await self._scan_window(reader, budget, first, limit, widen=True)
+        kept = await self._scan_window(reader, budget, first, limit, widen=not self.splits_batches)
         if kept is None and not budget.has_progress:
             # An expensive batch: retry with a small window, or the scan would never make progress.
+            self.splits_batches = True
+            before, began = budget.bytes, budget.took
             first = max(self.start, end - FIRST_WINDOW)
             kept = await self._scan_window(reader, budget, first, limit, widen=False)
         if kept is None:
@@ -435,7 +454,7 @@ class Scan:
     def remaining(self) -> dict[int, Remaining]:
         """Return the unread rest by partition."""
         return {
-            each.index: Remaining(each.start, each.end, each.window)
+            each.index: Remaining(each.start, each.end, each.window, each.splits_batches)
             for each in self._partitions
             if not each.is_done
         }

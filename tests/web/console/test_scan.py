@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.web.console import messages
 from kbroker.web.console.filters import RecordFilter
-from kbroker.web.console.scan import Reader
+from kbroker.web.console.scan import FIRST_WINDOW, Budget, PartitionScan, Reader, Remaining
 
 from ...loop_latency import STEP_SECONDS_MAX, longest_step
 from .consoles import console, record, values
@@ -170,3 +172,48 @@ async def test_search_does_not_rest_after_waiting_for_a_fetch(mock_clock: MockCl
     await reader.fetch(0, 0)
     await reader.duty_cycle.pause()
     assert trio.current_time() == 3600
+
+
+class SlowReader:
+    """A reader of one batch whose records each take a millisecond."""
+
+    def __init__(self, clock: MockClock) -> None:
+        self._clock = clock
+        self.record_filter = SimpleNamespace(too_large=0)
+
+    async def fetch(self, index: int, first: int) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def scan_start(self, row: None, first: int) -> int:
+        """Return the beginning of the batch."""
+        return 0
+
+    async def matches(
+        self, row: None, index: int, first: int, end: int, budget: Budget
+    ) -> AsyncGenerator[tuple[int, None], None]:
+        """Yield the offset after each record."""
+        for offset in range(first, end):
+            self._clock.jump(0.001)
+            budget.records += 1
+            budget.bytes += 10
+            yield offset + 1, None
+
+
+@pytest.mark.parametrize("records", [50, 2_000, 20_000])
+async def test_backward_scan_of_batch_beyond_the_budget_uses_its_time(
+    mock_clock: MockClock, records: int
+) -> None:
+    reader: Any = SlowReader(mock_clock)
+    place, requests, seconds = Remaining(0, records), 0, 0.0
+    while place.start < place.end:
+        scan = PartitionScan(0, *place)
+        budget = Budget(0.2, 1 << 20)
+        while not budget.is_spent and not scan.is_done:
+            await scan.scan_backward(reader, budget, 200)
+        assert budget.took <= 0.2 + 2 * FIRST_WINDOW * 0.001
+        seconds += budget.took
+        requests += 1
+        place = Remaining(scan.start, scan.end, scan.window, scan.splits_batches)
+    # A window that exceeds the budget is scanned again.
+    assert seconds <= 0.2 + 2 * records * 0.001
+    assert requests <= 2 + 2 * records * 0.001 / 0.2

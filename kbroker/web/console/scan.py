@@ -36,6 +36,8 @@ FIRST_WINDOW, WINDOW_MAX = 16, 50_000
 WINDOW_BYTES = 2 * 1024 * 1024
 # Maximum fraction of the budget for one window, because the work on the last window may be lost.
 WINDOW_BUDGET_FRACTION = 0.25
+# The same if windows begin inside a batch: each window reads the beginning of the batch again.
+SPLIT_WINDOW_BUDGET_FRACTION = 0.75
 NO_LEADER = -1
 
 
@@ -316,6 +318,8 @@ class PartitionScan:
         self.end = end
         self.window = window
         self.splits_batches = splits_batches
+        # Number of records of the last window that was discarded.
+        self.wasted = 0
         self.found: deque[ShownRecord] = deque()
 
     @property
@@ -341,17 +345,17 @@ class PartitionScan:
 
     async def scan_backward(self, reader: Reader, budget: Budget, limit: int) -> None:
         """Scan one more window backwards and keep its newest matches."""
-        before, began, end = budget.bytes, budget.took, self.end
+        end, window = self.end, 0
         first = max(self.start, end - self.window)
+        before, began = budget.bytes, budget.took
         kept = await self._scan_window(reader, budget, first, limit, widen=not self.splits_batches)
         if kept is None and not budget.has_progress:
             # An expensive batch: retry with a small window, or the scan would never make progress.
-            self.splits_batches = True
-            before, began = budget.bytes, budget.took
+            self.splits_batches, window = True, max(self.wasted // 2, FIRST_WINDOW)
             first = max(self.start, end - FIRST_WINDOW)
             kept = await self._scan_window(reader, budget, first, limit, widen=False)
         if kept is None:
-            self.window = max(self.window // 4, FIRST_WINDOW)
+            self.window = max(self.window // 4, self.wasted // 2, FIRST_WINDOW)
             return  # discard the window: it is incomplete and lacks its newest records
         self.found.extend(reversed(kept.found))
         self.end = kept.found[0].record.offset if kept.matches > len(kept.found) else kept.first
@@ -359,10 +363,17 @@ class PartitionScan:
         offsets_scanned = max(end - kept.first, 1)
         size = max((budget.bytes - before) / offsets_scanned, 1)
         seconds = max((budget.took - began) / offsets_scanned, 1e-6)
-        bytes_max = min(WINDOW_BYTES, budget.bytes_max * WINDOW_BUDGET_FRACTION)
-        fits = int(min(bytes_max / size, budget.seconds * WINDOW_BUDGET_FRACTION / seconds))
-        most = min(WINDOW_MAX, max(fits, FIRST_WINDOW))
-        self.window = min(max(self.window * 4, limit), most)
+        self.window = window or self._next_window(budget, size, seconds, limit)
+
+    def _next_window(self, budget: Budget, size: float, seconds: float, limit: int) -> int:
+        """Return the window after one with this size and duration per offset."""
+        if self.splits_batches:  # most of the bytes are those of one batch
+            fits = int(budget.seconds * SPLIT_WINDOW_BUDGET_FRACTION / seconds)
+        else:
+            bytes_max = min(WINDOW_BYTES, budget.bytes_max * WINDOW_BUDGET_FRACTION)
+            seconds_max = budget.seconds * WINDOW_BUDGET_FRACTION
+            fits = int(min(bytes_max / size, seconds_max / seconds))
+        return min(max(self.window * 4, limit), WINDOW_MAX, max(fits, FIRST_WINDOW))
 
     async def _scan_window(
         self, reader: Reader, budget: Budget, first: int, limit: int, *, widen: bool
@@ -388,6 +399,7 @@ class PartitionScan:
                         kept.append(one)
                     if budget.is_spent and (budget.has_progress or not is_small):
                         # The records will be scanned again.
+                        self.wasted = budget.records - counted[0]
                         budget.records, reader.record_filter.too_large = counted
                         return None
             if at == previous:

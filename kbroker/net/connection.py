@@ -214,7 +214,8 @@ class Connection:
             self._wake is not None
             and now - self.active_at > IDLE_SECONDS
             and self._writer_idle
-            and not (self.is_idle or self.owes_replies)
+            # The tasks may take several calls to end if the event loop is delayed.
+            and not (self.is_idle or self._becomes_idle or self.owes_replies)
         ):
             self._becomes_idle = self._transport.wake()
 

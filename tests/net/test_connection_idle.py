@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from contextlib import AsyncExitStack
+from random import Random
 
 import pytest
 import trio
@@ -106,6 +107,26 @@ async def test_requests_are_served_while_connection_becomes_idle() -> None:
             suspend(await connection_with_tasks(broker, wire, topic))
             assert await wire.works()
             await metadata(wire)
+
+
+@pytest.mark.parametrize("has_writer", [False, True])
+async def test_repeated_suspension_keeps_connection_open(
+    pytestconfig: pytest.Config, has_writer: bool
+) -> None:
+    """Suspend in every iteration of the event loop; each request is answered."""
+    random = Random(pytestconfig.getoption("--seed"))
+    async with started() as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t")
+        for number in range(50):
+            if has_writer:
+                await connection_with_tasks(broker, wire, topic)
+            else:
+                await create_topic(wire, f"t{number}")  # awaited by the reader
+            for _ in range(random.randrange(2, 12)):
+                suspend(only_connection(broker))
+                if random.random() < 0.7:
+                    await trio.lowlevel.checkpoint()
+            assert await wire.works()
 
 
 @pytest.mark.parametrize("had_tasks", [False, True])

@@ -82,6 +82,16 @@ async def explain_group(cluster: ClusterClient, name: str) -> list[str]:
     return lines + progress_sentences(found) + await _stall_lines(cluster, found)
 
 
+def state_sentences(found: Row) -> list[str]:
+    """Return what the state of a group means, if it is known.
+
+    Args:
+        found: Group of `group_details`.
+    """
+    meaning = _GROUP_STATES.get(found["state"])
+    return [f"{found['state']} means: {meaning}"] if meaning else []
+
+
 def progress_sentences(found: Row) -> list[str]:
     """Return sentences about the members and the lag of a group.
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.client.errors import ClientError
-from kbroker.client.explanations import blocked_sentences, progress_sentences
+from kbroker.client.explanations import blocked_sentences, progress_sentences, state_sentences
 from kbroker.client.group_details import group_details
 from kbroker.cluster import NO_LEADER, TRANSACTIONS_TOPIC
 from kbroker.node.activity import ClientActivity, error_name, is_problem
@@ -110,7 +110,8 @@ class Activity:
             blocked = await blocked_sentences(viewer.cluster, details)
         except (ClientError, KafkaError):
             return _explanation_response(explained)
-        return _explanation_response(explained, [*blocked, *progress_sentences(details)])
+        progress = [*state_sentences(details), *progress_sentences(details)]
+        return _explanation_response(explained, [*blocked, *progress])
 
     async def _transaction(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["name"]
@@ -138,7 +139,7 @@ class Activity:
         ]
         clients += json_objects(others.found.values(), "clients")
         facts = [*_client_sentences(self._api.nodes, name), explained.now]
-        facts += _sentences_of(others.found.values())
+        facts += _sentences_of(others.found[each] for each in sorted(others.found))
         if any(each.startswith(f"client {name}: metrics of ") for each in facts):
             facts = [each for each in facts if each != NO_METRICS.format(name)]
         facts += [f"node {each} did not respond" for each in others.silent]

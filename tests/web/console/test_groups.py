@@ -59,7 +59,8 @@ async def test_explanation_of_group_has_lag_and_time_of_last_commit() -> None:
         await commit_offsets(client.cluster, "billing", {("orders", 0): 1})
         explained = await client.get("/explain/group/billing")
         assert "last commit at " in explained["now"]
-        lag = ["1 record is unread", "orders-0 is 1 record behind (at 1 of 2)"]
+        state = "Empty means: it has no members; its committed offsets remain until they expire"
+        lag = [state, "1 record is unread", "orders-0 is 1 record behind (at 1 of 2)"]
         assert explained["facts"] == lag
 
 

@@ -141,7 +141,8 @@ class Rebalances:
         group.protocol_name = group.select_protocol()
         group.keep_subscriptions()
         group.move(COMPLETING)
-        add_event(group, f"{len(group.members)} members joined", now, result)
+        count = len(group.members)
+        add_event(group, f"{count} member{'' if count == 1 else 's'} joined", now, result)
         rows = member_rows(group)
         for member in group.members.values():
             slot = group.remove_pending_join(member)

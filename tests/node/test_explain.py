@@ -74,7 +74,7 @@ async def test_group_lifecycle_is_explained(broker: Broker, wire: Wire) -> None:
     assert explanation.now == "group g does not exist"
     assert history_of(explanation) == [
         f"rebalance 1 because member {member.id} joined",
-        "1 members joined; CompletingRebalance, generation 1",
+        "1 member joined; CompletingRebalance, generation 1",
         f"leader {member.id} assigned partitions to 1 member; Stable, generation 1",
         f"rebalance 2 because member {member.id} (client reason: the shop closes) left",
         "the last member left; Empty, generation 2",

@@ -151,7 +151,10 @@ class HttpServer:
 
     async def _serve(self, socket_stream: trio.SocketStream) -> None:
         if len(self._open) >= self._limits.connections:
-            min(self._open, key=lambda each: each.active_at).abort()
+            # Its task ends later; until then, other connections must be chosen.
+            oldest = min(self._open, key=lambda each: each.active_at)
+            self._open.remove(oldest)
+            oldest.abort()
         stream = _Stream(socket_stream, self._limits.seconds)
         self._open.add(stream)
         try:

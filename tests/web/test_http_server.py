@@ -71,6 +71,22 @@ async def test_longest_idle_connection_is_closed_at_the_limit() -> None:
             await stream.aclose()
 
 
+async def test_limit_of_connections_is_kept_in_a_burst() -> None:
+    count, limit = 60, 3
+    async with running(connections=limit) as (_, endpoint), trio.open_nursery() as nursery:
+        closed: list[trio.SocketStream] = []
+
+        async def wait_closed() -> None:
+            async with await trio.open_tcp_stream(*endpoint) as stream:
+                assert await stream.receive_some() == b""
+                closed.append(stream)
+
+        for _ in range(count):
+            nursery.start_soon(wait_closed)
+        await until(lambda: len(closed) == count - limit, 5)
+        nursery.cancel_scope.cancel()
+
+
 async def test_client_that_does_not_read_its_response_is_disconnected() -> None:
     async with running(seconds=0.2) as (server, endpoint), open_http_client(endpoint) as slow:
         await slow.stream.send_all(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")

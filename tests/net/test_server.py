@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from kbroker.broker import open_broker
 from kbroker.client.endpoint import Endpoint
 from kbroker.config import BrokerConfig
 from kbroker.net.server import (
+    CLOSED_AT_ONCE,
     FIRST_PORT,
     LAST_PORT,
     CannotListen,
@@ -512,3 +514,34 @@ async def test_two_listeners_never_share_a_picked_port(monkeypatch: pytest.Monke
     assert [bound[0][1].getsockname()[1] for bound in (first, second)] == [free, free + 1]
     for bound in (first, second):
         close_all(bound)
+
+
+class MostClosed(trio.abc.Instrument):
+    """The largest number of connections that ended in one event-loop iteration."""
+
+    def __init__(self, connections: Collection[object]) -> None:
+        self.most = 0
+        self._connections = connections
+        self._before = len(connections)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.most = max(self.most, self._before - len(self._connections))
+        self._before = len(self._connections)
+
+
+async def test_overdue_connections_are_closed_a_few_at_a_time() -> None:
+    count = 10 * CLOSED_AT_ONCE
+    async with (
+        started(connection_setup_timeout_ms=2000) as broker,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        for _ in range(count):
+            stream = await trio.open_tcp_stream(*broker.endpoint)
+            await stack.enter_async_context(stream)
+        connections = broker.server.connections
+        await until(lambda: len(connections) == count)
+        closed = MostClosed(connections)
+        trio.lowlevel.add_instrument(closed)
+        await until(lambda: not connections)
+        trio.lowlevel.remove_instrument(closed)
+        assert 0 < closed.most <= 2 * CLOSED_AT_ONCE

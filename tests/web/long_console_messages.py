@@ -404,6 +404,9 @@ def test_times_are_entered_and_shown_in_the_chosen_zone(shown: Shown) -> None:
     page.reload()
     expect(status(page)).to_contain_text("10 records found")
     assert column(page, 1)[0] == "2026-01-01 10:00:00.000"
+    if page.locator("select[name=range]").is_hidden():
+        # Narrow windows close the form of a search that is in the URL.
+        page.locator(".filters > summary").click()
     page.locator("select[name=range]").select_option("Yesterday")
     expect(status(page)).to_contain_text("complete")
     expect(page.locator("tbody tr.pick")).to_have_count(0)

@@ -112,6 +112,9 @@ class ProduceOperation:
         if request.transactional_id is not None:
             self.transaction = ProduceTransaction(ctx, request.transactional_id)
         self.failed = False
+        # Number of appends that wait for their acknowledgement, plus 1 until all batches are
+        # appended.
+        self.left = 1
         # Number of records that were validated in this time slice.
         self.effort = 0
         # Validator of a batch that is partly validated.
@@ -211,12 +214,8 @@ class ProduceOperation:
 
     def _finish_appends(self) -> Answer:
         """Return the response after all appends, or a pending one."""
-        if self.waiting and self.acks != NO_ANSWER:
-            pending = self._begin_waiting()
-            for appended in self.waiting:
-                self._wait_for(*appended)
-            return pending
-        return self._response()
+        self.left -= 1
+        return self._begin_waiting() if self.left else self._response()
 
     async def prepare_and_append(self) -> Answer:
         """Append the remaining batches, of which the first needs offloaded work."""
@@ -235,12 +234,7 @@ class ProduceOperation:
                     row = await self._prepare_and_append(topic, partition)
                     is_heavy = False
                 rows.append(row)
-        if self.waiting and self.acks != NO_ANSWER:
-            pending = self._begin_waiting()
-            async for appended in time_slice.each(self.waiting):
-                self._wait_for(*appended)
-            return pending
-        return self._response()
+        return self._finish_appends()
 
     def _add_topic(self, topic: ProduceRequest.Topic) -> list[ProduceResponse.Partition]:
         """Add the response of a topic and return the list of its rows."""
@@ -417,10 +411,12 @@ class ProduceOperation:
             log_start_offset=replica.log.log_start_offset,
         )
         # Inlined `_acknowledged_end`: saves a call for each batch.
-        if appended.last_offset >= (
-            replica.log.high_watermark if all_in_sync else replica.durable_end
+        if (
+            appended.last_offset
+            >= (replica.log.high_watermark if all_in_sync else replica.durable_end)
+            and self.acks != NO_ANSWER
         ):
-            self.waiting.append((replica, appended.last_offset + 1, row))
+            self._wait_for(replica, appended.last_offset + 1, row)
         return row
 
     def _check_expired_lease_acks(self) -> None:
@@ -474,18 +470,21 @@ class ProduceOperation:
         """Return the pending response, resolved by the last acknowledgement or at the timeout."""
         timeout_seconds = max(self.timeout_ms, 0) / 1000
         self.topics = []  # release the records: they are in the log, and a slow disk may take long
-        self.left = len(self.waiting)
         self.pending = Pending(
             deadline=trio.current_time() + timeout_seconds, on_timeout=self._expire
         )
         return self.pending
 
     def _wait_for(self, replica: Replica, end_offset: int, row: ProduceResponse.Partition) -> None:
-        if self._acknowledged_end(replica) >= end_offset:
-            self._acknowledge(replica, row, True)  # acknowledged while other tasks ran
-        else:
-            waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
-            waits.add(end_offset, partial(self._acknowledge, replica, row))
+        """Wait for the acknowledgement of a batch.
+
+        The wait begins with the append. If the node loses leadership while the next batches are
+        validated, the batch may be truncated, and the offset then belongs to other records.
+        """
+        self.left += 1
+        self.waiting.append((replica, end_offset, row))
+        waits = replica.commits if self.acks == ALL_IN_SYNC else replica.writes
+        waits.add(end_offset, partial(self._acknowledge, replica, row))
 
     def _acknowledge(
         self, replica: Replica, row: ProduceResponse.Partition, committed: bool

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
 
 import pytest
 
 from kbroker.broker import Broker
 from kbroker.cluster.registrations import NO_EPOCH
+from kbroker.handlers.produce_operation import LIGHT_COMPRESSED_BYTES_MAX
 from kbroker.partitions.replica import Replica
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.compression import Codec
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.list_offsets import OffsetForLeaderEpochRequest
 from kbroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from kbroker.protocol.messages.topics import DeleteRecordsRequest
+from kbroker.runtime.heavy_work import HeavyWork
 from tests.brokers import started
 from tests.wire import (
     EARLIEST,
@@ -140,6 +145,37 @@ async def test_pending_produce_fails_if_other_leader_is_elected(
         await broker.node.cluster.hand_over(topic.name, 0, to=2, cause="test")
         ((row,),) = (each.partition_responses for each in (await wire.receive()).responses)
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+async def test_produce_fails_if_batch_is_truncated_while_next_batch_is_validated(
+    broker: Broker,
+    wire: Wire,
+    follower: PlayedFollower,
+    acks: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The new leader has another record at the offset of the batch, and commits it."""
+    topic = await replicated(broker, 1, 2, flush_messages=1)
+    other = await broker.node.cluster.create_topic("other", [[1]], {}, cause="test")
+    replica, validate = replica_of(broker, topic), HeavyWork.run_in_steps
+
+    async def validate_after_leader_change(*args: Any) -> Any:
+        await broker.node.cluster.hand_over(topic.name, 0, to=2, cause="test")
+        replica.truncate_to(0, 0)
+        replica.append_replicated(memoryview(batch([b"of the new leader"])), 0)
+        replica.synced(1)
+        replica.update_high_watermark(1)
+        return await validate(*args)
+
+    monkeypatch.setattr(HeavyWork, "run_in_steps", validate_after_leader_change)
+    heavy = batch([Random(1).randbytes(2 * LIGHT_COMPRESSED_BYTES_MAX)], codec=Codec.GZIP)
+    request = produce_request(topic, batch([b"lost"]), acks=acks)
+    request.topic_data += produce_request(Topic(other.name, other.id), heavy).topic_data
+    async with broker.node.partitions.flusher.sync_lock:  # makes acks=1 wait as well
+        response = await wire.ask(ApiKey.PRODUCE, 9, request)
+    codes = [row.error_code for each in response.responses for row in each.partition_responses]
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]
 
 
 async def test_pending_acks_1_fails_if_registration_is_lost(

@@ -393,9 +393,18 @@ class LocalStore:
     async def end(self, lease: LocalLease, cause: str) -> None:
         """End a lease and delete its entries. Raises StorageError, and then the lease continues."""
         async with self._exclusive():
+            await self._end(lease, cause)
+
+    async def _end(self, lease: LocalLease, cause: str) -> None:
+        """End a lease; the caller prevents other changes. See `end`."""
+        # First, so that the lease cannot be renewed while its entries are deleted.
+        self._leases.pop(lease.id, None)
+        try:
             if lease.keys:
                 await self._commit(dict.fromkeys(lease.keys), cause, None)
-            self._leases.pop(lease.id, None)
+        except StorageError:
+            self._leases[lease.id] = lease
+            raise
 
     def _attach(self, entries: Mapping[str, Entry | None], lease: LocalLease | None) -> None:
         for key, entry in entries.items():
@@ -470,8 +479,11 @@ class LocalStore:
                 await self._expire(lease)
 
     async def _expire(self, lease: LocalLease) -> None:
+        """End a lease, unless it is renewed while an earlier change is written."""
         try:
-            await self.end(lease, f"lease of {lease.holder} ended")
+            async with self._exclusive():
+                if lease.seconds_left <= 0:
+                    await self._end(lease, f"lease of {lease.holder} ended")
         except StorageError:  # the error was logged; do not retry in every tick
             lease.seconds_left = lease.ttl_seconds
 

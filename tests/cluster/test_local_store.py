@@ -14,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from kbroker.cluster.local_store import LocalStore, clean_end_path
 from kbroker.cluster.store import ABSENT, Change, Compacted, Document, Entry, Lease
 from kbroker.runtime.disk_work import DiskWork
+from kbroker.runtime.threads import InThread
 from kbroker.storage.crash_files import NO_LIMIT, CrashFiles, Operation
 from kbroker.storage.errors import StorageError, SyncFailedError
 from kbroker.storage.files import MemFiles, OsFiles
@@ -376,6 +377,48 @@ def test_blocked_event_loop_expires_no_lease(files: MemFiles) -> None:
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=clock)
+
+
+def delayed_by(delays: list[float]) -> InThread:
+    """Return a function that runs syncs, of which the next one takes `delays[-1]` seconds."""
+
+    async def run(work: Callable[[], Result]) -> Result:
+        await trio.sleep(delays.pop() if delays else 0)
+        return work()
+
+    return run
+
+
+async def test_renewed_lease_does_not_end_after_slow_change(
+    files: MemFiles, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """The lease expires during the sync of another change, and is renewed before the sync ends."""
+    delays: list[float] = []
+    store = LocalStore(files, PATH, in_thread=delayed_by(delays))
+    lease = await put_leased(store, "live", 0.5)
+    delays.append(1.0)
+    nursery.start_soon(store.run)
+    nursery.start_soon(put, store, "other", 1)
+    await trio.sleep(0.8)
+    assert await lease.keep_alive()
+    await trio.sleep(0.4)
+    assert await keys(store) == {"live", "other"}
+
+
+async def test_lease_cannot_be_renewed_while_its_entries_are_deleted(
+    files: MemFiles, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """Otherwise the holder relies on a lease that has ended."""
+    delays: list[float] = []
+    store = LocalStore(files, PATH, in_thread=delayed_by(delays))
+    lease = await put_leased(store, "live", 0.5)
+    delays.append(1.0)
+    nursery.start_soon(store.run)
+    await trio.sleep(0.8)
+    assert not await lease.keep_alive()
+    assert lease.may_be_over()
+    await trio.sleep(1)
+    assert await keys(store) == set()
 
 
 async def test_lease_continues_if_its_end_cannot_be_stored(

@@ -237,6 +237,11 @@ class LeaderState:
 
     # -- ISR
 
+    def excuse_delay(self, seconds: float, now: float) -> None:
+        """Do not count `seconds` as lag of followers, because this node processed no fetches."""
+        for follower in self.followers.values():
+            follower.caught_up_at = min(follower.caught_up_at + seconds, now)
+
     def lagging(self, log_end: int, now: float) -> frozenset[int]:
         """Return the ISR members that have not been caught up for `lag_max`."""
         return frozenset(

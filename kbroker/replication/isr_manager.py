@@ -151,8 +151,20 @@ class IsrManager:
 
     async def _check_regularly(self) -> None:
         while True:
-            await trio.sleep(self._context.config.replica_lag_time_max_ms / 1000 / 2)
+            seconds = self._context.config.replica_lag_time_max_ms / 1000 / 2
+            due = trio.current_time() + seconds
+            await trio.sleep_until(due)
+            delay = trio.current_time() - due
+            if delay > seconds / 2:  # the event loop was blocked, or the process was stopped
+                self._excuse_delay(delay)
             self.check_all_isrs()
+
+    def _excuse_delay(self, seconds: float) -> None:
+        """Do not count a delay of this node as lag: fetches of followers may wait to be read."""
+        now = trio.current_time()
+        for replica in self._partitions.opened():
+            if replica.leader_state is not None:
+                replica.leader_state.excuse_delay(seconds, now)
 
     async def _store_batch(self, batch: Sequence[Replica]) -> None:
         """Store ISRs once; after a failure, pause."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -67,6 +68,22 @@ async def test_caught_up_follower_stays_in_the_isr_while_idle(
     await follower.fetch(topic, 0)
     await trio.sleep(3 * LAG_MS / 1000)
     assert isr_of(broker, topic) == [1, 2]
+
+
+async def test_delay_of_leader_does_not_count_as_lag() -> None:
+    """The follower fetches as soon as the event loop of the leader continues."""
+    async with (
+        started(replica_lag_time_max_ms=1000) as broker,
+        fake_node(broker, 2) as follower,
+        connected(broker.endpoint) as wire,
+    ):
+        topic = await replicated(broker, 1, 2)
+        await produce(wire, topic, batch(), acks=1)
+        await follower.fetch(topic, 0)
+        time.sleep(1.5)  # noqa: ASYNC251 - blocks the event loop
+        await trio.sleep(0.2)
+        assert isr_of(broker, topic) == [1, 2]
+        await until(lambda: isr_of(broker, topic) == [1])  # no further fetch arrives
 
 
 async def test_caught_up_follower_joins_the_isr(

@@ -169,7 +169,7 @@ class ClientMetrics:
         if instance_id in RESERVED:
             instance_id = random_uuid()
         instance = self._instance(instance_id, labels)
-        now_ms = self._clock.coordinator_ms()
+        now_ms = self._clock.monotonic_ms()
         seen_ms = max(instance.requested_at_ms, instance.pushed_at_ms)
         if (
             now_ms - seen_ms < instance.subscription.interval_ms
@@ -226,7 +226,7 @@ class ClientMetrics:
         if self._instances.get(instance.subscription.instance_id) is not instance:
             return  # the instance was dropped in the meantime
         self._drop(instance)
-        instance.pushed = Pushed(self._clock.coordinator_ms(), codec, data)
+        instance.pushed = Pushed(self._clock.monotonic_ms(), codec, data)
         self._kept_bytes += len(data)
         if self._kept_bytes > KEPT_BYTES_MAX:
             self._drop_oldest(instance)
@@ -241,7 +241,7 @@ class ClientMetrics:
                 f"Client [{instance.subscription.instance_id}] sent the previous request with state "
                 "terminating to TRUE, can not accept any requests after that",
             )
-        now_ms = self._clock.coordinator_ms()
+        now_ms = self._clock.monotonic_ms()
         # The first push after a subscription request may come at any time: clients add jitter.
         is_due = now_ms - instance.pushed_at_ms >= instance.subscription.interval_ms
         if instance.has_requested or is_due:

@@ -63,7 +63,7 @@ class ClientQuotaManager:
 
     @property
     def now_ms(self) -> int:
-        return self._clock.coordinator_ms()
+        return self._clock.monotonic_ms()
 
     def charge(self, user: str, client_id: str | None, size: int) -> QuotaCharge | None:
         """Return the quota charge of a request, or None if no client has a quota.

@@ -247,6 +247,7 @@ class Node:
         """Do the background work until cancelled."""
         partitions = self.partitions
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.clock.run)
             nursery.start_soon(partitions.flusher.run)
             nursery.start_soon(partitions.epoch_renewal.run)
             nursery.start_soon(self.membership.run)

@@ -72,7 +72,7 @@ class MovableClock:
     """The log clock and the coordinator clock of a broker under test."""
 
     def __init__(self) -> None:
-        real = RealClock()
+        self._real = real = RealClock()
         self.log = AdjustableClock(real, log=True)
         self.coordinator = AdjustableClock(real, log=False)
 
@@ -81,6 +81,12 @@ class MovableClock:
 
     def coordinator_ms(self) -> int:
         return self.coordinator.now_ms()
+
+    def monotonic_ms(self) -> int:
+        return self.coordinator.now_ms()
+
+    async def run(self) -> None:
+        await self._real.run()
 
     def states(self) -> ClockStates:
         """Return the states of both clocks."""

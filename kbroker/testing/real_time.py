@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
+from kbroker.runtime.clock import UnstalledTime
+
 _NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
 
@@ -63,8 +65,17 @@ def steady_seconds() -> float:
 class RealClock:
     """Real time, as a `kbroker.runtime.clock.Clock`."""
 
+    def __init__(self) -> None:
+        self._unstalled = UnstalledTime(self.monotonic_ms)
+
     def log_ms(self) -> int:
         return wall_ns() // _NS_PER_MS
 
     def coordinator_ms(self) -> int:
+        return self._unstalled.now_ms()
+
+    def monotonic_ms(self) -> int:
         return steady_ns() // _NS_PER_MS
+
+    async def run(self) -> None:
+        await self._unstalled.run()

@@ -27,6 +27,12 @@ class TrioClock:
     def log_ms(self) -> int:
         return self.coordinator_ms()
 
+    def monotonic_ms(self) -> int:
+        return self.coordinator_ms()
+
+    async def run(self) -> None:
+        """Detect no stalls."""
+
 
 class OneDeadline:
     """A coordinator with at most one deadline."""

@@ -24,6 +24,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
 )
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kbroker.runtime.clock import SystemClock
 from kbroker.testing.clock import MovableClock
 
 from ..brokers import Start, started
@@ -396,17 +397,13 @@ async def test_pipelined_commits_are_acknowledged_in_order(start: Start) -> None
 
 
 async def test_offsets_expire_after_group_becomes_empty() -> None:
-    class Calendar:
+    class Calendar(SystemClock):
         """A clock whose days can be skipped by tests."""
 
-        def __init__(self) -> None:
-            self.ahead_ms = 0
+        ahead_ms = 0
 
         def log_ms(self) -> int:
-            return time.time_ns() // 1_000_000 + self.ahead_ms
-
-        def coordinator_ms(self) -> int:
-            return time.monotonic_ns() // 1_000_000
+            return super().log_ms() + self.ahead_ms
 
     clock = Calendar()
     async with (

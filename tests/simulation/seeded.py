@@ -46,6 +46,12 @@ class SimulatedClock:
     def coordinator_ms(self) -> int:
         return int(trio.current_time() * 1000)
 
+    def monotonic_ms(self) -> int:
+        return self.coordinator_ms()
+
+    async def run(self) -> None:
+        """Detect no stalls, because virtual time has none."""
+
 
 class Events:
     """A digest of all events of a run; with `trace`, each event is also printed."""

@@ -106,7 +106,7 @@ class ProduceOperation:
         self.rejection: KafkaError | None = None
         if request.acks not in ACKS:
             self.rejection = KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-        elif request.acks != ALL_IN_SYNC and _lease_may_have_expired(ctx.node):
+        elif self._lacks_lease():
             self.rejection = _expired_lease_error()
         self.transaction: ProduceTransaction | None = None
         if request.transactional_id is not None:
@@ -310,6 +310,8 @@ class ProduceOperation:
                 records = memoryview(converted)
             batch, header = await self._validate(records, rules)
             replica = self._admit(topic, partition.index)
+            if self._lacks_lease():  # the lease may have expired during the validation
+                raise _expired_lease_error()
             if self.transaction is not None:
                 self.transaction.check(replica, batch)
             return self._append(topic, replica, batch, header)
@@ -419,6 +421,14 @@ class ProduceOperation:
             self._wait_for(replica, appended.last_offset + 1, row)
         return row
 
+    def _lacks_lease(self) -> bool:
+        """Return True for acks=0 or acks=1 if another node may lead already."""
+        return (
+            self.acks != ALL_IN_SYNC
+            and self.node.membership.may_have_expired
+            and not self.node.config.expired_lease_acks_enable
+        )
+
     def _check_expired_lease_acks(self) -> None:
         """Raise KafkaError unless the settings allow acks=0/1 while the lease may have expired."""
         if not self.node.config.expired_lease_acks_enable:
@@ -491,7 +501,7 @@ class ProduceOperation:
     ) -> None:
         """Record that an append is acknowledged or failed, and respond after the last one."""
         self.left -= 1
-        if not committed:
+        if not committed or self._lacks_lease():
             self._fail(replica, row, replica.failure())
         if not self.left:
             if self.failed:
@@ -557,11 +567,6 @@ def _expired_lease_error() -> KafkaError:
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         "this node may have lost leadership: it accepts acks=all only",
     )
-
-
-def _lease_may_have_expired(node: Node) -> bool:
-    """Return True if this node's lease may have expired, and acks=0/1 must be rejected then."""
-    return node.membership.may_have_expired and not node.config.expired_lease_acks_enable
 
 
 def _error_row(index: int, error: KafkaError) -> ProduceResponse.Partition:

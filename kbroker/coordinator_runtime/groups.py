@@ -186,8 +186,11 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
         The pending offsets of the producer become visible or are dropped.
         """
         shard = self._shards.get(index)
+        load = self._loader.get(index)
         if shard is not None:
             self._begin([self._apply_transaction_end(shard, producer_id, commit=commit)])
+        elif load is not None:
+            load.ended_transactions.append((producer_id, commit))
 
     def _apply_transaction_end(
         self, shard: GroupShard, producer_id: int, *, commit: bool
@@ -224,7 +227,13 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
                 )
 
     def _on_loaded(self, load: Load[GroupCoordinator]) -> None:
-        """Delete the offsets of topics that were deleted while no node led the shard."""
+        """Process the ends of transactions and the deletions of topics that the load missed.
+
+        If the load has read the marker of a transaction, its end has no effect here: the producer
+        cannot write offsets while the coordinator is loading.
+        """
+        for producer_id, commit in load.ended_transactions:
+            self._begin([self._apply_transaction_end(load.shard, producer_id, commit=commit)])
         # A single node without missed changes has already processed every deletion.
         if load.missed_topics or len(self._context.cluster.node_ids) > 1:
             pieces = load.shard.coordinator.forget_missing_topics()
@@ -233,9 +242,10 @@ class GroupCoordinatorService(SweepingShards[GroupCoordinator]):
     # -- closed groups
 
     def shard(self, key: str) -> GroupShard:
+        shard = super().shard(key)  # may load the coordinator and close the group
         if key in self._closed:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return super().shard(key)
+        return shard
 
     @contextmanager
     def closed_to_requests(self, *group_ids: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeAlias
 
@@ -48,6 +48,8 @@ class Load(Generic[C]):
         wanted: Must be awaited before the load continues.
         waits_for_commit: True until the log is committed.
         missed_topics: True if topics were deleted during the load.
+        ended_transactions: Producer ID of each transaction that ended during the load, and True if
+            it was committed. The load may have read the log before the marker was appended.
     """
 
     shard: Shard[C]
@@ -55,6 +57,7 @@ class Load(Generic[C]):
     wanted: Wanted = None
     waits_for_commit: bool = False
     missed_topics: bool = False
+    ended_transactions: list[tuple[int, bool]] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:

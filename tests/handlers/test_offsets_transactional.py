@@ -6,7 +6,7 @@ the decisions of the group coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.coordinator import Now, Result
 from kbroker.coordinator_runtime.add_partitions_to_txn import Writer
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
@@ -401,6 +402,36 @@ async def compact(broker: Broker) -> None:
 async def reload_groups(broker: Broker) -> None:
     broker.node.groups.stop()
     await broker.node.groups.load()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_marker_during_end_of_load_ends_pending_offsets(
+    start: Start,
+    transactions: FakeTransactions,
+    monkeypatch: pytest.MonkeyPatch,
+    commit: bool,
+) -> None:
+    """Append the marker while a coordinator whose log was read resumes its groups."""
+    async with start() as broker, connected(broker.endpoint) as wire:
+        await prepare(broker, wire, transactions)
+        await commit_without_transaction(wire, 1)
+        await txn_commit(wire, 2)
+        groups = broker.node.groups
+        index = groups.shard("g").replica.index
+        groups.stop()
+        groups.apply_leadership()
+        load = groups._loader.get(index)
+        assert load is not None
+        resume = load.shard.coordinator.on_loaded
+
+        def on_loaded(now: Now) -> Iterator[Result[None]]:
+            marker = Marker(commit=commit, coordinator_epoch=0)
+            broker.node.transactions.append_marker((OFFSETS, index), marker, PRODUCER, EPOCH)
+            return resume(now)
+
+        monkeypatch.setattr(load.shard.coordinator, "on_loaded", on_loaded)
+        await groups.load()
+        assert await fetch(wire, stable=True) == (2 if commit else 1, 0)
 
 
 class ClockAhead(SystemClock):

@@ -43,7 +43,7 @@ from .store import (
     StoreProblem,
     Watcher,
 )
-from .timed_lease import TimedLease
+from .timed_lease import TimedLease, lease_time
 from .watchers import Watchers
 
 logger = logging.getLogger(__name__)
@@ -352,7 +352,7 @@ class EtcdStore:
             raise StorageError("etcd: leases require a finite duration")
         await self.wait_until_read()
         self._check_rollback()
-        asked, asked_at = {"TTL": str(math.ceil(ttl_seconds))}, trio.current_time()
+        asked, asked_at = {"TTL": str(math.ceil(ttl_seconds))}, lease_time()
         granted = await self._gateway.ask("lease/grant", asked, changes=True)
         ttl, check = float(granted["TTL"]), self._check_rollback
         lease = EtcdLease(self._gateway, granted["ID"], ttl, asked_at, check)

@@ -21,7 +21,7 @@ from .store import (
     Watcher,
 )
 from .store_link import Link, LinkBroken, Message, change_of
-from .timed_lease import TimedLease
+from .timed_lease import TimedLease, lease_time
 from .watchers import Watchers
 
 STORE_TERMINATED = "the process with the metadata store has terminated"
@@ -170,7 +170,7 @@ class RemoteStore:
     async def grant(self, ttl_seconds: float, *, holder: str) -> RemoteLease:
         if not math.isfinite(ttl_seconds):
             raise StorageError("remote store: leases require a finite duration")
-        asked_at = trio.current_time()
+        asked_at = lease_time()
         answer = await self.ask({"do": "grant", "seconds": ttl_seconds, "holder": holder})
         return RemoteLease(self, answer["lease"], answer["seconds"], asked_at)
 

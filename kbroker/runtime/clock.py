@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -79,6 +80,18 @@ class UnstalledTime:
         if self._ticked_ms is None:
             return 0
         return max(now_ms - self._ticked_ms - TICK_MS - DELAY_MS_MAX, 0)
+
+
+def suspended_seconds() -> float:
+    """Return the total time for which this machine was suspended, if the system tells it.
+
+    The monotonic clocks of Python do not count this time on Linux. The result is rounded, because
+    two clocks are not read at exactly the same time.
+    """
+    if sys.platform != "linux":
+        return 0.0
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round(since_boot - time.clock_gettime(time.CLOCK_MONOTONIC), 1)
 
 
 class SystemClock:

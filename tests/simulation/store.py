@@ -33,7 +33,7 @@ from kbroker.cluster.store import (
     StoreProblem,
     Watcher,
 )
-from kbroker.cluster.timed_lease import TimedLease
+from kbroker.cluster.timed_lease import TimedLease, lease_time
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -377,7 +377,7 @@ class SimulatedStore:
     async def grant(self, ttl_seconds: float, *, holder: str) -> Lease:
         if not ttl_seconds < math.inf:
             raise ValueError("lease TTL must be finite: this store cannot see its holder's process")
-        asked_at = trio.current_time()
+        asked_at = lease_time()
         lease = await self.request(lambda: self._truth.grant(ttl_seconds, holder))
         return _SimulatedLease(self, lease, asked_at)
 

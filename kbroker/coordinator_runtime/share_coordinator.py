@@ -111,10 +111,17 @@ class ShareCoordinatorService(SweepingShards[ShareCoordinator]):
             needed = REWRITE_RATIO * len(shard.coordinator.states)
             if records < max(needed, REWRITE_RECORDS_MIN):
                 continue
-            for _ in self.sweep(shard, shard.coordinator.expire(self.now())):
-                await duty_cycle.pause()
-            if self.serves(shard) and await outcome_of(self.release(shard, True)):
+            are_written = await self._write_snapshots(shard, duty_cycle)
+            if are_written and await outcome_of(self.release(shard, True)):
                 self._delete_before(shard.replica, past)
+
+    async def _write_snapshots(self, shard: ShareStateShard, duty_cycle: DutyCycle) -> bool:
+        """Write a snapshot of each state, and return True if all of them are stored."""
+        for piece in shard.coordinator.expire(self.now()):
+            if not self.serves(shard) or piece is None or self.store(shard, piece) is not piece:
+                return False
+            await duty_cycle.pause()
+        return self.serves(shard)
 
     def _delete_before(self, replica: LeaderReplica, past: int) -> None:
         with suppress(StorageError), self._partitions.storage_errors_reported(replica):

@@ -13,6 +13,7 @@ from kbroker.cluster.live_config import LiveConfig
 from kbroker.cluster.node_context import NodeContext
 from kbroker.config import BrokerConfig
 from kbroker.coordinator import ShareCoordinator
+from kbroker.coordinator_runtime import share_coordinator
 from kbroker.coordinator_runtime.shards import ShardPending
 from kbroker.coordinator_runtime.share_coordinator import ShareCoordinatorService
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -184,9 +185,10 @@ async def test_coordinator_loads_after_records_of_earlier_leader_are_committed(
 
 
 async def test_loaded_coordinator_has_every_stored_state(
-    world: World, pytestconfig: pytest.Config
+    world: World, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random history of stored and failed operations, with reloads in between."""
+    """Random history of stored and failed operations, with rewrites and reloads in between."""
+    monkeypatch.setattr(share_coordinator, "REWRITE_RECORDS_MIN", 1)
     rng = Random(pytestconfig.getoption("--seed"))
     stored: dict[int, int] = {}
     for epoch in range(1, 200):
@@ -195,6 +197,8 @@ async def test_loaded_coordinator_has_every_stored_state(
         replica.refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR) if rng.random() < 0.2 else None
         if world.initialize(index, start, epoch).code == ErrorCode.NONE:
             stored[index] = start
+        if rng.random() < 0.2:
+            await world.service.expire()
         if rng.random() < 0.1:
             world = await world.loaded_again()
         assert {each: world.start_offset(each) for each in stored} == stored

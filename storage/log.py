@@ -117,6 +117,7 @@ class Log:
         "synced_offset",
         "topic",
         "topic_id",
+        "truncations",
     )
 
     def __init__(
@@ -155,6 +156,8 @@ class Log:
         self.on_offline: Callable[[Log], None] | None = None
         # True once the partition is deleted; its paths may then belong to another log.
         self.deleted = False
+        # Number of truncations and restarts since the log was opened.
+        self.truncations = 0
         # Bytes appended since the log was opened.
         self.appended_bytes = 0
         # Files to sync, and work for the next checkpoint.
@@ -887,6 +890,7 @@ class Log:
                 self.log_start_offset = log_start_offset
                 self.first_dirty_offset = first_dirty_offset
                 raise
+        self.truncations += 1
         self.epochs.truncate_end(offset)
 
     @contextmanager

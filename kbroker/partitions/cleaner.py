@@ -106,7 +106,7 @@ class Cleaner:
 
     async def _clean(self, replica: Replica) -> bool:
         """Compact one log; return True if the log made progress."""
-        log = replica.log
+        log, truncations = replica.log, replica.log.truncations
         try:
             if log.pending.needs_checkpoint:
                 await self._log_manager_tasks.checkpoint()
@@ -118,10 +118,11 @@ class Cleaner:
             files = self._partitions.logs.files
             await self._context.in_thread(partial(remove_leftovers, files, log.directory))
             result = await self._compactor.compact(task)
-            if not await self._install(log, task, result):
+            if not await self._install(log, truncations, task, result):
                 return False
         except CompactionFailed as failure:
-            self._handle_failure(replica, failure)
+            if log.truncations == truncations:  # otherwise its files changed during the run
+                self._handle_failure(replica, failure)
             return False
         except LostBytesError as error:
             if log.offline is None:  # a new segment is unreadable, but the log itself is not
@@ -145,10 +146,22 @@ class Cleaner:
             decompressed_max=config.decompressed_batch_max_bytes,
         )
 
-    async def _install(self, log: Log, task: CompactionTask, result: CompactionResult) -> bool:
+    async def _install(
+        self, log: Log, truncations: int, task: CompactionTask, result: CompactionResult
+    ) -> bool:
         """Install the new segments of a run in order; return True if all are installed.
 
-        Raises StorageError.
+        Nothing more is installed after a truncation, because other records may have filled segments
+        of the same sizes.
+
+        Args:
+            log: The log.
+            truncations: Number of truncations of the log when the run began.
+            task: Task of the run.
+            result: Result of the run.
+
+        Raises:
+            StorageError: A file cannot be written or renamed.
         """
         files, logs, in_thread = (
             self._partitions.logs.files,
@@ -159,7 +172,7 @@ class Cleaner:
         try:
             await in_thread(partial(logs.note_compaction, log, task.end_offset))
             for segment in await in_thread(partial(prepare, files, task, result)):
-                if not install(log, left[0], segment):
+                if log.truncations != truncations or not install(log, left[0], segment):
                     return False
                 left.popleft()
                 await in_thread(DirectorySync(files, log.directory).sync)

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from kbroker.broker import Broker
+from kbroker.partitions.compactor import CompactionFailed
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -182,6 +183,41 @@ async def test_topic_deletion_during_compaction_is_ignored(
         monkeypatch.setattr(compactor, "compact", compact_too_late)
         assert await broker.node.maintenance.cleaner.clean_all() == 0
         assert len(await contents(wire, topic)) == 3
+        assert leftovers(tmp_path / "t-0") == []
+
+
+@pytest.mark.parametrize("is_damage", [False, True])
+async def test_truncation_during_compaction_discards_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damage: bool
+) -> None:
+    """After an unclean election, the new records fill segments of the same sizes.
+
+    The run may also find a source that is only partly rewritten, which looks like damage.
+    """
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 100, 200)
+        compactor = broker.node.maintenance.cleaner._compactor
+        compact = compactor.compact
+
+        async def truncate_later(task: CompactionTask) -> object:
+            result = await compact(task)
+            monkeypatch.setattr(compactor, "compact", compact)
+            partitions = broker.node.partitions
+            async with partitions.flusher.sync_lock, partitions.checkpoint_lock:
+                partitions.named_replica("t", 0).truncate_to(0, 0)
+            await update(wire, topic, 200, 300)
+            if is_damage:
+                raise CompactionFailed("damaged", has_lost_bytes=True)
+            return result
+
+        monkeypatch.setattr(compactor, "compact", truncate_later)
+        assert await broker.node.maintenance.cleaner.clean_all() == 0
+        assert await broker.node.maintenance.cleaner.clean_all() > 0
+        records = await contents(wire, topic)
+        assert {record.value for record in records} <= {
+            b"value %d " % number * 10 for number in range(200, 300)
+        }
         assert leftovers(tmp_path / "t-0") == []
 
 

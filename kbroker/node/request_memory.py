@@ -172,7 +172,7 @@ class Claim:
 
     def release(self) -> None:
         """Stop counting the request, because it is handled or will never be complete."""
-        if self.held:
+        if self.held or self.left:  # only the length of the request may have arrived
             self._memory.remove(self, self.held)
             self.held = self.left = 0
 

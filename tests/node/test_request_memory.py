@@ -67,6 +67,23 @@ async def test_address_is_limited_while_others_claim_memory(
     assert claims.claim(10, 500, "c").may_continue
 
 
+async def test_closed_connection_without_received_bytes_lets_others_continue(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The connection closes after the length of a request, which was allowed to continue."""
+    claims = Claims()
+    waiting = [claims.claim(700, 500, host) for host in "ab"]
+    empty = claims.claim(0, 900, "c")
+    with trio.move_on_after(1):
+        await empty.wait()
+    empty.end()
+    for each in waiting:
+        nursery.start_soon(each.wait)
+        await trio.testing.wait_all_tasks_blocked()
+    assert any(each.may_continue for each in waiting)
+    nursery.cancel_scope.cancel()
+
+
 async def test_only_stalled_claims_that_may_continue_are_aborted(
     nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
 ) -> None:

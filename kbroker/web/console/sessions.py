@@ -162,15 +162,19 @@ class Sessions:
 
     async def _close_old(self) -> None:
         """Close unused Kafka clients if they are too old or there are more than `SESSIONS_MAX`."""
+        # Other requests add and close viewers during each await.
+        while (viewer := self._take_old()) is not None:
+            with trio.CancelScope(shield=True):
+                await viewer.cluster.aclose()
+
+    def _take_old(self) -> Viewer | None:
+        """Remove and return a viewer to close, or return None."""
         now = trio.current_time()
-        crowded = len(self._known) > SESSIONS_MAX
-        for session, viewer in tuple(self._known.items()):
-            is_old = now - viewer.began_at >= SESSION_SECONDS
-            if not viewer.uses and (is_old or crowded):
-                del self._known[session]
-                with trio.CancelScope(shield=True):
-                    await viewer.cluster.aclose()
-                crowded = len(self._known) > SESSIONS_MAX
+        is_crowded = len(self._known) > SESSIONS_MAX
+        for session, viewer in self._known.items():
+            if not viewer.uses and (is_crowded or now - viewer.began_at >= SESSION_SECONDS):
+                return self._known.pop(session)
+        return None
 
     def _local_endpoint(self, local: LocalNode) -> Endpoint:
         """Return the address of a node of this process for local connections."""

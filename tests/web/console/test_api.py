@@ -18,6 +18,7 @@ from kbroker.protocol.records import Record
 from kbroker.web.console.health import PARTITIONS_CHECKED_MAX
 
 from ...wire import ANSWER_SECONDS
+from ..client import HttpClient
 from .consoles import API, console, record, values
 
 
@@ -183,3 +184,23 @@ async def test_cluster_view_lists_every_node() -> None:
         retention = next(each for each in config if each["name"] == "retention.ms")
         assert retention["source"] == "default"
         assert retention["doc"]
+
+
+async def test_clients_of_old_sessions_are_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many requests that end at the same time find the same sessions to be too old."""
+    statuses: list[int] = []
+    async with console() as client:
+        await client.create_topic("t")
+        host, port = client.service.endpoint_of(1)
+
+        async def ask(viewer: str) -> None:
+            async with await trio.open_tcp_stream(host, port, local_address=viewer) as stream:
+                response = await HttpClient(stream, "localhost").ask(f"{API}/topics/t/messages")
+                statuses.append(response.status)
+
+        for session_seconds in (600, 0):
+            monkeypatch.setattr("kbroker.web.console.sessions.SESSION_SECONDS", session_seconds)
+            async with trio.open_nursery() as nursery:
+                for number in range(2, 22):
+                    nursery.start_soon(ask, f"127.0.0.{number}")
+    assert statuses == [200] * 40

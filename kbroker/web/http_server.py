@@ -98,6 +98,10 @@ class HttpServer:
 
     async def bind(self) -> None:
         """Bind the address; clients that connect wait until `run`. Raises CannotListen."""
+        # Not in `run`: `close` may be called before the task of `run` begins. The work is shielded,
+        # so that clients still get responses while the node stops.
+        self._accepting, self._work = trio.CancelScope(), trio.CancelScope(shield=True)
+        self._context = WorkerContext(None)
         sockets = self._inherited or await listen_at(self.endpoint, self._flag)
         self._listeners = [
             trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets
@@ -107,9 +111,7 @@ class HttpServer:
 
     async def run(self) -> None:
         """Serve until `close`."""
-        # Shielded, so that clients still get responses while the node stops.
-        self._accepting, self._work = trio.CancelScope(), trio.CancelScope(shield=True)
-        self._context, self._ended = WorkerContext(None), trio.Event()
+        self._ended = trio.Event()
         try:
             with self._work:
                 async with trio.open_nursery() as nursery:

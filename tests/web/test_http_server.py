@@ -110,6 +110,22 @@ async def test_close_does_not_wait_for_requests() -> None:
             await trio.open_tcp_stream(*endpoint)
 
 
+@pytest.mark.parametrize("waits_to_accept", [False, True])
+async def test_server_that_is_closed_before_it_runs_ends_at_once(waits_to_accept: bool) -> None:
+    may_accept = trio.Event() if waits_to_accept else None
+    server = HttpServer(app, ANY, Limits(10, 60), "--http", may_accept=may_accept)
+    for _ in range(2):  # it can be bound again
+        await server.bind()
+        await server.close()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.run)
+            await trio.testing.wait_all_tasks_blocked()
+            is_ended = not nursery.child_tasks
+            if may_accept is not None:
+                may_accept.set()
+        assert is_ended
+
+
 async def test_slow_request_gets_timeout_response() -> None:
     async with running(seconds=0.1) as (_, endpoint):
         response = await get(endpoint, "/waits")

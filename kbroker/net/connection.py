@@ -325,6 +325,11 @@ class Connection:
         is_idle = self.replies.is_full or not self.owes_replies
         return is_idle and now - self.active_at > idle_seconds
 
+    def excuse(self, seconds: float, now: float) -> None:
+        """Do not count some seconds against the client, for which kbroker may have read nothing."""
+        self.opened_at = min(self.opened_at + seconds, now)
+        self.active_at = min(self.active_at + seconds, now)
+
     # -- reader
 
     async def _read_all(self) -> None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from kbroker.security.tls import Certificates
     from kbroker.security.users import Users
 
+    from .tls_transport import TlsTransport
+
 logger = logging.getLogger(__name__)
 # Mechanism in the audit log for clients that authenticate with a TLS certificate only.
 CERTIFICATE = "certificate"
@@ -58,6 +60,9 @@ BIND_TRIES = 20
 FIRST_PORT, LAST_PORT = 14_000, 32_768
 # Seconds between two checks for idle connections.
 REAP_SECONDS = 0.5
+# Seconds between two checks above which the event loop is delayed. What clients have sent in the
+# meantime may not be read yet, so this time does not count against them.
+DELAYED_REAP_SECONDS = 2 * REAP_SECONDS
 # Connections to check, and to close, per event-loop iteration. The task of a closed connection takes
 # up to 0.1 ms to end.
 CHECKED_AT_ONCE, CLOSED_AT_ONCE = 1000, 20
@@ -333,6 +338,8 @@ class Server:
         self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
         self._handshake_throttle = StepThrottle()
+        # Times in seconds at which the TLS handshakes in progress began.
+        self._handshakes: dict[trio.CancelScope, float] = {}
         self._poller = ReadinessPoller() if HAS_EPOLL else None
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
@@ -498,8 +505,7 @@ class Server:
             transport = TlsTransport(
                 plain, security.certificates.context(), self._node.context.disk_reads
             )
-            with trio.fail_after(self._node.config.connection_setup_timeout_ms / 1000):
-                await transport.handshake(self._handshake_throttle)
+            await self._shake_hands(transport)
             if transport.requested_host:
                 peer.set_sni_host(transport.requested_host)
             if peer.login is None:
@@ -515,6 +521,17 @@ class Server:
             self._log_handshake_error(listener, peer.host, error)
             return None
         return transport
+
+    async def _shake_hands(self, transport: TlsTransport) -> None:
+        """Perform a TLS handshake. Raises OSError, or trio.TooSlowError if `_reap` cancels it."""
+        with trio.CancelScope() as scope:
+            self._handshakes[scope] = trio.current_time()
+            try:
+                await transport.handshake(self._handshake_throttle)
+            finally:
+                del self._handshakes[scope]
+        if scope.cancelled_caught:
+            raise trio.TooSlowError
 
     def _log_handshake_error(self, listener: Listener, host: str, error: BaseException) -> None:
         slow = isinstance(error, trio.TooSlowError)
@@ -676,10 +693,15 @@ class Server:
         idle_ms = self._node.config.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else math.inf
         while True:
+            checked_at = trio.current_time()
             await trio.sleep(REAP_SECONDS)
             now = trio.current_time()
+            delay = now - checked_at if now - checked_at > DELAYED_REAP_SECONDS else 0.0
+            self._reap_handshakes(now, first_seconds, delay)
             closed = 0
             for number, connection in enumerate(tuple(self.connections), 1):
+                if delay:
+                    connection.excuse(delay, now)
                 if connection.is_overdue(now, first_seconds, idle_seconds):
                     connection.close()
                     closed += 1
@@ -688,3 +710,11 @@ class Server:
                 if number % CHECKED_AT_ONCE == 0 or closed == CLOSED_AT_ONCE:
                     closed = 0
                     await trio.lowlevel.checkpoint()
+
+    def _reap_handshakes(self, now: float, seconds_max: float, delay: float) -> None:
+        """Cancel overdue TLS handshakes. `delay` is the time in seconds that does not count."""
+        for scope, began in tuple(self._handshakes.items()):
+            if delay:
+                self._handshakes[scope] = min(began + delay, now)
+            elif now - began > seconds_max:
+                scope.cancel()

@@ -49,6 +49,7 @@ from ..wire import (
     create_topic,
     fetch,
     fetch_request,
+    frame,
     list_offset,
     metadata,
     produce,
@@ -285,6 +286,26 @@ async def test_connection_without_timely_first_request_is_closed() -> None:
         await slow.send_bytes(struct.pack(">ihh", 100, ApiKey.METADATA, 1))
         await slow.wait_closed()
         assert await wire.works()
+
+
+async def test_delay_of_event_loop_does_not_count_against_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Idle clients, and clients that owe their first request, send one during the delay."""
+    monkeypatch.setattr("kbroker.net.server.REAP_SECONDS", 0.1)
+    asked = frame(ApiKey.API_VERSIONS, 0, request(ApiKey.API_VERSIONS))
+    async with started(connection_setup_timeout_ms=1000, connections_max_idle_ms=1000) as broker:
+        for _ in range(8):  # after a delay, tasks run in random order
+            async with connected(broker.endpoint) as idle, connected(broker.endpoint) as new:
+                assert await idle.works()
+                await until(lambda: len(broker.server.connections) == 2)
+                time.sleep(1.1)  # noqa: ASYNC251
+                for wire in (idle, new):
+                    os.write(wire.stream.socket.fileno(), asked)
+                for wire in (idle, new):
+                    with trio.fail_after(ANSWER_SECONDS):
+                        assert await wire.stream.receive_some(1)
+            await until(lambda: not broker.server.connections)
 
 
 async def test_only_idle_connections_are_closed() -> None:

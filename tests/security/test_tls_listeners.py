@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from kbroker.protocol.messages.topics import CreateTopicsRequest
 
 from ..brokers import started
 from ..wire import (
+    ANSWER_SECONDS,
     NEVER,
     ConnectionClosed,
     Topic,
@@ -231,6 +233,23 @@ async def test_handshake_times_out(authority: Authority) -> None:
         async with stream:
             with trio.fail_after(5):
                 assert not await stream.receive_some(100)
+
+
+async def test_delay_of_event_loop_does_not_count_against_handshake(authority: Authority) -> None:
+    """Clients begin their handshakes during a delay that is longer than the timeout."""
+    async with secured(authority, None, "connection.setup.timeout.ms=500") as broker:
+        for _ in range(4):  # after a delay, tasks run in random order
+            tcp = await trio.open_tcp_stream(*broker.endpoint)
+            await trio.sleep(0.1)  # the broker accepts the connection
+            tls, hello = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = authority.context().wrap_bio(tls, hello, server_hostname="127.0.0.1")
+            with suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            os.write(tcp.socket.fileno(), hello.read())
+            time.sleep(1.2)  # noqa: ASYNC251
+            with trio.fail_after(ANSWER_SECONDS):
+                assert await tcp.receive_some(1)
+            await tcp.aclose()
 
 
 async def test_stop_closes_handshaking_connections(authority: Authority) -> None:

@@ -81,6 +81,8 @@ class Membership:
         self._registration_lost = trio.Event()
         self._cordoned = False
         self._cordon_changes = Changes()
+        # True if the last attempt to publish the cordon failed.
+        self._has_unpublished_cordon = False
 
     @property
     def lease(self) -> Lease:
@@ -158,12 +160,24 @@ class Membership:
     async def _publish_cordons(self) -> None:
         while True:
             changed = self._cordon_changes.next()
-            if self.is_registered:
-                try:
-                    await self._store_node(clean_epoch=NO_EPOCH)
-                except StorageError as error:
-                    logger.error("cannot publish the cordoned log directories: %s", error.message)
-            await changed.wait()
+            # Without a registration, the next one notifies this task.
+            if not self.is_registered or await self._publish_cordon():
+                await changed.wait()
+            else:
+                await trio.sleep(self._config.broker_heartbeat_interval_ms / 1000)
+
+    async def _publish_cordon(self) -> bool:
+        """Store whether this node is cordoned; return False if the metadata cannot be written."""
+        try:
+            await self._store_node(clean_epoch=NO_EPOCH)
+        except StorageError as error:
+            if not self._has_unpublished_cordon:
+                text = "cannot publish the cordoned log directories, retrying: %s"
+                logger.error(text, error.message)
+            self._has_unpublished_cordon = True
+            return False
+        self._has_unpublished_cordon = False
+        return True
 
     async def _send_heartbeats(self) -> None:
         with self._heartbeats:
@@ -235,6 +249,7 @@ class Membership:
         self._lease = await self._grant_lease()
         self._set_epoch(await self._put_live())
         await self._put_ready()
+        self._cordon_changes.notify()
 
     async def _grant_lease(self) -> Lease:
         seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000

@@ -1,10 +1,12 @@
 """Registration of nodes: start, shutdown, crash and return."""
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import random_cluster_id
+from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
 from .clusters import open_cluster
@@ -125,6 +127,35 @@ async def test_node_registers_again_after_lease_expiry(autojump_clock: MockClock
         assert leader is not None
         assert two.partition().leader_registration == leader.epoch
         assert two.partition().leader_epoch == 1
+
+
+async def test_cordon_during_lost_registration_is_published_later(
+    autojump_clock: MockClock,
+) -> None:
+    async with members() as (one, two, _):
+        await one.membership.lease.revoke()
+        assert not one.membership.is_registered
+        one.membership.cordon(True)
+        await lease_ends()
+        assert one.membership.is_registered
+        assert two.cluster.open_ids == [2, 3]
+
+
+async def test_cordon_is_published_after_failed_write(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members() as (one, two, _):
+        with monkeypatch.context() as patched:
+            patched.setattr(one.cluster, "transact", reject_write)
+            one.membership.cordon(True)
+            await trio.sleep(0.01)
+            assert two.cluster.open_ids == [1, 2, 3]
+        await lease_ends()
+        assert two.cluster.open_ids == [2, 3]
+
+
+async def reject_write(*_: object, **__: object) -> int | None:
+    raise StorageError("the disk is full")
 
 
 async def test_second_process_replaces_registration(autojump_clock: MockClock) -> None:

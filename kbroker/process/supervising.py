@@ -197,7 +197,7 @@ class _Supervisor:
             created = await self._nodes[0].next_message(TopicsCreated)
             infos[0] = infos[0]._replace(topics=created.topics)
         for each in self._nodes:
-            each.is_supervised = True
+            each.begin_restarts()
         return infos
 
     async def _choose_http_node(self) -> None:
@@ -231,8 +231,8 @@ class _NodeProcess:
         on_change: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = node_id
-        # The first start succeeded, so the node is restarted when its process ends.
-        self.is_supervised = False
+        # The server has started, so the node is restarted when its process ends.
+        self._is_restarted = False
         self._parameters_path = parameters_path
         self._grace_seconds = grace_seconds
         self._inherited = inherited
@@ -241,6 +241,8 @@ class _NodeProcess:
         self._process: trio.Process | None = None
         self._messages, self._received = trio.open_memory_channel[object](100)
         self._is_stopping = False
+        # Held while a process is started again, and while a command is sent.
+        self._launching, self._sending = trio.Lock(), trio.Lock()
 
     @property
     def is_running(self) -> bool:
@@ -260,10 +262,11 @@ class _NodeProcess:
 
     async def send_command(self, word: bytes) -> None:
         """Send a command to the process. Ignore an ended process, because `supervise` restarts it."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._process.stdin.send_all(word + b"\n")
+        async with self._sending:
+            assert self._process is not None
+            assert self._process.stdin is not None
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._process.stdin.send_all(word + b"\n")
 
     async def next_message(self, type_: type[Message]) -> Message:
         """Wait for a message of a type from the process.
@@ -278,6 +281,19 @@ class _NodeProcess:
             if isinstance(message, NodeError):
                 raise StartFailed(message.message)
 
+    def begin_restarts(self) -> None:
+        """Restart the process from now on when it ends.
+
+        Raises:
+            StartFailed: It has ended already, or reported an error.
+        """
+        with suppress(trio.WouldBlock):
+            while True:
+                message = self._received.receive_nowait()
+                if isinstance(message, NodeError):
+                    raise StartFailed(message.message)
+        self._is_restarted = True
+
     async def supervise(self) -> None:
         """Receive messages, and restart the process when it ends, until `stop`."""
         wait_seconds, longest = RESTART_BACKOFF_SECONDS
@@ -288,7 +304,7 @@ class _NodeProcess:
             status = await self._process.wait()
             if self._is_stopping:
                 return
-            if not self.is_supervised:
+            if not self._is_restarted:
                 self._messages.send_nowait(NodeError(f"node {self.id} exited with status {status}"))
                 return
             await self._on_change()
@@ -298,10 +314,12 @@ class _NodeProcess:
             logger.error(text, self.id, status, wait_seconds)
             await trio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, longest)
-            if not self._is_stopping:
+            async with self._launching:
+                if self._is_stopping:
+                    return
                 await self.launch()
-                await self._on_change()
-                await self.send_command(BEGIN)
+            await self._on_change()
+            await self.send_command(BEGIN)
 
     async def _receive_messages(self, process: trio.Process) -> None:
         assert process.stdout is not None
@@ -311,7 +329,7 @@ class _NodeProcess:
                 self._on_message(parse_message(line))
 
     def _on_message(self, next_message: object) -> None:
-        if not self.is_supervised:
+        if not self._is_restarted:
             self._messages.send_nowait(next_message)
         elif isinstance(next_message, NodeError):
             logger.error("node %d: %s", self.id, next_message.message)
@@ -322,7 +340,8 @@ class _NodeProcess:
 
     async def stop(self) -> None:
         """Stop the process gracefully, or kill it after a timeout; call `prepare_stop` before."""
-        process = self._process
+        async with self._launching:
+            process = self._process
         if process is None:
             return
         assert process.stdin is not None

@@ -316,14 +316,16 @@ async def delete_share_group_offsets(
     has_states = coordinator.share_offsets.has_states(group_id)
     result = coordinator.share_offsets.delete(group_id, topics)
     outcome: ShareStateRequests | ShardPending | None = groups.run(shard, result)
-    begun = await outcome_of(outcome)
-    if begun is None:
-        return cls(error_code=ErrorCode.NOT_COORDINATOR)
-    if begun.error_code:
-        return cls(error_code=begun.error_code, error_message=begun.error_message)
-    if not has_states:
-        return cls(responses=denied)  # as in Kafka
-    failed = await _delete(ctx, shard, group_id, begun.partitions)
+    # A member that joins would initialize the states before the share coordinators delete them.
+    with groups.closed_to_requests(group_id):
+        begun = await outcome_of(outcome)
+        if begun is None:
+            return cls(error_code=ErrorCode.NOT_COORDINATOR)
+        if begun.error_code:
+            return cls(error_code=begun.error_code, error_message=begun.error_message)
+        if not has_states:
+            return cls(responses=denied)  # as in Kafka
+        failed = await _delete(ctx, shard, group_id, begun.partitions)
     if isinstance(failed, ErrorCode):
         return cls(error_code=failed)
     rows = []

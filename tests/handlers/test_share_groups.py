@@ -243,6 +243,43 @@ async def test_invalid_offset_changes_are_rejected(wire: Wire) -> None:
     assert (await forget(wire, "t")).error_code == ErrorCode.NON_EMPTY_GROUP
 
 
+async def test_member_that_joins_during_deletion_of_offsets_gets_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Join while the deletion waits for a share coordinator, for example because it is loading."""
+    async with (
+        started() as broker,
+        connected(broker.endpoint) as wire,
+        connected(broker.endpoint) as other,
+        trio.open_nursery() as nursery,
+    ):
+        topic = await create_topic(wire, "t")
+        await find(wire)
+        await set_config(wire, ResourceType.GROUP, "g", "share.auto.offset.reset", "earliest")
+        await produce(wire, topic, batch([b"a", b"b"]))
+        await join_and_wait(wire, partitions=1)
+        await beat(wire, "a", -1)
+        reached, released = trio.Event(), trio.Event()
+        delete_states = broker.node.share.persister.delete
+
+        async def delete_later(rows: Any) -> Any:
+            reached.set()
+            await released.wait()
+            return await delete_states(rows)
+
+        monkeypatch.setattr(broker.node.share.persister, "delete", delete_later)
+        nursery.start_soon(forget, wire, "t")
+        await reached.wait()
+        joined = await beat(other, "b", 0)
+        await trio.sleep(0.1)
+        released.set()
+        with trio.fail_after(ANSWER_SECONDS):
+            while joined.error_code or not assigned_partitions(joined):
+                await trio.sleep(0.05)
+                joined = await beat(other, "b", joined.member_epoch, topics=["t"])
+        assert await ShareMember(other, topic, "b", group="g").acquire() == [(0, 1, 1)]
+
+
 async def test_failed_state_initialization_is_retried(
     wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -311,6 +311,8 @@ async def _delete(ctx: Context, group_id: str) -> Part[DeleteGroupsResponse.Grou
             rows = [stored.response]
             if stored is not piece:
                 break
+    if not groups.serves(shard):  # lost after the last piece
+        return None, [lost]
     return groups.release(shard, rows), [lost]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,6 +117,32 @@ async def test_heartbeat_before_find_coordinator_is_rejected(wire: Wire) -> None
     response = await wire.ask(ApiKey.HEARTBEAT, 3, beat)
     assert response.error_code == ErrorCode.NOT_COORDINATOR
     assert ErrorCode(response.error_code).retriable
+
+
+async def test_group_deletion_fails_if_coordinator_is_lost_before_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new leader lacks the records, and commits others at their offsets."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        await create_topic(wire, "t")
+        await commit(wire, "g", "t", 1)
+        groups = broker.node.groups
+        store = type(groups).store
+
+        def store_and_lose(self: Any, shard: Any, result: Any) -> Any:
+            stored = store(self, shard, result)
+            shard.replica.become_follower(shard.replica.partition)
+            groups._drop_lost(shard)
+            shard.replica.synced(shard.replica.log.log_end_offset)
+            shard.replica.update_high_watermark(shard.replica.log.log_end_offset)
+            return stored
+
+        monkeypatch.setattr(type(groups), "store", store_and_lose)
+        async with broker.node.partitions.flusher.sync_lock:
+            response = await wire.ask(
+                ApiKey.DELETE_GROUPS, 2, request(ApiKey.DELETE_GROUPS, groups_names=["g"])
+            )
+        assert response.results[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
 async def test_deleted_groups_lose_their_offsets(start: Start) -> None:

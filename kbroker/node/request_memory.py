@@ -24,7 +24,8 @@ class RequestMemory:
     forever. Two kinds of requests continue anyway: one request at a time, from the host that holds
     the least memory, and almost complete requests, bounded by `SHARE_BEYOND`. So the limit can be
     exceeded by one request, by `SHARE_BEYOND`, and by one read of each connection. A request that
-    arrives too slowly is cancelled while other requests wait, after one or two checks.
+    arrives too slowly is cancelled while other requests wait, after two checks in a row: before one
+    check, the event loop may have been too busy to receive its bytes.
 
     Args:
         limit: Maximum number of bytes; 0 or less for no limit.
@@ -43,6 +44,8 @@ class RequestMemory:
         self._claims: dict[Claim, None] = {}
         # Received bytes at the last check, of each request that did not wait since.
         self._seen: dict[Claim, int] = {}
+        # Requests that were too slow at the last check.
+        self._slow: set[Claim] = set()
         self._checked_at = trio.current_time()
 
     def add(self, claim: Claim, size: int) -> None:
@@ -63,6 +66,7 @@ class RequestMemory:
             del self._of_host[claim.host]
         del self._claims[claim]
         self._seen.pop(claim, None)
+        self._slow.discard(claim)
         self._beyond.pop(claim, None)
         if claim is self._first:
             self._first = None
@@ -107,7 +111,7 @@ class RequestMemory:
         self._waiting.pop(claim).set()
 
     def _cancel_slow_requests(self) -> None:
-        """Cancel the requests that received too few bytes since the last check.
+        """Cancel the requests that received too few bytes before this check and the last one.
 
         Requests that waited or completed in the meantime are exempt. After a longer time without
         checks, for example while the process was suspended, only record the received bytes.
@@ -116,10 +120,14 @@ class RequestMemory:
         seconds = now - self._checked_at
         if seconds < CHECK_SECONDS:
             return
+        slow: list[Claim] = []
         if seconds < 2 * CHECK_SECONDS:
             for claim, held in self._seen.items():
                 if claim.left and claim.held - held < BYTES_PER_SECOND_MIN * seconds:
-                    claim.cancel()
+                    slow.append(claim)
+                    if claim in self._slow:
+                        claim.cancel()
+        self._slow = set(slow)
         self._checked_at = now
         self._seen = {each: each.held for each in self._claims if each not in self._waiting}
 

@@ -6,7 +6,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from kbroker.node.request_memory import SHARE_BEYOND, Claim, RequestMemory
+from kbroker.node.request_memory import CHECK_SECONDS, SHARE_BEYOND, Claim, RequestMemory
 
 
 class Claims:
@@ -95,11 +95,33 @@ async def test_only_stalled_claims_that_may_continue_are_aborted(
     for host in ("first", "second"):
         nursery.start_soon(claims.claim(100, limit, host).wait)
         await trio.testing.wait_all_tasks_blocked()
-    for i in range(1, 22):
+    for i in range(1, 32):
         await trio.sleep(0.1)
         quick.count(100 + i * 10_000, limit)
     # The first claim was allowed to continue without free memory, and then it stalled.
     assert claims.aborted == ["slow", "first"]
-    await trio.sleep(2)
+    await trio.sleep(3)
     assert set(claims.aborted) == {"slow", "first", "quick"}  # "quick" has stalled
+    nursery.cancel_scope.cancel()
+
+
+async def test_delay_of_event_loop_does_not_abort_claims(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The bytes that arrive during a delay are received after the check that the delay postponed."""
+    limit = 1 << 20
+    claims = Claims(limit)
+    receiving = [claims.claim(limit, limit, "a"), claims.claim(100, limit, "b")]
+    waiting = claims.claim(100, limit, "c")
+    for each in (receiving[1], waiting):
+        nursery.start_soon(each.wait)
+        await trio.testing.wait_all_tasks_blocked()
+    for _ in range(5):
+        await trio.sleep(1.01 * CHECK_SECONDS)
+        autojump_clock.jump(CHECK_SECONDS)
+        await trio.testing.wait_all_tasks_blocked()
+        for each in receiving:
+            each.count(each.held + 300_000, limit)
+    assert not claims.aborted
+    assert not waiting.may_continue
     nursery.cancel_scope.cancel()

@@ -502,11 +502,12 @@ class _Serving:
         self._begin_stop("the parent process has ended")
 
     async def _stop_when_idle(self, seconds: float) -> None:
-        used_at = trio.current_time()
-        while trio.current_time() - used_at < seconds:
-            await trio.sleep(min(IDLE_CHECK_SECONDS, seconds))
-            if self.connections():
-                used_at = trio.current_time()
+        idle_seconds = 0.0
+        while idle_seconds < seconds:
+            # Not the time that passes: during a delay, no client could connect.
+            step = min(IDLE_CHECK_SECONDS, seconds - idle_seconds)
+            await trio.sleep(step)
+            idle_seconds = 0.0 if self.connections() else idle_seconds + step
         self._begin_stop(f"no client for {seconds:g} s")
 
 

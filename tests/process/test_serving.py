@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from kbroker.data_dirs.resize import grow
 from kbroker.process.interpreter import GC_THRESHOLDS, SWITCH_SECONDS
 from kbroker.process.node_info import SIZED_PARTITIONS_MAX
+from kbroker.process.options import ServeOptions
+from kbroker.process.serving import _Serving
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.configs import DescribeConfigsRequest
 from kbroker.runtime.time_slices import TIME_SLICE_SECONDS
@@ -349,3 +352,25 @@ def test_thread_switch_interval_is_shorter_than_time_slice() -> None:
     interval = subprocess.check_output([sys.executable, "-c", script], text=True)
     assert float(interval) == pytest.approx(SWITCH_SECONDS)
     assert 4 * SWITCH_SECONDS < TIME_SLICE_SECONDS
+
+
+async def test_delay_of_event_loop_does_not_stop_idle_server(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Clients that connect during the delay are accepted after it."""
+    run = _Serving(ServeOptions())
+    connections = 0
+    run.connections = lambda: connections
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run._stop_when_idle, 60)
+        await trio.sleep(10.5)
+        autojump_clock.jump(100)
+        await trio.testing.wait_all_tasks_blocked()
+        connections = 1
+        await trio.sleep(100)
+        assert not run.stop.cancel_called
+        connections = 0
+        await trio.sleep(58)
+        assert not run.stop.cancel_called
+        await trio.sleep(3)
+        assert run.stop.cancel_called

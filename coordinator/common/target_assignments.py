@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from itertools import islice
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from .assignor import Targets
-from .modern_group import Target
 from .record import CoordinatorRecord
 from .result import Now, Pieces, Result
 
@@ -21,6 +19,8 @@ MEMBERS_AT_ONCE = 100
 # Members and topics of their subscriptions per piece of background work.
 SUBSCRIBED_AT_ONCE = 2_000
 R = TypeVar("R")
+# Type of a target: partitions or tasks.
+T = TypeVar("T")
 
 
 def is_within_interval(assigned_at_ms: int, interval_ms: int, now: Now) -> bool:
@@ -29,7 +29,7 @@ def is_within_interval(assigned_at_ms: int, interval_ms: int, now: Now) -> bool:
     return bool(assigned_at_ms) and 0 < wait_ms <= interval_ms
 
 
-class TargetRecords(NamedTuple):
+class TargetRecords(NamedTuple, Generic[T]):
     """Functions that create the target records of one group type.
 
     Attributes:
@@ -37,15 +37,15 @@ class TargetRecords(NamedTuple):
         epoch: Creates the record of the target assignment's epoch.
     """
 
-    target: Callable[[str, str, Target], CoordinatorRecord]
+    target: Callable[[str, str, T], CoordinatorRecord]
     epoch: Callable[[str, int, int], CoordinatorRecord]
 
 
-class AssigningGroup(Protocol):
+class AssigningGroup(Protocol[T]):
     """A group whose target assignment is computed in the background."""
 
     id: str
-    targets: dict[str, Target]
+    targets: dict[str, T]
     is_assigning: bool
     assignment_epoch: int
 
@@ -54,12 +54,12 @@ class AssigningGroup(Protocol):
 
 
 def store_targets(
-    group: AssigningGroup,
-    targets: Targets,
+    group: AssigningGroup[T],
+    targets: Mapping[str, T],
     epoch: int,
     now: Now,
     is_current: Callable[[], bool],
-    records: TargetRecords,
+    records: TargetRecords[T],
 ) -> Pieces:
     """Store the target assignment of a large group in pieces, followed by the record of its epoch.
 
@@ -71,36 +71,36 @@ def store_targets(
         is_current: Returns True while the group still exists under its ID.
         records: Functions that create the records of the group type.
     """
+    is_stored = True
+
+    def cancel(code: object, now: Now) -> Result[None]:
+        # The next heartbeat restarts the computation, maybe before this one continues.
+        nonlocal is_stored
+        is_stored = group.is_assigning = False
+        return Result()
+
     changed = iter(targets.items())
     while batch := list(islice(changed, RECORDS_AT_ONCE)):
         result: Result[None] = Result()
         for member_id, target in batch:
             if member_id in group.members and target != group.targets.get(member_id):
                 result.records.append(records.target(group.id, member_id, target))
-        result.on_failure = _cancel_on_failure(group)
+        result.on_failure = cancel
         yield result if result.records else None
-        if not (is_current() and group.is_assigning):
+        if not (is_stored and is_current()):
             return
     group.is_assigning = False
     if epoch <= group.assignment_epoch:  # all members have left since the start
         return
     result = Result()
     result.records.append(records.epoch(group.id, epoch, now.log_ms))
-    result.on_failure = _cancel_on_failure(group)
+    result.on_failure = cancel
     yield result
 
 
-def is_current_group(groups: Mapping[str, object], group: AssigningGroup) -> bool:
+def is_current_group(groups: Mapping[str, object], group: AssigningGroup[T]) -> bool:
     """Return True if the group still exists under its ID."""
     return groups.get(group.id) is group
-
-
-def _cancel_on_failure(group: AssigningGroup) -> Callable[..., Result[None]]:
-    def stop(code: object, now: Now) -> Result[None]:
-        group.is_assigning = False  # the next heartbeat restarts the computation
-        return Result()
-
-    return stop
 
 
 def run_to_end(work: Generator[None, None, R]) -> R:

@@ -8,8 +8,8 @@ background, and the members get the result with later heartbeats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from itertools import islice
+from collections.abc import Generator, Iterable
+from functools import partial
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.streams_groups import (
@@ -18,14 +18,16 @@ from kbroker.protocol.messages.streams_groups import (
 )
 
 from ..common.record import CoordinatorRecord
-from ..common.result import Now, Pieces, Result
+from ..common.result import Now, Pieces
 from ..common.settings import StreamsGroupSettings
 from ..common.target_assignments import (
     MEMBERS_AT_ONCE,
-    RECORDS_AT_ONCE,
     SYNCHRONOUS_WORK_MAX,
+    TargetRecords,
+    is_current_group,
     is_within_interval,
     run_to_end,
+    store_targets,
 )
 from ..common.timers import Timers
 from ..common.topics import KnownTopics
@@ -258,24 +260,9 @@ class StreamsTargetAssignments:
         standbys = int(group.assignment_configs.get(STANDBY_REPLICAS, "0"))
         members = tuple(group.members.values())
         targets = yield from _compute_targets(group, members, group.configured, standbys)
-        changed = iter(targets.items())
-        while batch := list(islice(changed, RECORDS_AT_ONCE)):
-            result: Result[None] = Result()
-            for member_id, target in batch:
-                if member_id in group.members and target != group.targets.get(member_id):
-                    result.records.append(target_record(group_id, member_id, target))
-            result.on_failure = _cancel_on_failure(group)
-            yield result if result.records else None
-            if (
-                self._state.find_group(group_id, StreamsGroup) is not group
-                or not group.is_assigning
-            ):
-                return
-        group.is_assigning = False
-        result = Result()
-        result.records.append(target_epoch_record(group_id, epoch, now.log_ms))
-        result.on_failure = _cancel_on_failure(group)
-        yield result
+        is_current = partial(is_current_group, self._state.groups, group)
+        records = TargetRecords(target_record, target_epoch_record)
+        yield from store_targets(group, targets, epoch, now, is_current, records)
 
 
 def _work_size(configured: ConfiguredTopology, members: int) -> int:
@@ -303,11 +290,3 @@ def _compute_targets(
     if configured.subtopologies is None or not configured.is_ready:
         return dict.fromkeys(known, NO_TARGET)
     return (yield from assign_tasks(known, configured.subtopologies, standby_replicas))
-
-
-def _cancel_on_failure(group: StreamsGroup) -> Callable[..., Result[None]]:
-    def stop(code: object, now: Now) -> Result[None]:
-        group.is_assigning = False  # the next heartbeat restarts the computation
-        return Result()
-
-    return stop

@@ -136,7 +136,7 @@ class Membership:
         self._listeners = listeners
         self._lease = await self._grant_lease()
         await self._store_node(clean_epoch=NO_EPOCH)
-        self._set_epoch(await self._put_live())
+        self._set_epoch(await self._put_live(replaces_others=True))
 
     def _set_epoch(self, epoch: BrokerEpoch) -> None:
         self.epoch = epoch
@@ -237,19 +237,31 @@ class Membership:
 
     async def _register_again(self) -> None:
         """Register again. The process never stopped, so its logs are complete."""
-        registration = self._cluster.registration(self.node_id)
-        if registration is not None and registration.incarnation != self._incarnation:
-            if not self._has_duplicate:
-                self._has_duplicate = True
-                logger.error(
-                    "another process runs node %d; stop this one, or give it another node.id",
-                    self.node_id,
-                )
+        if self._is_replaced:
+            self._log_duplicate()
             return
         self._lease = await self._grant_lease()
-        self._set_epoch(await self._put_live())
+        epoch = await self._put_live(replaces_others=False)
+        if epoch == NO_EPOCH:
+            self._log_duplicate()
+            return
+        self._set_epoch(epoch)
         await self._put_ready()
         self._cordon_changes.notify()
+
+    @property
+    def _is_replaced(self) -> bool:
+        """True if another process has registered this node ID."""
+        registration = self._cluster.registration(self.node_id)
+        return registration is not None and registration.incarnation != self._incarnation
+
+    def _log_duplicate(self) -> None:
+        if not self._has_duplicate:
+            self._has_duplicate = True
+            logger.error(
+                "another process runs node %d; stop this one, or give it another node.id",
+                self.node_id,
+            )
 
     async def _grant_lease(self) -> Lease:
         seconds = math.inf if self.is_alone else self._config.broker_session_timeout_ms / 1000
@@ -283,11 +295,16 @@ class Membership:
             if await self._cluster.transact(puts, compares=compares, cause=cause):
                 return
 
-    async def _put_live(self) -> BrokerEpoch:
-        """Store the registration and return the broker epoch."""
+    async def _put_live(self, *, replaces_others: bool) -> BrokerEpoch:
+        """Store the registration and return the broker epoch.
+
+        Args:
+            replaces_others: True to end the registration of another process of this node. If False,
+                the method returns NO_EPOCH: that process may have records that this one lacks.
+        """
         key = live_key(self.node_id)
         document = self.registration.to_document()
-        while True:
+        while replaces_others or not self._is_replaced:
             registrations = self._cluster.registrations
             puts: dict[str, Document | None] = {key: document}
             earlier = registrations.live.get(self.node_id)
@@ -311,6 +328,7 @@ class Membership:
                 return BrokerEpoch(revision)
             if not await self.lease.keep_alive():  # it has expired
                 self._lease = await self._grant_lease()
+        return NO_EPOCH
 
     @property
     def _must_withdraw(self) -> bool:

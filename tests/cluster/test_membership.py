@@ -6,6 +6,7 @@ from trio.testing import MockClock
 
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import random_cluster_id
+from kbroker.cluster.store import Lease
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -162,6 +163,28 @@ async def test_second_process_replaces_registration(autojump_clock: MockClock) -
     async with members() as (one, two, _):
         successor = type(one)(1, one._store, one._nursery)
         await successor.start()
+        await lease_ends()
+        assert not one.membership.is_registered
+        registration = two.cluster.registration(1)
+        assert registration is not None
+        assert registration.epoch == successor.membership.epoch
+
+
+async def test_process_that_resumes_does_not_replace_its_successor(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata cache of the process does not contain the successor yet when it checks."""
+    async with members() as (one, two, _):
+        successor = type(one)(1, one._store, one._nursery)
+        grant = one.cluster.grant
+
+        async def grant_after_start(seconds: float, *, holder: str) -> Lease:
+            monkeypatch.undo()
+            await successor.start()
+            return await grant(seconds, holder=holder)
+
+        monkeypatch.setattr(one.cluster, "grant", grant_after_start)
+        await one.membership.lease.revoke()
         await lease_ends()
         assert not one.membership.is_registered
         registration = two.cluster.registration(1)

@@ -251,15 +251,22 @@ class Membership:
 
     @property
     def _is_replaced(self) -> bool:
-        """True if another process has registered this node ID."""
+        """True if another process has registered this node ID, even if that process has ended.
+
+        Such a process may have joined ISRs with records that this one lacks. With the same
+        directories it cannot have run, because this process holds their locks.
+        """
         registration = self._cluster.registration(self.node_id)
-        return registration is not None and registration.incarnation != self._incarnation
+        if registration is not None:
+            return registration.incarnation != self._incarnation
+        known = self._known_node.directories
+        return bool(known) and known.keys().isdisjoint(self._directories)
 
     def _log_duplicate(self) -> None:
         if not self._has_duplicate:
             self._has_duplicate = True
             logger.error(
-                "another process runs node %d; stop this one, or give it another node.id",
+                "another process was started as node %d; stop this one, or give it another node.id",
                 self.node_id,
             )
 

@@ -190,3 +190,25 @@ async def test_process_that_resumes_does_not_replace_its_successor(
         registration = two.cluster.registration(1)
         assert registration is not None
         assert registration.epoch == successor.membership.epoch
+
+
+async def test_process_that_resumes_does_not_register_after_successor_with_another_disk(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The successor may have joined ISRs, so the node could lead without its records."""
+    async with members() as (one, two, _):
+        successor = type(one)(1, one._store, one._nursery)
+        successor.directories = {"another-directory": "/data"}
+        grant = one.cluster.grant
+
+        async def grant_after_run(seconds: float, *, holder: str) -> Lease:
+            monkeypatch.undo()
+            await successor.start()
+            await successor.stop()
+            return await grant(seconds, holder=holder)
+
+        monkeypatch.setattr(one.cluster, "grant", grant_after_run)
+        await one.membership.lease.revoke()
+        await lease_ends()
+        assert not one.membership.is_registered
+        assert two.cluster.registration(1) is None

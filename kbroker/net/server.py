@@ -27,20 +27,18 @@ from kbroker.handlers.context import Api, Peer
 from kbroker.node.listener_security import ListenerSecurity
 from kbroker.node.node import Node
 from kbroker.runtime.descriptors import shares
-from kbroker.runtime.time_slices import StepThrottle
 from kbroker.security.acls import IN_PROCESS_CLIENT, Client
 from kbroker.security.errors import AuthenticationError
 from kbroker.security.principals import ANONYMOUS
 
 from .connection import Connection, Intercept
+from .handshakes import Handshakes
 from .readiness_poller import HAS_EPOLL, ReadinessPoller
 from .transport import PlainTransport, Transport
 
 if TYPE_CHECKING:
     from kbroker.security.tls import Certificates
     from kbroker.security.users import Users
-
-    from .tls_transport import TlsTransport
 
 logger = logging.getLogger(__name__)
 # Mechanism in the audit log for clients that authenticate with a TLS certificate only.
@@ -337,9 +335,7 @@ class Server:
         self._next_accept: dict[str, float] = {}
         self._quotas = node.cluster.client_quotas
         self._accepting = trio.CancelScope()
-        self._handshake_throttle = StepThrottle()
-        # Times in seconds at which the TLS handshakes in progress began.
-        self._handshakes: dict[trio.CancelScope, float] = {}
+        self._handshakes = Handshakes()
         self._poller = ReadinessPoller() if HAS_EPOLL else None
 
     def endpoints(self) -> list[tuple[Listener, Endpoint]]:
@@ -505,7 +501,7 @@ class Server:
             transport = TlsTransport(
                 plain, security.certificates.context(), self._node.context.disk_reads
             )
-            await self._shake_hands(transport)
+            await self._handshakes.perform(transport)
             if transport.requested_host:
                 peer.set_sni_host(transport.requested_host)
             if peer.login is None:
@@ -521,17 +517,6 @@ class Server:
             self._log_handshake_error(listener, peer.host, error)
             return None
         return transport
-
-    async def _shake_hands(self, transport: TlsTransport) -> None:
-        """Perform a TLS handshake. Raises OSError, or trio.TooSlowError if `_reap` cancels it."""
-        with trio.CancelScope() as scope:
-            self._handshakes[scope] = trio.current_time()
-            try:
-                await transport.handshake(self._handshake_throttle)
-            finally:
-                del self._handshakes[scope]
-        if scope.cancelled_caught:
-            raise trio.TooSlowError
 
     def _log_handshake_error(self, listener: Listener, host: str, error: BaseException) -> None:
         slow = isinstance(error, trio.TooSlowError)
@@ -697,7 +682,7 @@ class Server:
             await trio.sleep(REAP_SECONDS)
             now = trio.current_time()
             delay = now - checked_at if now - checked_at > DELAYED_REAP_SECONDS else 0.0
-            self._reap_handshakes(now, first_seconds, delay)
+            self._handshakes.cancel_overdue(now, first_seconds, delay)
             closed = 0
             for number, connection in enumerate(tuple(self.connections), 1):
                 if delay:
@@ -710,11 +695,3 @@ class Server:
                 if number % CHECKED_AT_ONCE == 0 or closed == CLOSED_AT_ONCE:
                     closed = 0
                     await trio.lowlevel.checkpoint()
-
-    def _reap_handshakes(self, now: float, seconds_max: float, delay: float) -> None:
-        """Cancel overdue TLS handshakes. `delay` is the time in seconds that does not count."""
-        for scope, began in tuple(self._handshakes.items()):
-            if delay:
-                self._handshakes[scope] = min(began + delay, now)
-            elif now - began > seconds_max:
-                scope.cancel()

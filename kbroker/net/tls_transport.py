@@ -11,13 +11,12 @@ import contextlib
 import ssl
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import trio
 
 from kbroker.runtime.disk_reads import DiskReads
-from kbroker.runtime.time_slices import StepThrottle
 from kbroker.security.tls import ServerSide
 from kbroker.storage.cached import NotCached
 from kbroker.storage.files import FileRange
@@ -25,6 +24,8 @@ from kbroker.storage.files import FileRange
 from .readiness_poller import OnDone, Step, send_nothing
 from .stored import StoredBytes
 from .transport import Transport, gather, remainder
+
+Result = TypeVar("Result")
 
 # Maximum number of bytes of one read of the socket.
 CIPHERTEXT_BYTES = 256 * 1024
@@ -47,6 +48,14 @@ class Carrier(Transport, Protocol):
 
     def acknowledge(self) -> bool:
         """Send a TCP ACK now. Return False if the system cannot do that."""
+        ...
+
+
+class Throttle(Protocol):
+    """Runs steps of handshakes, as `StepThrottle` does."""
+
+    async def run(self, step: Callable[[], Result], /) -> Result:
+        """Run one step and return its result."""
         ...
 
 
@@ -100,7 +109,7 @@ class TlsTransport:
         # True if the socket has accepted all ciphertext.
         self._is_flushed = True
 
-    async def handshake(self, throttle: StepThrottle) -> None:
+    async def handshake(self, throttle: Throttle) -> None:
         """Perform the TLS handshake.
 
         Args:

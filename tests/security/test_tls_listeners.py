@@ -6,7 +6,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +24,7 @@ from kbroker.config import BrokerConfig
 from kbroker.process.listeners import configured_listeners
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.topics import CreateTopicsRequest
+from kbroker.runtime.time_slices import StepThrottle
 
 from ..brokers import started
 from ..wire import (
@@ -250,6 +251,24 @@ async def test_delay_of_event_loop_does_not_count_against_handshake(authority: A
             with trio.fail_after(ANSWER_SECONDS):
                 assert await tcp.receive_some(1)
             await tcp.aclose()
+
+
+async def test_wait_for_other_handshakes_does_not_count_against_client(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = StepThrottle.run
+
+    async def run_late(self: StepThrottle, step: Callable[[], object]) -> object:
+        await trio.sleep(1)
+        return await run(self, step)
+
+    monkeypatch.setattr(StepThrottle, "run", run_late)
+    async with secured(authority, None, "connection.setup.timeout.ms=700") as broker:
+        async with encrypted(broker.endpoint, authority.context()) as wire:
+            assert await wire.works()
+        async with await trio.open_tcp_stream(*broker.endpoint) as silent:
+            with trio.fail_after(ANSWER_SECONDS):
+                assert not await silent.receive_some(1)
 
 
 async def test_stop_closes_handshaking_connections(authority: Authority) -> None:

@@ -368,11 +368,15 @@ class OffsetMetadataManager:
         self, group_id: str, unstable: Collection[TopicPartition], version: int
     ) -> Generator[None, None, list[OffsetFetchResponse.Topic]]:
         topics: dict[str, OffsetFetchResponse.Topic] = {}
-        offsets = tuple(self._state.offsets.get(group_id, {}).items())
-        for count, (topic_partition, value) in enumerate(offsets, 1):
+        offsets = self._state.offsets.get(group_id, {})
+        for count, topic_partition in enumerate(tuple(offsets), 1):
             name, index = topic_partition
             if not count % ROWS_AT_ONCE:
                 yield
+            # Read the value now: a transaction may have replaced it since the last piece.
+            value = offsets.get(topic_partition)
+            if value is None:
+                continue
             topic_id = self._topics.id_of(name)
             if version >= FIRST_VERSION_OF_IDS and topic_id is None:
                 continue  # this version identifies topics by ID only

@@ -10,6 +10,7 @@ from kbroker.coordinator import GroupSettings, Pieces
 from kbroker.coordinator.state import OFFSETS_AT_ONCE
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.group_metadata import decode_key, decode_offset_commit
+from kbroker.protocol.messages.offsets import OffsetFetchRequest
 
 from .harness import (
     COMMIT_VERSIONS,
@@ -18,6 +19,7 @@ from .harness import (
     SESSION_MS,
     FakeTopics,
     Harness,
+    done,
     subscription,
 )
 
@@ -391,6 +393,30 @@ def wide_harness() -> Harness:
     offsets = {("wide", index): 7 for index in range(2 * OFFSETS_AT_ONCE + 1)}
     h.commit(offsets, version=4, retention_ms=DAY_MS)
     return h
+
+
+@pytest.mark.parametrize("names_topics", [False, True])
+@pytest.mark.parametrize("pauses", range(4))
+def test_stable_fetch_returns_no_offset_that_a_transaction_has_replaced(
+    names_topics: bool, pauses: int
+) -> None:
+    """End the transaction while the response is created in pieces."""
+    h = wide_harness()
+    count = 2 * OFFSETS_AT_ONCE + 1
+    h.commit_in_transaction({("wide", index): 8 for index in range(count)})
+    topics = [OffsetFetchRequest.Topic(name="wide", partition_indexes=list(range(count)))]
+    row = OffsetFetchRequest.Group(group_id="g", topics=topics if names_topics else None)
+    fetch = h.coordinator.offsets.fetch(row, 8, require_stable=True)
+    for _ in range(pauses):
+        next(fetch)
+    for _ in h.coordinator.end_transaction(7, commit=True):
+        pass
+    (found,) = done(fetch).topics
+    unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    assert {(each.committed_offset, each.error_code) for each in found.partitions} <= {
+        (8, ErrorCode.NONE),
+        (-1, unstable),
+    }
 
 
 def sizes(h: Harness, pieces: Pieces) -> list[int]:

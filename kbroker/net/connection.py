@@ -323,7 +323,8 @@ class Connection:
         if self.requests.awaits_authentication:
             return now - self.opened_at > first_request_seconds
         is_idle = self.replies.is_full or not self.owes_replies
-        return is_idle and now - self.active_at > idle_seconds
+        since = max(self.active_at, self.replies.throttled_until or 0.0)
+        return is_idle and now - since > idle_seconds
 
     def excuse(self, seconds: float, now: float) -> None:
         """Do not count some seconds against the client, for which kbroker may have read nothing."""

@@ -333,6 +333,15 @@ async def test_idle_connections_stay_open_without_a_limit(
         assert await wire.works()
 
 
+async def test_throttle_time_does_not_count_as_idle_time() -> None:
+    async with started(connections_max_idle_ms=500) as broker, connected(broker.endpoint) as wire:
+        assert await wire.works()
+        (connection,) = broker.server.connections
+        connection.replies.throttle(2000)
+        assert await wire.works()
+        await wire.wait_closed()
+
+
 @pytest.mark.slow
 async def test_connection_with_pending_fetch_does_not_time_out() -> None:
     async with started(connections_max_idle_ms=1000) as broker, connected(broker.endpoint) as wire:

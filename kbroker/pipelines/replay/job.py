@@ -252,10 +252,6 @@ async def prepare(
     )
     writer = Writer(producer, request.to_topic, journal, request.progress)
 
-    def shift_found(ms: int) -> None:
-        journal.shift_ms = ms
-        writer.save(journal.positions, at_once=True)
-
     def after_write() -> None:
         writing.save_if_due()
         written()
@@ -265,7 +261,7 @@ async def prepare(
         writer.write,
         kept(count) if setup.keeps_partitions else by_key(count),
         request.pace,
-        Shift(journal.shift_ms, found=shift_found),
+        Shift(journal.shift_ms, found=writer.save_shift),
         wanted=request.wanted,
         encode=setup.encode,
         in_order=setup.mixes_partitions,

@@ -13,7 +13,7 @@ from kbroker.client.errors import NoSuchTopic, error_code
 from kbroker.client.producer import Producer
 from kbroker.protocol.errors import ErrorCode
 
-from .journal import Journal
+from .journal import Journal, load
 from .partitioners import RecordsByPartition
 
 # Interval between saves of the progress, in seconds.
@@ -122,3 +122,17 @@ class Writer:
         self._saved_at = now
         self._journal.positions = dict(positions)
         self._journal.save(self._path)
+
+    def save_shift(self, ms: int) -> None:
+        """Save the shift of timestamps, before a record with a shifted timestamp is written.
+
+        The rest of the file does not change: the sequences in memory may be ahead of the positions
+        in the file, and a resumed run would then write the records between them again.
+
+        Raises OSError.
+        """
+        self._journal.shift_ms = ms
+        saved = None if self._path is None else load(self._path, {})
+        if self._path is not None and saved is not None:
+            saved.shift_ms = ms
+            saved.save(self._path)

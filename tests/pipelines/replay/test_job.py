@@ -9,16 +9,22 @@ from typing import Any
 import pytest
 import trio
 
-from kbroker.client.cluster import ClusterClient
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.offset_spec import END, START
 from kbroker.client.producer import Producer
-from kbroker.pipelines.replay import target
-from kbroker.pipelines.replay.job import WritingReplay
-from kbroker.pipelines.replay.journal import Journal
-from kbroker.pipelines.replay.pace import Rate
+from kbroker.client.topics import NewTopic, create_topics, wait_until_ready
+from kbroker.pipelines.replay import merging, target
+from kbroker.pipelines.replay import replay as replay_module
+from kbroker.pipelines.replay.job import ReplayRequest, ReplaySetup, WritingReplay, prepare
+from kbroker.pipelines.replay.journal import Journal, ends_of, load
+from kbroker.pipelines.replay.pace import Rate, Unpaced
 from kbroker.pipelines.replay.partitioners import kept
 from kbroker.pipelines.replay.replay import Replay, ResumeState, Shift
-from kbroker.pipelines.replay.target import Writer
+from kbroker.pipelines.replay.target import Target, Writer
+from kbroker.pipelines.replay.values import unchanged
+from kbroker.protocol.records import NO_TIMESTAMP
 
+from ...brokers import started
 from .given import ListSource, ListTarget, records
 
 
@@ -54,3 +60,42 @@ async def test_progress_is_not_saved_while_target_is_ahead(
     assert saved.count(None) >= 3
     writing.save(finished=True)
     assert json.loads(path.read_text())["positions"] == {"0": 6}
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+async def test_kill_after_shift_is_found_does_not_duplicate_records(
+    kills: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shift is found after the first records, which have no timestamp, are written."""
+    monkeypatch.setattr(replay_module, "RECORDS_MAX", 2)
+    monkeypatch.setattr(merging, "CHUNK_RECORDS", 2)
+    path = tmp_path / "progress"
+    source = ListSource(records(*[NO_TIMESTAMP] * 4, 1_000, 2_000))
+    save = Writer.save_shift
+
+    def save_shift(writer: Writer, ms: int) -> None:
+        save(writer, ms)
+        raise Killed
+
+    async with started() as broker, open_cluster([broker.endpoint]) as cluster:
+        await create_topics(cluster, [NewTopic("t", 1, 1)])
+        await wait_until_ready(cluster, {"t": 1})
+        for run in range(kills + 1):
+            request = ReplayRequest("t", START, END, Unpaced(), shift_ms=None, progress=path)
+            journal = load(path, {})
+            if journal is not None and run < kills:
+                journal.shift_ms = None  # this run was killed before the shift was saved
+            setup = ReplaySetup(source, Target("t", None, 1), unchanged, True, journal)
+            monkeypatch.setattr(Writer, "save_shift", save_shift if run < kills else save)
+            writing = await prepare(request, setup, cluster, lambda: None)
+            if run < kills:
+                with pytest.raises(Killed):
+                    await writing.replay.run()
+            else:
+                await writing.replay.run()
+        ends = await ends_of(cluster, "t", 1)
+    assert ends == {"0": 6}

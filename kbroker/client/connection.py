@@ -242,11 +242,22 @@ class Connection:
         Args:
             message: The request.
             newest: Highest version that can express the message, or None for no limit.
+
+        Raises:
+            KafkaError: The two sides have no version in common (UNSUPPORTED_VERSION).
+            OSError: The connection is closed or broken.
         """
-        if self._is_renewal_due:
-            async with self._lock:
-                await self._reauthenticate()
-        await self._send(*self._choose(message, 0, newest), message)
+        key, version = self._choose(message, 0, newest)
+        async with self._lock:
+            if self.broken:
+                raise ConnectionResetError("the connection broke before this request was sent")
+            try:
+                if self._is_renewal_due:
+                    await self._reauthenticate()
+                await self._send(key, version, message)
+            except BaseException:
+                self.broken = True  # even on cancellation: a part of the request may be sent
+                raise
 
     def _choose(self, message: Any, oldest: int, newest: int | None) -> tuple[ApiKey, int]:
         key = ApiKey(message.KEY)

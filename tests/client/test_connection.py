@@ -1,4 +1,4 @@
-"""A connection of the client before its first request."""
+"""A connection of the client: its first request, and requests of several tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import time
 
 import pytest
 import trio
+from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
 
 from kbroker.client import check_round_trip, connection
+from kbroker.client.connection import Connection
+from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.messages.produce import ProduceRequest
 
 from ..brokers import started
 
@@ -25,3 +29,56 @@ async def test_health_check_of_busy_broker_succeeds_within_its_limit(
         nursery.start_soon(block_loop)
         response = await check_round_trip(*broker.endpoint, 30)
     assert response.brokers
+
+
+PRODUCE = ProduceRequest(topic_data=[ProduceRequest.Topic(name="t" * 100)])
+
+
+def connection_to(stream: trio.abc.Stream) -> Connection:
+    client = Connection(stream)
+    client.versions = {ApiKey.PRODUCE: (0, 13)}
+    return client
+
+
+async def test_requests_with_and_without_response_do_not_interleave() -> None:
+    ours, theirs = lockstep_stream_pair()
+    client = connection_to(ours)
+    received: list[int] = []
+
+    async def receive() -> None:
+        for is_answered in (True, False):
+            size = int.from_bytes(await receive_exactly(theirs, 4))
+            frame = await receive_exactly(theirs, size)
+            received.append(int.from_bytes(frame[:2]))
+            await wait_all_tasks_blocked()
+            if is_answered:
+                body = frame[4:8] + bytes(4)  # no topics, and no throttling
+                await theirs.send_all(len(body + bytes(4)).to_bytes(4) + body + bytes(4))
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            nursery.start_soon(client.request, ApiKey.PRODUCE, 3, PRODUCE)
+            await wait_all_tasks_blocked()
+            await client.send_without_response(PRODUCE, newest=3)
+    assert received == [ApiKey.PRODUCE] * 2
+    assert not client.broken
+
+
+async def receive_exactly(stream: trio.abc.Stream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += await stream.receive_some(size - len(data))
+    return data
+
+
+async def test_connection_is_broken_after_partly_sent_request_without_response() -> None:
+    ours, theirs = lockstep_stream_pair()
+    client = connection_to(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.send_without_response, PRODUCE)
+        await theirs.receive_some(10)
+        nursery.cancel_scope.cancel()
+    assert client.broken
+    with pytest.raises(ConnectionResetError, match="before this request was sent"):
+        await client.send_without_response(PRODUCE)

@@ -68,8 +68,8 @@ class SchemaTopic:
 
     async def run(self) -> None:
         """Replay new records of all nodes forever."""
-        await self._exists.wait()
         while True:
+            await self._exists.wait()
             try:
                 async with reading(
                     self._cluster,
@@ -79,6 +79,8 @@ class SchemaTopic:
                     async for reads in channel:
                         self._replay_records(reads)
             except ClientError as error:
+                if isinstance(error, NoSuchTopic):
+                    self._exists = trio.Event()
                 if isinstance(error, NoSuchTopic) or error_is_out_of_range(error):
                     self._reset()
                 logger.info("cannot read topic _schemas, will retry: %s", error)
@@ -89,6 +91,11 @@ class SchemaTopic:
     def _reset(self) -> None:
         """Discard all state, because the topic was deleted."""
         self.store, self._position, self._identity = SchemaStore(), 0, None
+        self._wake_readers()
+
+    def _wake_readers(self) -> None:
+        self._advanced.set()
+        self._advanced = trio.Event()
 
     def _replay_records(self, reads: Sequence[Read]) -> None:
         for _, record, *_ in reads:
@@ -103,22 +110,29 @@ class SchemaTopic:
                     error,
                 )
             self._position = record.offset + 1
-        self._advanced.set()
-        self._advanced = trio.Event()
+        self._wake_readers()
 
-    async def _read_to(self, end: int) -> None:
-        while self._position < end:
+    async def _read_to(self, end: int, store: SchemaStore) -> None:
+        """Wait until `store` contains the records before `end`.
+
+        Raises:
+            ClientError: The records of `store` were deleted.
+        """
+        while self.store is store and self._position < end:
             await self._advanced.wait()
+        if self.store is not store:
+            raise ClientError(f"topic {TOPIC} was deleted")
 
     async def catch_up(self) -> None:
         """Wait until this node has read everything that is committed now. Raises RegistryError."""
         try:
             if not await self._topic_exists():
                 return
+            store = self.store
             offsets = await offsets_at(self._cluster, [PARTITION], LATEST)
+            await self._read_to(offsets[PARTITION], store)
         except _STORE_ERRORS as error:
             raise _store_error(error) from error
-        await self._read_to(offsets[PARTITION])
 
     async def _topic_exists(self) -> bool:
         if not self._exists.is_set():
@@ -179,15 +193,15 @@ class SchemaTopic:
 
     async def _append(self, identity: Identity, entries: Sequence[Entry]) -> None:
         now = self._now_ms()
-        records = [_record(each, now) for each in entries]
+        store, records = self.store, [_record(each, now) for each in entries]
         producer = Producer(self._cluster, identity=identity)
         written = await producer.write({PARTITION: records})
         last = written[-1]
         if last.base_offset < 0:  # a duplicate: the response has no offset
             offsets = await offsets_at(self._cluster, [PARTITION], LATEST)
-            await self._read_to(offsets[PARTITION])
+            await self._read_to(offsets[PARTITION], store)
         else:
-            await self._read_to(last.base_offset + len(last.records))
+            await self._read_to(last.base_offset + len(last.records), store)
 
     async def _request_identity(self) -> Identity:
         request = InitProducerIdRequest(

@@ -13,10 +13,17 @@ import trio
 from kbroker.broker import Broker
 from kbroker.client.cluster import open_cluster
 from kbroker.client.consumer import Read
+from kbroker.client.producer import Producer
+from kbroker.client.topics import delete_topics
 from kbroker.protocol.records import Record
+from kbroker.schemas.core.errors import RegistryError
+from kbroker.schemas.core.records import LAST_ID, noop
+from kbroker.schemas.core.registry import WritePlan
+from kbroker.schemas.core.store import SchemaStore
 from kbroker.schemas.topic import READ_BYTES_MAX, SchemaTopic
 
-from ..wire import Topic, batch, connected, produce
+from ..brokers import started
+from ..wire import Topic, batch, connected, produce, until
 from .client import record, registry
 
 
@@ -107,3 +114,56 @@ async def test_values_equal_in_python_are_different_schemas(one: str, other: str
         for number, (first, last) in enumerate([(one, other), (other, one)]):
             text = f'{{"properties":{{"a":{{"const":{first}}},"b":{{"const":{last}}}}}}}'
             assert await client.register("numbers", text, schemaType="JSON") == number + 1
+
+
+def assign_next_id(store: SchemaStore) -> WritePlan[int]:
+    """Plan a record that assigns the next ID."""
+    return WritePlan([noop(store.last_id + 1)], store.last_id + 1)
+
+
+@pytest.mark.parametrize("work", ["write", "catch up"])
+async def test_work_on_topic_that_is_deleted_fails_and_next_write_creates_topic(
+    work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        started() as broker,
+        open_cluster([broker.endpoint], "test") as cluster,
+        trio.open_nursery() as nursery,
+    ):
+        topic = SchemaTopic(cluster, lambda: 0)
+        with trio.CancelScope() as reading:
+            async with trio.open_nursery() as readers:
+                readers.start_soon(topic.run)
+                await topic.write(assign_next_id)
+                reading.cancel()
+        failures: list[RegistryError] = []
+
+        async def do_work() -> None:
+            try:
+                await (topic.write(assign_next_id) if work == "write" else topic.catch_up())
+            except RegistryError as error:
+                failures.append(error)
+
+        with trio.fail_after(20):
+            if work == "catch up":
+                await append_noop(topic)
+            async with trio.open_nursery() as workers:
+                workers.start_soon(do_work)
+                await trio.testing.wait_all_tasks_blocked(0.2)
+                await delete_topics(cluster, ["_schemas"])
+                nursery.start_soon(topic.run)
+            await until(lambda: not topic.store.last_id)
+            assert await topic.write(assign_next_id) == 1
+        nursery.cancel_scope.cancel()
+    assert ["was deleted" in str(each) for each in failures] == [True]
+
+
+async def append_noop(topic: SchemaTopic) -> None:
+    """Append a record as another node, so that `topic` is behind."""
+    producer = Producer(topic._cluster)
+    await producer.write({("_schemas", 0): [Record(*noop_bytes(), 0, [(LAST_ID, b"1")])]})
+
+
+def noop_bytes() -> tuple[bytes, bytes]:
+    entry = noop(1)
+    return entry.key_bytes(), entry.value_bytes() or b""

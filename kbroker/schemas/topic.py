@@ -3,7 +3,8 @@
 Before a node writes, it obtains a new epoch of the shared transactional ID and appends a NOOP record
 with that epoch. From then on, the partition leader fences writers with older epochs. Once the node
 has read up to its NOOP, its state is complete until another node obtains an epoch. A node plans a
-fenced write again. A node confirms a write only after all in-sync replicas have acknowledged it and
+fenced write again. A node renews its epoch after `EPOCH_AGE_MS_MAX`: once the coordinator has expired
+the transactional ID, the next node gets another producer ID, which does not fence older ones. A node confirms a write only after all in-sync replicas have acknowledged it and
 the node has read it back.
 """
 
@@ -46,6 +47,8 @@ RETRY_BACKOFF_SECONDS = 0.1
 READ_BYTES_MAX = 64 * 1024
 # Maximum number of attempts to write while other nodes write concurrently.
 ATTEMPTS_MAX = 20
+# Maximum age of an epoch in ms; far below the default `transactional.id.expiration.ms`.
+EPOCH_AGE_MS_MAX = 3_600_000
 _FENCED = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 _STORE_ERRORS = (OSError, ClientError, KafkaError)
 
@@ -64,6 +67,7 @@ class SchemaTopic:
         self._advanced = trio.Event()
         self._writing = trio.Lock()
         self._identity: Identity | None = None
+        self._identity_from_ms = 0
         self._exists = trio.Event()
 
     async def run(self) -> None:
@@ -184,8 +188,10 @@ class SchemaTopic:
 
     async def _acquire_epoch(self) -> Identity:
         """Return an identity that fences all other writers, after reading all earlier writes."""
-        if self._identity is None:
+        now = self._now_ms()
+        if self._identity is None or not 0 <= now - self._identity_from_ms < EPOCH_AGE_MS_MAX:
             await self._create_topic()
+            self._identity, self._identity_from_ms = None, now
             identity = await self._request_identity()
             await self._append(identity, [noop(self.store.last_id)])
             self._identity = identity

@@ -16,6 +16,7 @@ from kbroker.client.consumer import Read
 from kbroker.client.producer import Producer
 from kbroker.client.topics import delete_topics
 from kbroker.protocol.records import Record
+from kbroker.schemas import topic as topic_module
 from kbroker.schemas.core.errors import RegistryError
 from kbroker.schemas.core.records import LAST_ID, noop
 from kbroker.schemas.core.registry import WritePlan
@@ -119,6 +120,35 @@ async def test_values_equal_in_python_are_different_schemas(one: str, other: str
 def assign_next_id(store: SchemaStore) -> WritePlan[int]:
     """Plan a record that assigns the next ID."""
     return WritePlan([noop(store.last_id + 1)], store.last_id + 1)
+
+
+async def test_node_with_epoch_of_expired_producer_id_assigns_no_id_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other node gets another producer ID, and its records are not read yet."""
+    now_ms = 1_000
+    async with (
+        started() as broker,
+        open_cluster([broker.endpoint], "test") as cluster,
+        trio.open_nursery() as nursery,
+    ):
+        one, other = (SchemaTopic(cluster, lambda: now_ms) for _ in range(2))
+        nursery.start_soon(other.run)
+        with trio.CancelScope() as reading:
+            async with trio.open_nursery() as readers:
+                readers.start_soon(one.run)
+                ids = [await one.write(assign_next_id)]
+                reading.cancel()
+        # The coordinator expires the ID in the meantime; another ID also has another producer ID.
+        now_ms += 7 * 24 * 3_600_000
+        monkeypatch.setattr(topic_module, "TRANSACTIONAL_ID", "another")
+        ids.append(await other.write(assign_next_id))
+        with trio.fail_after(20):
+            nursery.start_soon(one.run)
+            ids.append(await one.write(assign_next_id))
+            ids.append(await other.write(assign_next_id))
+        nursery.cancel_scope.cancel()
+    assert ids == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("work", ["write", "catch up"])

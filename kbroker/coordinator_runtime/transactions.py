@@ -283,8 +283,10 @@ class TransactionCoordinatorService(Shards[TransactionCoordinator]):
         """Write the remaining markers to the current leaders of the partitions."""
         if self._is_postponed(ending, len(ending.unwritten)):
             return
+        ending.waits += 1  # a failing disk may end the wait for an earlier marker
         for partition in sorted(ending.unwritten):
             self._write_marker(ending, partition)
+        ending.waits -= 1
         self._complete_or_retry(ending)
 
     def _write_marker(self, ending: _EndingTransaction, partition: tuple[str, int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kbroker.coordinator import TransactionState
 from kbroker.coordinator_runtime.markers import TransactionMarkerChannelManager
 from kbroker.coordinator_runtime.transactions import STEPS_AT_ONCE
 from kbroker.protocol.api_keys import ApiKey
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest
 
 from ..brokers import started
@@ -305,6 +306,36 @@ async def test_transactions_that_time_out_together_do_not_block_event_loop() -> 
                 )
             )
         assert step.seconds < 0.025, str(step)
+
+
+async def test_markers_are_retried_once_if_disk_fails_while_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append of the second marker fails, and with it the wait for the first one."""
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", 2)
+        find = request(ApiKey.FIND_COORDINATOR, coordinator_keys=["tx"], key_type=1)
+        await wire.ask(ApiKey.FIND_COORDINATOR, 4, find)
+        await begin_transaction(wire, "tx", topic, 2)
+        service = broker.node.transactions
+        append = service.append_marker
+        appended: list[tuple[str, int]] = []
+
+        def append_marker(partition: tuple[str, int], *args: Any, **options: Any) -> Any:
+            appended.append(partition)
+            if len(appended) == 2:
+                broker.node.partitions.named_replica("t", 0).commits.fail()
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+            return append(partition, *args, **options)
+
+        monkeypatch.setattr(service, "append_marker", append_marker)
+        ((shard, _, _),) = service.known()
+        shard.coordinator.expire_timeout("tx", service.now())
+        service.deadlines.arm(shard)
+        await until(
+            lambda: shard.coordinator.transactions["tx"].state is TransactionState.COMPLETE_ABORT
+        )
+        assert sorted(appended) == [("t", 0), ("t", 0), ("t", 1), ("t", 1)]
 
 
 async def begin_transaction(wire: Wire, name: str, topic: Topic, partitions: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import trio
@@ -91,22 +91,33 @@ class Position:
     """Next offset to read in a partition, and the end offset (exclusive).
 
     Attributes:
-        last_success_at: Time (trio clock, s) of the leader's last response without an error.
+        failing_since: Time (trio clock, s) of the first error after the last success, or None.
     """
 
     partition: Partition
     offset: int
     end: int = FOREVER
-    last_success_at: float = field(default_factory=trio.current_time)
+    failing_since: float | None = None
 
     @property
     def done(self) -> bool:
         return self.offset >= self.end
 
+    def note_failure(self) -> float:
+        """Return for how many seconds the partition has failed; 0 for the first error.
+
+        Time before the first error does not count, because the reader may have waited for its
+        receiver, or for a busy event loop.
+        """
+        now = trio.current_time()
+        if self.failing_since is None:
+            self.failing_since = now
+        return now - self.failing_since
+
     def check_error(self, code: ErrorCode) -> None:
         """Raise ClientError if an error code is not retriable or has persisted for too long."""
         is_damage = code == ErrorCode.KAFKA_STORAGE_ERROR
-        away = trio.current_time() - self.last_success_at
+        away = self.note_failure()
         if not code.retriable or away > (STORAGE_ERROR_SECONDS if is_damage else AWAY_SECONDS):
             name, index = self.partition
             raise CannotRead(
@@ -236,7 +247,7 @@ async def _read_all(
             try:
                 leaders = await _connect(cluster, left)
             except (OSError, CannotConnect, NotReachable):
-                if trio.current_time() > max(each.last_success_at for each in left) + AWAY_SECONDS:
+                if min([each.note_failure() for each in left]) > AWAY_SECONDS:
                     raise
                 leaders = []
             stop = trio.Event()
@@ -342,7 +353,7 @@ class _Reader(Generic[T]):
         if code:
             position.check_error(code)
             return False
-        position.last_success_at = trio.current_time()
+        position.failing_since = None
         return True
 
 

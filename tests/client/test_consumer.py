@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.client import consumer
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.connection import Connection
 from kbroker.client.consumer import (
     AWAY_SECONDS,
     FOREVER,
@@ -16,8 +19,10 @@ from kbroker.client.consumer import (
     _batches,
     _Reader,
     _records,
+    reading,
 )
-from kbroker.client.errors import ClientError
+from kbroker.client.endpoint import Endpoint
+from kbroker.client.errors import ClientError, NotReachable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchResponse
 from kbroker.protocol.records import (
@@ -195,3 +200,33 @@ async def test_read_error_is_raised_after_its_time_limit(
         await trio.sleep(0.1)
     with pytest.raises(ClientError, match=f"partition 0 of t: cannot be read .{code.name}"):
         position.check_error(code)
+
+
+async def test_time_before_first_error_does_not_count(autojump_clock: object) -> None:
+    """The receiver may have been blocked, or the computer suspended."""
+    position = Position(("t", 0), 0, 1)
+    for _ in range(2):
+        await trio.sleep(AWAY_SECONDS + 1)
+        position.check_error(ErrorCode.LEADER_NOT_AVAILABLE)
+        assert await read_from(Leader([row(partition_index=0)]), position) == ([], True)
+
+
+async def test_unreachable_cluster_is_retried_after_a_pause(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[float] = []
+
+    async def connect(*_: object) -> list[tuple[Connection, list[Position]]]:
+        if not attempts:
+            await trio.sleep(AWAY_SECONDS + 1)  # this process was suspended
+        attempts.append(trio.current_time())
+        raise NotReachable(0, Endpoint("x", 1), "connection refused")
+
+    async def read() -> None:
+        async with reading(ClusterClient([], "x", direct=False), {("t", 0): (0, 1)}) as channel:
+            await channel.receive()
+
+    monkeypatch.setattr(consumer, "_connect", connect)
+    with pytest.raises(NotReachable):
+        await read()
+    assert attempts[-1] - attempts[0] > AWAY_SECONDS

@@ -110,6 +110,7 @@ class Archiver:
         self.counts = Counts()
         self.batches: dict[int, Counts] = {}
         self._idle = threading.Lock()
+        self._is_closed = False
         self._directory = conf.lake / PRIVATE / conf.topic
         self._brokers = Brokers(conf.bootstrap, conf.options)
         self._lock = take_lock(conf.lake, conf.topic)
@@ -151,9 +152,11 @@ class Archiver:
         return query
 
     def close(self) -> None:
-        """Release the lock. This happens automatically when a started query ends."""
-        self._brokers.close()
-        self._lock.release()
+        """Release the lock once no batch is being written; a started query does so when it ends."""
+        with self._idle:
+            self._is_closed = True
+            self._brokers.close()
+            self._lock.release()
 
     def wait(self) -> None:
         """Wait until no batch is being written; Spark does not wait when it stops a query."""
@@ -166,7 +169,6 @@ class Archiver:
         except Exception:  # noqa: BLE001, S110 - Spark reports it to the caller
             pass
         finally:
-            self.wait()
             self.close()
 
     def _source_options(self) -> dict[str, str]:
@@ -237,6 +239,10 @@ class Archiver:
     def _write_batch(self, rows: DataFrame, batch: int) -> None:
         """Process a batch; called by Spark."""
         with self._idle:
+            if self._is_closed:  # Spark does not wait for the last batch of a query that it stops
+                raise LakeError(
+                    f"batch {batch} of {self.conf.topic} came after the query had ended"
+                )
             try:
                 self._write(_with_session_settings(rows), batch)
             except Exception as error:

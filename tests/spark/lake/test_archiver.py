@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,14 +16,15 @@ from click.testing import CliRunner
 from kbroker.cli import main
 from kbroker.pipelines.audit import check_lake
 from kbroker.pipelines.lake import layout, reading
+from kbroker.pipelines.lake.archiver import Archiver
 from kbroker.pipelines.lake.checking import check
-from kbroker.pipelines.lake.commits import Counts
+from kbroker.pipelines.lake.commits import Counts, LakeError
 from kbroker.testing import LocalBroker
 
 from .lakes import HOUR_MS, START_MS, archive, conf_of, payloads, produce, rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def test_raw_records_are_archived_unchanged(
@@ -208,3 +211,31 @@ def clients() -> int:
     """
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
     return names.count("rdk:main\n")
+
+
+def test_batch_after_end_of_query_does_not_touch_files_of_next_archiver(
+    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark may call an archiver after its query has ended and its lock is released."""
+    broker.create_topic("t")
+    conf = conf_of(broker, tmp_path, "t", format="raw")
+    monkeypatch.setattr(Archiver, "_stage", lambda archiver, rows: None)
+    batch = cast("DataFrame", MagicMock())
+    ended = Archiver(conf)
+    ended.close()
+    running = Archiver(conf)
+    try:
+        running.checkpoint.mkdir(parents=True)
+        (running.checkpoint / "metadata").write_text(json.dumps({"id": "query"}))
+        commits = running._commits
+        assert commits.begin(0, "query")
+        staged = commits.data_directory / "staged"
+        staged.touch()
+        with pytest.raises(LakeError, match="after the query had ended"):
+            ended._write_batch(batch, 0)
+        assert staged.exists()
+        assert not (commits.directory / "journal.json").exists()
+        running._write_batch(batch, 0)
+        assert commits.journal.batch == 0
+    finally:
+        running.close()

@@ -198,14 +198,23 @@ class Member:
             group_id=self._group, generation_id=self._generation, member_id=self._id
         )
         code = error_code((await self._ask(request)).error_code)
+        if not self._is_current(request):
+            return
         if code:
             self._check(code)
         if code and code not in _COORDINATOR_ERRORS:
             self._request_rejoin()
         if self._topic_sizes and trio.current_time() >= self._topics_checked_at + TOPICS_SECONDS:
             self._topics_checked_at = trio.current_time()
-            if await self._partition_counts(self._topic_sizes) != self._topic_sizes:
+            sizes = self._topic_sizes
+            found = await self._partition_counts(sizes)
+            if self._is_current(request) and found != sizes:
                 self._request_rejoin()
+
+    def _is_current(self, request: HeartbeatRequest) -> bool:
+        """Return False if the member has joined again since it sent a request."""
+        sent = request.member_id, request.generation_id
+        return sent == (self._id, self._generation)
 
     def _request_rejoin(self) -> None:
         self._rebalance.set()

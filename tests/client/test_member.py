@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -14,6 +16,8 @@ from kbroker.client.endpoint import Endpoint
 from kbroker.client.errors import ClientError
 from kbroker.client.groups import committed_offsets
 from kbroker.client.member import Member, open_member
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import HeartbeatResponse
 from kbroker.testing import LocalBroker
 
 T = [("t", 0), ("t", 1), ("t", 2)]
@@ -144,3 +148,46 @@ async def test_group_leader_rebalances_when_topic_grows(
         await grow_topic(cluster, "t", 4)
         await member.wait_for_rebalance()
         assert await member.join() == [*T, ("t", 3)]
+
+
+class ScriptedMember(Member):
+    """A member whose coordinator answers from a script: a response, an error, or a function."""
+
+    def __init__(self, *script: Any) -> None:
+        super().__init__(ClusterClient([], "x", direct=False), "g", ["t"])
+        self._id, self._generation = "old", 1
+        self.script = list(script)
+
+    async def _ask(self, request: object, **_: object) -> Any:
+        await trio.lowlevel.checkpoint()
+        each = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(each, OSError):
+            raise each
+        return await each() if callable(each) else each
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.NOT_COORDINATOR]
+)
+async def test_heartbeat_answered_after_next_join_has_no_effect(code: ErrorCode) -> None:
+    async def join_meanwhile() -> HeartbeatResponse:
+        member._id, member._generation = "new", 2
+        return HeartbeatResponse(error_code=code)
+
+    member = ScriptedMember(join_meanwhile)
+    await member._send_heartbeat()
+    assert (member._id, member._generation, member.is_rebalancing) == ("new", 2, False)
+
+
+async def test_partition_counts_found_after_next_join_have_no_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def count(_: object) -> dict[str, int]:
+        member._generation, member._topic_sizes = 2, {"t": 2, "u": 1}
+        return {"t": 2}
+
+    member = ScriptedMember(HeartbeatResponse())
+    member._topic_sizes, member._topics_checked_at = {"t": 1}, -math.inf
+    monkeypatch.setattr(member, "_partition_counts", count)
+    await member._send_heartbeat()
+    assert not member.is_rebalancing

@@ -27,7 +27,15 @@ from kbroker.protocol.messages.offsets import OffsetCommitRequest
 from .assignors import ASSIGNORS
 from .cluster import RETRY_BACKOFF_SECONDS, ClusterClient
 from .connection import Answer, Connection
-from .errors import CannotConnect, ClientError, NotReachable, check, error_code, first_error
+from .errors import (
+    CannotConnect,
+    ClientError,
+    NotReachable,
+    TimedOut,
+    check,
+    error_code,
+    first_error,
+)
 from .groups import OFFSETS_BY_NAME
 from .topics import Partition
 
@@ -64,6 +72,29 @@ _REJOIN_ERRORS = frozenset(
         *_COORDINATOR_ERRORS,
     }
 )
+
+# Errors that mean that the coordinator is unreachable.
+_UNREACHABLE = (OSError, CannotConnect, NotReachable)
+
+
+class _Patience:
+    """Limit of retries: `AWAY_SECONDS` after the first failure.
+
+    Time before the first failure does not count: JoinGroup waits for the other members.
+    """
+
+    def __init__(self) -> None:
+        self._failing_since: float | None = None
+
+    def is_exhausted(self) -> bool:
+        """Note a failure, and return True if no retry should follow."""
+        now = trio.current_time()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now > self._failing_since + AWAY_SECONDS
+
+    def reset(self) -> None:
+        self._failing_since = None
 
 
 class Member:
@@ -110,12 +141,12 @@ class Member:
             KafkaError: The group rejects the member, or its coordinator stays unavailable.
             ClientError: The group uses other assignors, or the cluster stays unreachable.
         """
-        deadline = trio.current_time() + AWAY_SECONDS
+        patience = _Patience()
         while True:
             try:
                 code, assignment = await self._try_to_join()
-            except (OSError, CannotConnect, NotReachable):
-                if trio.current_time() > deadline:
+            except _UNREACHABLE:
+                if patience.is_exhausted():
                     raise
                 await trio.sleep(RETRY_BACKOFF_SECONDS)
                 continue
@@ -124,8 +155,8 @@ class Member:
                 return assignment
             self._check(code)
             if code not in _COORDINATOR_ERRORS:
-                deadline = trio.current_time() + AWAY_SECONDS
-            elif trio.current_time() > deadline:
+                patience.reset()
+            elif patience.is_exhausted():
                 raise KafkaError(code)
             else:
                 await trio.sleep(RETRY_BACKOFF_SECONDS)
@@ -190,7 +221,7 @@ class Member:
                 continue
             try:
                 await self._send_heartbeat()
-            except (OSError, CannotConnect, NotReachable) as error:
+            except (*_UNREACHABLE, TimedOut) as error:
                 logger.debug("the coordinator of group %r does not respond: %s", self._group, error)
 
     async def _send_heartbeat(self) -> None:
@@ -247,7 +278,8 @@ class Member:
 
         Raises:
             KafkaError: The coordinator rejects the commit.
-            OSError: The connection to the coordinator fails.
+            OSError: The coordinator stays unreachable.
+            ClientError: The coordinator stays unreachable, or does not respond in time.
         """
         rows: dict[str, list[OffsetCommitRequest.Partition]] = {}
         for (topic, index), offset in offsets.items():
@@ -261,13 +293,19 @@ class Member:
             member_id=self._id,
             topics=[OffsetCommitRequest.Topic(name=k, partitions=v) for k, v in rows.items()],
         )
-        deadline = trio.current_time() + AWAY_SECONDS
+        patience = _Patience()
         while True:
-            answer = await self._ask(request, oldest=2, newest=OFFSETS_BY_NAME)
+            try:
+                answer = await self._ask(request, oldest=2, newest=OFFSETS_BY_NAME)
+            except _UNREACHABLE:
+                if patience.is_exhausted():
+                    raise
+                await trio.sleep(RETRY_BACKOFF_SECONDS)
+                continue
             codes = {
                 error_code(row.error_code) for topic in answer.topics for row in topic.partitions
             }
-            if not codes & _COORDINATOR_ERRORS or trio.current_time() > deadline:
+            if not codes & _COORDINATOR_ERRORS or patience.is_exhausted():
                 break
             self._coordinator = None
             await trio.sleep(RETRY_BACKOFF_SECONDS)

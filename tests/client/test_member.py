@@ -13,11 +13,16 @@ from confluent_kafka import Consumer
 from kbroker.client import member as member_module
 from kbroker.client.cluster import ClusterClient, open_cluster
 from kbroker.client.endpoint import Endpoint
-from kbroker.client.errors import ClientError
+from kbroker.client.errors import ClientError, TimedOut
 from kbroker.client.groups import committed_offsets
 from kbroker.client.member import Member, open_member
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.groups import HeartbeatResponse
+from kbroker.protocol.messages.groups import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.offsets import OffsetCommitResponse
 from kbroker.testing import LocalBroker
 
 T = [("t", 0), ("t", 1), ("t", 2)]
@@ -191,3 +196,46 @@ async def test_partition_counts_found_after_next_join_have_no_effect(
     monkeypatch.setattr(member, "_partition_counts", count)
     await member._send_heartbeat()
     assert not member.is_rebalancing
+
+
+COMMITTED = OffsetCommitResponse(
+    topics=[OffsetCommitResponse.Topic(partitions=[OffsetCommitResponse.Partition()])]
+)
+
+
+async def test_commit_is_repeated_after_coordinator_disconnects(autojump_clock: object) -> None:
+    member = ScriptedMember(OSError(), OSError(), COMMITTED)
+    assert await member.commit({("t", 0): 1})
+    member = ScriptedMember(OSError("gone"))
+    began = trio.current_time()
+    with pytest.raises(OSError, match="gone"):
+        await member.commit({("t", 0): 1})
+    assert trio.current_time() - began > member_module.AWAY_SECONDS
+
+
+async def test_join_is_repeated_if_coordinator_disconnects_after_long_wait(
+    autojump_clock: object,
+) -> None:
+    async def wait_for_other_members() -> None:
+        await trio.sleep(member_module.REBALANCE_MS / 1000)
+        raise ConnectionResetError
+
+    joined = JoinGroupResponse(member_id="old", generation_id=2, leader="other")
+    member = ScriptedMember(wait_for_other_members, joined, SyncGroupResponse())
+    assert await member.join() == []
+
+
+async def test_heartbeats_continue_after_coordinator_does_not_respond(
+    autojump_clock: object,
+) -> None:
+    async def time_out() -> None:
+        raise TimedOut("no response")
+
+    async def fence() -> HeartbeatResponse:
+        return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+
+    member = ScriptedMember(time_out, fence)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(member.send_heartbeats)
+        await member.wait_for_rebalance()
+        nursery.cancel_scope.cancel()

@@ -31,7 +31,8 @@ class AuthorizedCalls:
     def __init__(self, topic: SchemaTopic, access: Access) -> None:
         self._topic = topic
         self._access = access
-        self._is_read = False
+        # Store of which everything is read; the topic replaces it when it discards its state.
+        self._read_store: SchemaStore | None = None
 
     @property
     def store(self) -> SchemaStore:
@@ -82,9 +83,9 @@ class AuthorizedCalls:
 
     async def ensure_read(self) -> None:
         """Read the whole topic, unless an earlier call has done so."""
-        if not self._is_read:
+        if self._read_store is not self._topic.store:
             await self._topic.catch_up()
-            self._is_read = True
+            self._read_store = self._topic.store
 
     async def write(self, plan: Plan[T]) -> T:
         """Write the records of a plan, if it has any.

@@ -92,3 +92,13 @@ async def test_read_needs_permission_for_the_subject_of_the_request(topic: Count
     request = Request({"type": "http", "path_params": {"subject": "s"}})
     assert await calls.read_call(lambda _: "seen")(request) == "seen"
     assert access.checked == [(AclOperation.READ, "s")]
+
+
+async def test_topic_is_read_again_after_its_state_was_discarded(
+    calls: AuthorizedCalls, topic: CountedTopic
+) -> None:
+    """A list read in between would lack the schemas that are not replayed again yet."""
+    assert await calls.read(lambda: topic.reads) == 1
+    topic.store = object()  # the topic was deleted, or truncated after an unclean election
+    assert await calls.read(lambda: topic.reads) == 2
+    assert await calls.read(lambda: topic.reads) == 2

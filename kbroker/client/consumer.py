@@ -267,9 +267,16 @@ async def _connect(
     owners = await by_leader(cluster, at)
     for partition in owners.pop(NO_LEADER, ()):
         at[partition].check_error(ErrorCode.LEADER_NOT_AVAILABLE)
-    return [
-        (await cluster.dial(node), [at[one] for one in owned]) for node, owned in owners.items()
-    ]
+    leaders: list[tuple[Connection, list[Position]]] = []
+    try:
+        for node, owned in owners.items():
+            leaders.append((await cluster.dial(node), [at[one] for one in owned]))
+    except BaseException:
+        with trio.CancelScope(shield=True):
+            for connection, _ in leaders:
+                await connection.aclose()
+        raise
+    return leaders
 
 
 class _Reader(Generic[T]):

@@ -230,3 +230,25 @@ async def test_unreachable_cluster_is_retried_after_a_pause(
     with pytest.raises(NotReachable):
         await read()
     assert attempts[-1] - attempts[0] > AWAY_SECONDS
+
+
+async def test_connections_to_other_leaders_are_closed_if_one_is_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise, each of the many retries would leave open connections."""
+    reachable = Leader()
+
+    async def find_leaders(*_: object) -> dict[int, list[tuple[str, int]]]:
+        return {1: [("t", 0)], 2: [("t", 1)]}
+
+    async def dial(node_id: int) -> Any:
+        if node_id == 1:
+            return reachable
+        raise NotReachable(2, Endpoint("x", 1), "connection refused")
+
+    cluster = ClusterClient([], "x", direct=False)
+    monkeypatch.setattr(consumer, "by_leader", find_leaders)
+    monkeypatch.setattr(cluster, "dial", dial)
+    with pytest.raises(NotReachable):
+        await consumer._connect(cluster, [Position(("t", 0), 0), Position(("t", 1), 0)])
+    assert reachable.closed

@@ -180,7 +180,12 @@ class MemberReader:
 
     async def _commit(self) -> None:
         positions, self._positions, self._commit_at = self._positions, {}, math.inf
-        if positions and not await self._member.commit(positions):
+        try:
+            is_committed = not positions or await self._member.commit(positions)
+        except BaseException:  # also a cancellation: the commit at the end repeats this one
+            self._positions = positions
+            raise
+        if not is_committed:
             say(
                 f"kbroker: group {self._group!r} rebalanced before the last records that were read "
                 "were committed; another member reads them again",

@@ -5,10 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import pytest
+import trio
 
+from kbroker.cli.consume_member import MemberReader
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.member import Member
+from kbroker.client.offset_spec import START
+from kbroker.client.topics import Partition
 from kbroker.testing import LocalBroker
 
 SECONDS = 60
@@ -155,3 +162,37 @@ def test_group_and_partition_options_exclude_each_other(start: Start) -> None:
     process = start("-p", "0")
     assert "--group and --partition exclude each other" in process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 2
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_positions_of_interrupted_commit_are_committed_at_end(is_cancelled: bool) -> None:
+    """A signal may arrive, or the coordinator disconnect, during one of the regular commits."""
+    commits: list[Mapping[Partition, int]] = []
+
+    class InterruptedMember(Member):
+        async def commit(self, offsets: Mapping[Partition, int]) -> bool:
+            commits.append(dict(offsets))
+            if len(commits) == 1:
+                if not is_cancelled:
+                    raise OSError("the coordinator disconnected")
+                await trio.sleep_forever()
+            return True
+
+    cluster = ClusterClient([], "x", direct=False)
+    reader = MemberReader(
+        cluster,
+        "g",
+        InterruptedMember(cluster, "g", ["t"]),
+        lambda found: found,
+        lambda: False,
+        START,
+        None,
+        committed=False,
+        control=False,
+    )
+    reader._add_positions({("t", 0): 5})
+    with trio.CancelScope() as scope, suppress(OSError):
+        scope.cancel()
+        await reader._commit()
+    await reader._commit()
+    assert commits == [{("t", 0): 5}] * 2

@@ -20,9 +20,7 @@ class Handshakes:
 
     def __init__(self) -> None:
         self._throttle = StepThrottle()
-        # When each handshake that waits for its client began, in seconds; time for which it waited
-        # for kbroker is added.
-        self._waiting: dict[trio.CancelScope, float] = {}
+        self._open: set[_Handshake] = set()
 
     async def perform(self, transport: TlsTransport) -> None:
         """Perform a handshake.
@@ -31,13 +29,14 @@ class Handshakes:
             OSError: The handshake failed.
             trio.TooSlowError: `cancel_overdue` has cancelled the handshake.
         """
-        with trio.CancelScope() as scope:
-            self._waiting[scope] = trio.current_time()
-            try:
-                await transport.handshake(_Steps(self._throttle, self._waiting, scope))
-            finally:
-                del self._waiting[scope]
-        if scope.cancelled_caught:
+        handshake = _Handshake(self._throttle)
+        self._open.add(handshake)
+        try:
+            with handshake.scope:
+                await transport.handshake(handshake)
+        finally:
+            self._open.remove(handshake)
+        if handshake.scope.cancelled_caught:
             raise trio.TooSlowError
 
     def cancel_overdue(self, now: float, seconds_max: float, delay: float) -> None:
@@ -48,30 +47,31 @@ class Handshakes:
             seconds_max: Time limit in seconds.
             delay: Seconds before `now` that do not count; no handshake is cancelled if it is not 0.
         """
-        for scope, began in tuple(self._waiting.items()):
+        for handshake in self._open:
+            if handshake.is_queued:
+                continue
             if delay:
-                self._waiting[scope] = min(began + delay, now)
-            elif now - began > seconds_max:
-                scope.cancel()
+                handshake.began_at = min(handshake.began_at + delay, now)
+            elif now - handshake.began_at > seconds_max:
+                handshake.scope.cancel()
 
 
-class _Steps:
-    """Runs the steps of one handshake."""
+class _Handshake:
+    """One handshake, which runs its steps between those of the others."""
 
-    def __init__(
-        self,
-        throttle: StepThrottle,
-        waiting: dict[trio.CancelScope, float],
-        scope: trio.CancelScope,
-    ) -> None:
+    def __init__(self, throttle: StepThrottle) -> None:
+        self.scope = trio.CancelScope()
+        # Time in seconds at which it began; time for which it waited for kbroker is added.
+        self.began_at = trio.current_time()
+        # True while a step waits for the steps of other handshakes, which may take long.
+        self.is_queued = False
         self._throttle = throttle
-        self._waiting = waiting
-        self._scope = scope
 
     async def run(self, step: Callable[[], Result]) -> Result:
-        """Run one step after the steps of other handshakes, which may take long."""
-        began, asked_at = self._waiting.pop(self._scope), trio.current_time()
+        """Run one step after the steps of other handshakes."""
+        self.is_queued, asked_at = True, trio.current_time()
         try:
             return await self._throttle.run(step)
         finally:
-            self._waiting[self._scope] = began + trio.current_time() - asked_at
+            self.is_queued = False
+            self.began_at += trio.current_time() - asked_at

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
-from kbroker.runtime.clock import UnstalledTime
+from kbroker.runtime.clock import SystemClock
 
 _NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
@@ -62,20 +62,11 @@ def steady_seconds() -> float:
     return steady_ns() / NS_PER_SECOND
 
 
-class RealClock:
+class RealClock(SystemClock):
     """Real time, as a `kbroker.runtime.clock.Clock`."""
-
-    def __init__(self) -> None:
-        self._unstalled = UnstalledTime(self.monotonic_ms)
 
     def log_ms(self) -> int:
         return wall_ns() // _NS_PER_MS
 
-    def coordinator_ms(self) -> int:
-        return self._unstalled.now_ms()
-
     def monotonic_ms(self) -> int:
         return steady_ns() // _NS_PER_MS
-
-    async def run(self) -> None:
-        await self._unstalled.run()

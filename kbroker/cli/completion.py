@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
 
+# Returns all names of a kind.
+Query: TypeAlias = "Callable[[ClusterClient], Awaitable[list[str]]]"
+# Returns the names that start with the typed text, as click calls it.
+Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str]]
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM, VARIABLE = "kbroker", "_KBROKER_COMPLETE"
 # Maximum time that a completion waits for the cluster, in seconds.
@@ -38,41 +43,36 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(cls(context.find_root().command, {}, PROGRAM, VARIABLE).source())
 
 
-def complete_topics(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Return the topics whose names start with the typed text."""
+def _completes(query: Query) -> Complete:
+    """Make the names that a query returns the completion of an argument or option."""
 
-    async def names(cluster: ClusterClient) -> list[str]:
-        return [row.name or "" for row in (await cluster.metadata()).topics if not row.is_internal]
+    @functools.wraps(query)
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        return _matching_names(context, query, incomplete)
 
-    return _matching_names(context, names, incomplete)
-
-
-def complete_groups(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Return the groups whose names start with the typed text."""
-
-    async def names(cluster: ClusterClient) -> list[str]:
-        from kbroker.client.groups import list_groups
-
-        return [group.name for group in await list_groups(cluster)]
-
-    return _matching_names(context, names, incomplete)
+    return complete
 
 
-def complete_users(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Return the users whose names start with the typed text."""
+@_completes
+async def complete_topics(cluster: ClusterClient) -> list[str]:
+    """Return the topics."""
+    return [row.name or "" for row in (await cluster.metadata()).topics if not row.is_internal]
 
-    async def names(cluster: ClusterClient) -> list[str]:
-        from kbroker.client.scram_users import describe_scram_users
 
-        return [user.name for user in await describe_scram_users(cluster)]
+@_completes
+async def complete_groups(cluster: ClusterClient) -> list[str]:
+    """Return the groups."""
+    from kbroker.client.groups import list_groups
 
-    return _matching_names(context, names, incomplete)
+    return [group.name for group in await list_groups(cluster)]
+
+
+@_completes
+async def complete_users(cluster: ClusterClient) -> list[str]:
+    """Return the users."""
+    from kbroker.client.scram_users import describe_scram_users
+
+    return [user.name for user in await describe_scram_users(cluster)]
 
 
 def complete_principals(
@@ -94,35 +94,25 @@ def complete_principals(
     return _matching_names(context, names, incomplete)
 
 
-def complete_tokens(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Return the delegation tokens whose IDs start with the typed text."""
+@_completes
+async def complete_tokens(cluster: ClusterClient) -> list[str]:
+    """Return the IDs of the delegation tokens."""
+    from kbroker.client.delegation_tokens import describe_delegation_tokens
 
-    async def names(cluster: ClusterClient) -> list[str]:
-        from kbroker.client.delegation_tokens import describe_delegation_tokens
-
-        return [token.id for token in await describe_delegation_tokens(cluster)]
-
-    return _matching_names(context, names, incomplete)
+    return [token.id for token in await describe_delegation_tokens(cluster)]
 
 
-def complete_transactional_ids(
-    context: click.Context, _parameter: click.Parameter, incomplete: str
-) -> list[str]:
-    """Return the transactional IDs that start with the typed text."""
+@_completes
+async def complete_transactional_ids(cluster: ClusterClient) -> list[str]:
+    """Return the transactional IDs."""
+    from kbroker.client.transactions import list_transactions
 
-    async def names(cluster: ClusterClient) -> list[str]:
-        from kbroker.client.transactions import list_transactions
-
-        return [each.id for each in await list_transactions(cluster)]
-
-    return _matching_names(context, names, incomplete)
+    return [each.id for each in await list_transactions(cluster)]
 
 
 def _matching_names(
     context: click.Context,
-    query: Callable[[ClusterClient], Awaitable[list[str]]],
+    query: Query,
     incomplete: str,
 ) -> list[str]:
     """Return matching names from the cluster; an empty list on timeouts and errors.

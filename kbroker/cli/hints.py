@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from kbroker.client.errors import ClientError, next_action
+from kbroker.client.errors import DENIED, ClientError, next_action
 from kbroker.protocol.errors import ErrorCode
 
 from .access import Access
@@ -23,12 +23,7 @@ _HINTS: Final[Mapping[ErrorCode, str]] = MappingProxyType(
         ErrorCode.REQUEST_TIMED_OUT: "`kbroker cluster health` shows whether all brokers are running",
         ErrorCode.DELEGATION_TOKEN_EXPIRED: "create a new token with `kbroker security token create`",
         **dict.fromkeys(
-            (
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                ErrorCode.GROUP_AUTHORIZATION_FAILED,
-                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            ),
+            DENIED,
             "run `kbroker security acl explain` as a user that may describe ACLs to see which one is missing",
         ),
         ErrorCode.OFFSET_OUT_OF_RANGE: "`kbroker topic describe TOPIC` shows the available offsets",

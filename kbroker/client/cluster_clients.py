@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.protocol.errors import KafkaError
 
 from .cluster import ClusterClient
-from .errors import NoSuchGroup
+from .errors import DENIED, NoSuchGroup
 from .groups import describe_group, list_groups
 from .topics import Partition
 from .transactions import ActiveProducer, list_transactions, producers_by_partition
@@ -82,7 +82,7 @@ async def cluster_clients(
         owners = {each.producer_id: each.id for each in await list_transactions(cluster)}
         producers = _producers(written, owners)
     except KafkaError as error:
-        if not _is_denied(error):
+        if error.code not in DENIED:
             raise
         hidden.append("producers")
     recent = [each for each in producers if (each.last_timestamp or 0) >= since_ms]
@@ -107,7 +107,7 @@ async def _members(cluster: ClusterClient) -> tuple[list[ListedClient], bool]:
         except NoSuchGroup:  # The group was deleted after it had been listed.
             continue
         except KafkaError as error:
-            if not _is_denied(error):
+            if error.code not in DENIED:
                 raise
             is_hidden = True
             continue
@@ -150,11 +150,3 @@ def _producers(
         )
         for producer_id in sorted(newest, key=lambda each: newest[each], reverse=True)
     ]
-
-
-def _is_denied(error: KafkaError) -> bool:
-    return error.code in (
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    )

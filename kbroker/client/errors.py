@@ -159,6 +159,13 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
+# Error codes for a missing ACL.
+DENIED: Final = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 _NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(
     {
         ErrorCode.INVALID_REPLICATION_FACTOR: "the cluster needs a broker for each replica",
@@ -174,12 +181,7 @@ _NEXT_ACTIONS: Mapping[ErrorCode, str] = MappingProxyType(
         ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: "only the token's owner and its renewers may do this",
         ErrorCode.DELEGATION_TOKEN_EXPIRED: "create a new token",
         **dict.fromkeys(
-            (
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                ErrorCode.GROUP_AUTHORIZATION_FAILED,
-                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            ),
+            DENIED,
             "an ACL that permits it is missing",
         ),
         ErrorCode.SECURITY_DISABLED: "this cluster has no authorizer: every client may do everything",

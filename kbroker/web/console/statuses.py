@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kbroker.client.errors import (
+    DENIED,
     CannotAbort,
     CannotRead,
     ClientError,
@@ -64,10 +65,7 @@ _CODES_BY_STATUS: Mapping[int, tuple[ErrorCode, ...]] = {
         ErrorCode.STREAMS_INVALID_TOPOLOGY,
     ),
     FORBIDDEN: (
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        *DENIED,
         ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
         ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH,
         ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,

@@ -99,9 +99,9 @@ class Activity:
     async def _group(self, request: Request, viewer: Viewer) -> Response:
         name = request.path_params["group"]
         coordinator = self._api.node.groups.coordinator_id(name)
+        if (found := await self._api.ask_node(request, viewer, coordinator)) is not None:
+            return json_response(found)
         if coordinator in self._api.other_nodes:
-            if (found := await self._api.ask_node(request, viewer, coordinator)) is not None:
-                return json_response(found)
             explained = _kept_elsewhere(f"group {name}", coordinator)
         else:
             explained = explain_group(self._api.node_of(coordinator), name)
@@ -118,9 +118,9 @@ class Activity:
         node, coordinator = self._api.node, NO_LEADER
         if TRANSACTIONS_TOPIC in node.cluster.topics:
             coordinator = node.transactions.coordinator_id(name)
+        if (found := await self._api.ask_node(request, viewer, coordinator)) is not None:
+            return json_response(found)
         if coordinator in self._api.other_nodes:
-            if (found := await self._api.ask_node(request, viewer, coordinator)) is not None:
-                return json_response(found)
             return _explanation_response(_kept_elsewhere(f"transactional ID {name}", coordinator))
         node = self._api.node_of(coordinator)
         return _explanation_response(explain_transaction(node, name, viewer.may_describe))

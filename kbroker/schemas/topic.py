@@ -3,9 +3,11 @@
 Before a node writes, it obtains a new epoch of the shared transactional ID and appends a NOOP record
 with that epoch. From then on, the partition leader fences writers with older epochs. Once the node
 has read up to its NOOP, its state is complete until another node obtains an epoch. A node plans a
-fenced write again. A node renews its epoch after `EPOCH_AGE_MS_MAX`: once the coordinator has expired
-the transactional ID, the next node gets another producer ID, which does not fence older ones. A node confirms a write only after all in-sync replicas have acknowledged it and
+fenced write again. A node confirms a write only after all in-sync replicas have acknowledged it and
 the node has read it back.
+
+A node renews its epoch after `EPOCH_AGE_MS_MAX`: once the coordinator has expired the transactional
+ID, the next node gets another producer ID, which does not fence older ones.
 """
 
 from __future__ import annotations

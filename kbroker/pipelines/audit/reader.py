@@ -14,6 +14,7 @@ from kbroker.client.consumer import Fetched, reading_batches
 from kbroker.client.errors import CannotRead, NoSuchPartition, first_error
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.topics import Partition
+from kbroker.pipelines.topic_ids import check_topic_id, topic_id_of
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .findings import Findings
@@ -22,7 +23,8 @@ from .rows import Piece, Rows
 
 # Error codes of partitions with corrupt files.
 DAMAGE = frozenset({ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE})
-# Maximum wait for data before the end of a partition, in seconds.
+# Maximum wait for data before the end of a partition, in seconds. One wait without data is repeated,
+# because this process may have been suspended.
 QUIET_SECONDS = 60
 
 # Callback that gets all records with their partition.
@@ -50,9 +52,16 @@ class TopicReader:
     """Reader of each partition of a topic. Create it with `open_topic`."""
 
     def __init__(
-        self, source: Source, facts: list[PartitionFacts], findings: Findings, *, compacted: bool
+        self,
+        source: Source,
+        topic_id: str,
+        facts: list[PartitionFacts],
+        findings: Findings,
+        *,
+        compacted: bool,
     ) -> None:
         self.source = source
+        self._topic_id = topic_id
         self.facts = facts
         self.compacted = compacted
         self.findings = findings
@@ -79,7 +88,7 @@ class TopicReader:
     ) -> None:
         """Send the fetched batches, or a string if the rest cannot be read."""
         partition = facts.topic, facts.partition
-        begin = facts.begin
+        begin, quiet_at = facts.begin, -1
         with send:
             while begin < facts.end:
                 try:
@@ -91,13 +100,33 @@ class TopicReader:
                         while fetched := await _next(channel):
                             await send.send(fetched)
                             begin = fetched.next_offset
-                        return
+                    if begin < facts.end:
+                        await self._check_quiet_partition(facts, is_repeated=begin == quiet_at)
+                        quiet_at = begin
                 except (CannotRead, KafkaError) as error:
                     if error.code in DAMAGE:
                         await send.send(str(error))
-                        return
+                        break
                     begin = await self._advanced_start(partition, begin, error)
                     await send.send(Fetched(partition, b"", {}, begin, begin))
+                except _QuietPartition as error:
+                    await send.send(str(error))
+                    break
+            await check_topic_id(self.source.cluster, facts.topic, self._topic_id)
+
+    async def _check_quiet_partition(self, facts: PartitionFacts, *, is_repeated: bool) -> None:
+        """Raise _QuietPartition unless the missing records may still arrive."""
+        partition = facts.topic, facts.partition
+        ends = await offsets_at(
+            self.source.cluster, [partition], LATEST, committed=self.source.committed
+        )
+        if ends[partition] < facts.end:
+            raise _QuietPartition(
+                f"the partition ends at {ends[partition]}, but its end was {facts.end} when the "
+                "audit started: it has lost records"
+            )
+        if is_repeated:
+            raise _QuietPartition(f"the broker sent no data for {2 * QUIET_SECONDS} s")
 
     async def _advanced_start(
         self, partition: Partition, begin: int, error: CannotRead | KafkaError
@@ -109,6 +138,10 @@ class TopicReader:
         if starts[partition] <= begin:
             raise error
         return starts[partition]
+
+
+class _QuietPartition(Exception):
+    """No data arrives before the end of a partition."""
 
 
 async def _next(channel: trio.MemoryReceiveChannel[Fetched]) -> Fetched | None:
@@ -143,6 +176,7 @@ async def open_topic(source: Source, findings: Findings) -> TopicReader:
     """
     cluster, topic = source.cluster, source.topic
     (row,) = await cluster.topics([topic])
+    topic_id = topic_id_of(row)
     numbers = sorted(each.partition_index for each in row.partitions)
     for wanted in source.partitions:
         if wanted not in numbers:
@@ -157,7 +191,8 @@ async def open_topic(source: Source, findings: Findings) -> TopicReader:
         )
         for one in chosen
     ]
-    return TopicReader(source, facts, findings, compacted=await _is_compacted(cluster, topic))
+    compacted = await _is_compacted(cluster, topic)
+    return TopicReader(source, topic_id, facts, findings, compacted=compacted)
 
 
 async def _is_compacted(cluster: ClusterClient, topic: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -109,6 +109,9 @@ async def look_up(
         )
     source = await _source(request, cluster, {} if journal is None else journal.source)
     encode = await encoding(request.load_encoder, source)
+    if journal is not None and target.partitions:
+        # Partitions added since the first run would change the partitions of keys.
+        target = replace(target, partitions=len(journal.offsets))
     count = target.partitions or source.partitions or 0
     keeps = keeps_partitions(request.partitioner, source.partitions, count)
     return ReplaySetup(source, target, encode, keeps, journal)
@@ -146,8 +149,9 @@ async def _source(
         lake = Path(request.lake)
         return LakeSource(lake, request.topic, first, last, only=request.partitions)
     if "ranges" in remembered:
-        ranges = remembered["ranges"]
-        return await remembered_topic(cluster, request.topic, ranges, committed=request.committed)
+        return await remembered_topic(
+            cluster, request.topic, remembered, committed=request.committed
+        )
     return await topic_source(
         cluster, request.topic, first, last, only=request.partitions, committed=request.committed
     )
@@ -284,4 +288,5 @@ async def _new_journal(
         identity.epoch,
         await ends_of(to_cluster, request.to_topic, setup.target.partitions),
         shift_ms=request.shift_ms,
+        target_id=setup.target.topic_id,
     )

@@ -22,11 +22,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.consumer import reading
+from kbroker.client.consumer import reading_batches
 from kbroker.client.errors import ClientError
 from kbroker.client.list_offsets import EARLIEST, LATEST, offsets_at
 from kbroker.client.producer import SEQUENCE_MASK, Identity, Written
 from kbroker.client.topics import Partition
+from kbroker.pipelines.topic_ids import check_topic_id
+from kbroker.protocol.records import iter_headers
 from kbroker.text.documents import read_json
 
 VERSION = 1
@@ -49,6 +51,7 @@ class Journal:
         shift_ms: Milliseconds added to timestamps.
         finished: True if all records are written.
         version: Format version.
+        target_id: Topic ID of the target; empty if unknown.
     """
 
     asked: dict[str, object]
@@ -61,6 +64,7 @@ class Journal:
     shift_ms: int | None = None
     finished: bool = False
     version: int = VERSION
+    target_id: str = ""
 
     def save(self, path: Path) -> None:
         """Write the journal to a file atomically. Raises OSError."""
@@ -141,6 +145,7 @@ async def resume(
     Raises:
         ClientError: The target is not the topic that the earlier run wrote.
     """
+    await check_topic_id(cluster, topic, journal.target_id)
     listed = [(topic, int(index)) for index in journal.offsets]
     starts = await offsets_at(cluster, listed, EARLIEST)
     ends = await offsets_at(cluster, listed, LATEST)
@@ -160,12 +165,14 @@ async def resume(
         (topic, int(index)): next_one for index, next_one in journal.sequences.items()
     }
     already_written: dict[int, int] = {}
-    async with reading(cluster, ranges) as channel:
-        async for found in channel:
-            for read in found:
-                if read.batch.producer_id == identity.producer_id:
-                    next_one = (read.batch.last_sequence + 1) & SEQUENCE_MASK
-                    identity.sequences[read.partition] = next_one
+    # Read headers: compaction keeps a producer's last batch, but possibly none of its records.
+    async with reading_batches(cluster, ranges) as channel:
+        async for fetched in channel:
+            for _, header in iter_headers(fetched.batches):
+                is_new = header.base_offset >= ranges[fetched.partition][0]
+                if is_new and header.producer_id == identity.producer_id:
+                    next_one = (header.last_sequence + 1) & SEQUENCE_MASK
+                    identity.sequences[fetched.partition] = next_one
     for (_, index), next_one in identity.sequences.items():
         already_written[index] = (next_one - journal.sequences.get(str(index), 0)) & SEQUENCE_MASK
         journal.sequences[str(index)] = next_one

@@ -96,6 +96,11 @@ class NdjsonSource:
                 if found:
                     yield Chunk([line.partition for line in found], [line.record for line in found])
                 number += len(texts)
+        if number < begin:
+            raise ClientError(
+                f"{self.name} has {number} lines, but an earlier run has read {begin}: pass the "
+                "same lines again"
+            )
 
     def _parsed(self, texts: Sequence[bytes], number: int) -> Iterable[tuple[int, Line]]:
         """Yield the selected lines, numbered from `number`; record offsets are line numbers."""

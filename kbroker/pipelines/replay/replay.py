@@ -190,7 +190,8 @@ class Replay:
     async def run(self) -> bool:
         """Replay; return True if all records are written, False after `stop`.
 
-        Raises the errors of source and target; `positions` is then the last confirmed progress.
+        Raises ClientError if the source has changed since an earlier run, and the errors of source
+        and target; `positions` is then the last confirmed progress.
         """
         send, receive = trio.open_memory_channel[Chunk](CHUNKS_AHEAD)
         try:
@@ -200,6 +201,11 @@ class Replay:
                 nursery.cancel_scope.cancel()
         except ExceptionGroup as group:  # hide the nursery from the caller
             raise first_error(group) from None
+        if self.is_behind and not self._stopped:
+            raise ClientError(
+                "the source ends before the records that an earlier run has written: it has changed "
+                "since then; to start over, delete the --progress file"
+            )
         return not self._stopped
 
     async def _read(self, send: trio.MemorySendChannel[Chunk]) -> None:

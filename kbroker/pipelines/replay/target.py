@@ -11,6 +11,7 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.configs import Resource, describe_configs
 from kbroker.client.errors import NoSuchTopic, error_code
 from kbroker.client.producer import Producer
+from kbroker.pipelines.topic_ids import topic_id_of
 from kbroker.protocol.errors import ErrorCode
 
 from .journal import Journal, load
@@ -31,6 +32,7 @@ class Target:
         retention_ms: Retention in ms; -1 for no limit.
         keeps_times: False if the broker replaces timestamps (LogAppendTime).
         compacted: True if the topic is compacted.
+        topic_id: Topic ID; empty if the brokers have no topic IDs.
     """
 
     topic: str
@@ -39,6 +41,7 @@ class Target:
     retention_ms: int = -1
     keeps_times: bool = True
     compacted: bool = False
+    topic_id: str = ""
 
     def remarks(self, oldest_ms: int, now_ms: int) -> list[str]:
         """Return warnings for a user who writes records as old as `oldest_ms`."""
@@ -76,6 +79,7 @@ async def describe_target(cluster: ClusterClient, topic: str) -> Target:
         int(settings.get("retention.ms") or -1) if "delete" in policies else -1,
         settings.get("message.timestamp.type") != "LogAppendTime",
         "compact" in policies,
+        topic_id_of(row),
     )
 
 

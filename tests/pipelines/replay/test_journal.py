@@ -254,4 +254,4 @@ def test_recreated_target_topic_is_rejected(
     broker.create_topic("copy", 3)
     status, stderr = command.run()
     assert status == 1
-    assert "the topic was created again" in stderr
+    assert "topic copy was deleted and created again" in stderr

@@ -106,6 +106,8 @@ class Member:
         self._topics = list(topics)
         # A separate connection: JoinGroup blocks it for as long as a rebalance takes.
         self._coordinator: Connection | None = None
+        self._is_coordinator_lost = False
+        self._connecting = trio.Lock()
         self._id = ""
         self._generation = -1
         self._rebalance = trio.Event()
@@ -255,7 +257,7 @@ class Member:
     def _check(self, code: ErrorCode) -> None:
         """Update the state after an error. Raises if joining again cannot resolve it."""
         if code in _COORDINATOR_ERRORS:
-            self._coordinator = None
+            self._is_coordinator_lost = True
         if code in _UNKNOWN_MEMBER_ERRORS:
             self._id = ""
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
@@ -307,7 +309,7 @@ class Member:
             }
             if not codes & _COORDINATOR_ERRORS or patience.is_exhausted():
                 break
-            self._coordinator = None
+            self._is_coordinator_lost = True
             await trio.sleep(RETRY_BACKOFF_SECONDS)
         for code in codes - {ErrorCode.NONE}:
             self._check(code)
@@ -329,10 +331,23 @@ class Member:
         newest: int | None = None,
         seconds: float | None = None,
     ) -> Answer:
-        if self._coordinator is None or self._coordinator.broken:
-            node_id = await self._cluster.coordinator_id(self._group)
-            self._coordinator = await self._cluster.dial(node_id)
-        return await self._coordinator.ask(request, oldest=oldest, newest=newest, seconds=seconds)
+        connection = await self._connect()
+        return await connection.ask(request, oldest=oldest, newest=newest, seconds=seconds)
+
+    async def _connect(self) -> Connection:
+        """Return the connection to the coordinator; close the previous one if it is idle."""
+        async with self._connecting:
+            known = self._coordinator
+            if known is not None and (known.broken or self._is_coordinator_lost):
+                self._coordinator = None
+                if known.is_idle:
+                    with trio.CancelScope(shield=True):
+                        await known.aclose()
+            if self._coordinator is None:
+                node_id = await self._cluster.coordinator_id(self._group)
+                self._coordinator = await self._cluster.dial(node_id)
+                self._is_coordinator_lost = False
+            return self._coordinator
 
 
 @asynccontextmanager

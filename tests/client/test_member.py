@@ -25,6 +25,8 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.offsets import OffsetCommitResponse
 from kbroker.testing import LocalBroker
 
+from ..brokers import started
+
 T = [("t", 0), ("t", 1), ("t", 2)]
 
 
@@ -239,3 +241,27 @@ async def test_heartbeats_continue_after_coordinator_does_not_respond(
         nursery.start_soon(member.send_heartbeats)
         await member.wait_for_rebalance()
         nursery.cancel_scope.cancel()
+
+
+async def test_connection_to_previous_coordinator_is_closed() -> None:
+    async with started() as broker, open_cluster([broker.endpoint]) as cluster:
+        member = Member(cluster, "g", ["t"])
+        previous = await member._connect()
+        member._check(ErrorCode.NOT_COORDINATOR)
+        current = await member._connect()
+        assert previous not in cluster._open
+        assert current in cluster._open
+
+
+async def test_requests_of_several_tasks_share_connection_to_coordinator() -> None:
+    connections = set()
+
+    async def connect() -> None:
+        connections.add(await member._connect())
+
+    async with started() as broker, open_cluster([broker.endpoint]) as cluster:
+        member = Member(cluster, "g", ["t"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect)
+            nursery.start_soon(connect)
+    assert len(connections) == 1

@@ -77,7 +77,9 @@ class ClusterClient:
         self.client_id = client_id
         self._any: Connection | None = None
         self._nodes: dict[int, Connection] = {}
-        self._open: list[Connection] = []
+        self._open: set[Connection] = set()
+        # Connections of earlier bootstrap addresses, which are closed when they are idle.
+        self._discarded: set[Connection] = set()
         self._dialling = trio.Lock()
         self.endpoints: dict[int, Endpoint] = {}
 
@@ -95,11 +97,33 @@ class ClusterClient:
             CannotConnect: No bootstrap address responds.
         """
         async with self._dialling:
-            if self._any is None or self._any.broken:
-                await self._close_broken(self._any)
-                self._any = await self._first_reachable(self._connect)
-                self._any.replacement = self.any
+            while self._any is None or self._any.broken:
+                await self._close_unused(self._any)
+                dialled = await self._unless_reset(partial(self._first_reachable, self._connect))
+                if dialled is not None:
+                    self._any = dialled
+                    dialled.replacement = self.any
             return self._any
+
+    async def _unless_reset(self, dial: Callable[[], Awaitable[Connection]]) -> Connection | None:
+        """Open a connection; return None if the bootstrap addresses were replaced concurrently.
+
+        The addresses that `dial` has used may then belong to brokers that no longer exist.
+
+        Raises:
+            ClientError: The connection fails.
+        """
+        bootstrap = self.bootstrap
+        try:
+            connection = await dial()
+        except (CannotConnect, NotReachable):
+            if self.bootstrap is bootstrap:
+                raise
+            return None
+        if self.bootstrap is bootstrap:
+            return connection
+        await _close(connection)
+        return None
 
     async def _first_reachable(
         self, connect: Callable[[Endpoint], Awaitable[Connection]]
@@ -123,7 +147,11 @@ class ClusterClient:
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         connection = await self._open_negotiated(endpoint)
-        await self._log_in(connection, endpoint)
+        try:
+            await self._log_in(connection, endpoint)
+        except BaseException:
+            await _close(connection)
+            raise
         return connection
 
     async def _open_negotiated(self, endpoint: Endpoint) -> Connection:
@@ -131,7 +159,16 @@ class ClusterClient:
         connection = await open_connection(
             *endpoint, self.client_id, tls=self._security.tls, dial=self._dial
         )
-        self._open.append(connection)
+        self._open.add(connection)
+        connection.on_close = self._open.discard
+        try:
+            await self._negotiate(connection)
+        except BaseException:
+            await _close(connection)
+            raise
+        return connection
+
+    async def _negotiate(self, connection: Connection) -> None:
         with trio.move_on_after(NEGOTIATION_SECONDS):
             try:
                 await connection.negotiate()
@@ -141,7 +178,6 @@ class ClusterClient:
                 raise
         if not connection.versions:
             raise OSError("accepts connections but does not respond")
-        return connection
 
     async def _log_in_by_security(self, connection: Connection, _: Endpoint) -> None:
         if self._security.credentials is not None:
@@ -165,7 +201,10 @@ class ClusterClient:
 
         connection = await self._first_reachable(self._open_negotiated)
         mechanism = self._security.credentials.mechanism
-        answer = await connection.ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
+        try:
+            answer = await connection.ask(SaslHandshakeRequest(mechanism=mechanism), oldest=1)
+        finally:
+            await _close(connection)
         return list(answer.mechanisms)
 
     async def node(self, node_id: int) -> Connection:
@@ -178,20 +217,36 @@ class ClusterClient:
             NotReachable: The advertised address does not work.
             ClientError: The metadata does not list the broker.
         """
-        if node_id not in self.endpoints:
-            await self.metadata([])
-        async with self._dialling:
-            known = self._nodes.get(node_id)
-            if known is None or known.broken:
-                await self._close_broken(known)
-                known = self._nodes[node_id] = await self.dial(node_id)
-                known.replacement = partial(self.node, node_id)
-            return known
+        while True:
+            bootstrap = self.bootstrap
+            await self._find_endpoint(node_id)
+            async with self._dialling:
+                known = self._nodes.get(node_id)
+                if known is not None and not known.broken:
+                    return known
+                await self._close_unused(known)
+                if self.bootstrap is not bootstrap:
+                    continue  # the endpoint may be that of an earlier broker, or forgotten
+                dialled = await self._unless_reset(partial(self._dial_known, node_id))
+                if dialled is not None:
+                    self._nodes[node_id] = dialled
+                    dialled.replacement = partial(self.node, node_id)
+                    return dialled
 
-    async def _close_broken(self, connection: Connection | None) -> None:
-        if connection is not None and connection in self._open:
-            self._open.remove(connection)
-            await connection.aclose()
+    async def _find_endpoint(self, node_id: int) -> None:
+        """Request metadata unless it is known; again if the bootstrap addresses were replaced."""
+        while node_id not in self.endpoints:
+            bootstrap = self.bootstrap
+            await self.metadata([])
+            if self.bootstrap is bootstrap:
+                return
+
+    async def _close_unused(self, broken: Connection | None) -> None:
+        """Close a broken connection, and the idle connections of earlier bootstrap addresses."""
+        idle = {each for each in self._discarded if each.is_idle}
+        self._discarded -= idle
+        for each in idle if broken is None else {broken, *idle}:
+            await _close(each)
 
     async def dial(self, node_id: int) -> Connection:
         """Open another connection to a broker; the caller closes it.
@@ -203,6 +258,10 @@ class ClusterClient:
             NotReachable: The advertised address does not work.
             ClientError: The metadata does not list the broker.
         """
+        await self._find_endpoint(node_id)
+        return await self._dial_known(node_id)
+
+    async def _dial_known(self, node_id: int) -> Connection:
         endpoint = self.bootstrap[0] if self._direct else self.endpoints.get(node_id)
         if endpoint is None:
             known = ", ".join(map(str, sorted(self.endpoints))) or "none"
@@ -212,27 +271,27 @@ class ClusterClient:
         except (OSError, DecodeError) as error:
             raise NotReachable(node_id, endpoint, _reason(error)) from error
 
-    def forget(self, connection: Connection) -> None:
-        """Stop tracking a connection from `dial` that the caller has closed."""
-        self._open.remove(connection)
-
     def reset_bootstrap(self, bootstrap: Sequence[Endpoint]) -> None:
         """Replace the bootstrap addresses and discard all cached connections and metadata.
 
-        Requests in flight on old connections still complete.
+        Requests in flight on old connections still complete. Idle old connections are closed before
+        the next connection is opened.
 
         Args:
             bootstrap: The new addresses.
         """
         self.bootstrap = list(bootstrap)
+        if self._any is not None:
+            self._discarded.add(self._any)
+        self._discarded.update(self._nodes.values())
         self._any = None
         self._nodes.clear()
         self.endpoints.clear()
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for connection in self._open:
-            await connection.aclose()
+        while self._open:
+            await _close(next(iter(self._open)))
 
     # -- metadata and coordinators
 
@@ -247,9 +306,12 @@ class ClusterClient:
         """
         rows = None if names is None else [MetadataRequest.Topic(name=name) for name in names]
         request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
+        bootstrap = self.bootstrap
         connection = await self.any()
         answer: MetadataResponse = await connection.ask(request, oldest=METADATA_VERSION_MIN)
         check(answer.error_code)
+        if self.bootstrap is not bootstrap:
+            return answer  # it may come from an earlier bootstrap address
         self.endpoints = {row.node_id: Endpoint(row.host, row.port) for row in answer.brokers}
         return answer
 
@@ -371,6 +433,12 @@ async def open_cluster(
     finally:
         with trio.CancelScope(shield=True):
             await cluster.aclose()
+
+
+async def _close(connection: Connection) -> None:
+    """Close a connection, even if the current task is cancelled."""
+    with trio.CancelScope(shield=True):
+        await connection.aclose()
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -50,6 +50,7 @@ class Connection:
         features: Finalized level by feature (KIP-584); empty before `negotiate`.
         broken: True after a request without a response, when no other request can be sent.
         replacement: Returns a new connection for requests that were queued when this one broke.
+        on_close: Called before the connection is closed, or None.
     """
 
     def __init__(self, stream: trio.abc.Stream, client_id: str = CLIENT_ID) -> None:
@@ -63,6 +64,7 @@ class Connection:
         self._is_first_after_versions = False
         self.broken = False
         self.replacement: Callable[[], Awaitable[Connection]] | None = None
+        self.on_close: Callable[[Connection], None] | None = None
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
 
@@ -77,25 +79,40 @@ class Connection:
             stream = stream.transport_stream
         return isinstance(stream, trio.SocketStream) and _has_closed(stream.socket.fileno())
 
-    async def request(self, key: ApiKey, version: int, message: object) -> Answer:
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is in flight or queued."""
+        return not self._lock.locked()
+
+    async def request(
+        self, key: ApiKey, version: int, message: object, seconds: float = math.inf
+    ) -> Answer:
         """Send a request and return its response.
 
         Args:
             key: API key.
             version: API version to encode.
             message: The request.
+            seconds: Time limit for the response. The time in which earlier requests of this
+                connection wait for their responses does not count.
 
         Raises:
+            TimedOut: The broker does not respond in time.
             OSError: The connection closes before the response arrives.
             DecodeError: The response is malformed.
         """
         async with self._lock:
             # After an abandoned request the stream still carries its response, so `broken` is set.
             if not self.broken:
-                return await self._request(key, version, message)
+                with trio.move_on_after(seconds):
+                    return await self._request(key, version, message)
+                raise TimedOut(
+                    f"no response to {key.api_name} within {seconds:g} s",
+                    hint="`kbroker cluster health` shows which broker does not respond",
+                )
         if self.replacement is None:
             raise ConnectionResetError("the connection broke before this request was sent")
-        return await (await self.replacement()).request(key, version, message)
+        return await (await self.replacement()).request(key, version, message, seconds)
 
     async def _request(self, key: ApiKey, version: int, message: object) -> Answer:
         try:
@@ -228,13 +245,8 @@ class Connection:
             DecodeError: The response is malformed.
         """
         key, version = self._choose(message, oldest, newest)
-        seconds = ANSWER_SECONDS if seconds is None else seconds
-        with trio.move_on_after(seconds):
-            return await self.request(key, version, message)
-        raise TimedOut(
-            f"no response to {key.api_name} within {seconds:g} s",
-            hint="`kbroker cluster health` shows which broker does not respond",
-        )
+        limit = ANSWER_SECONDS if seconds is None else seconds
+        return await self.request(key, version, message, limit)
 
     async def send_without_response(self, message: object, *, newest: int | None = None) -> None:
         """Send a request that gets no response: Produce with acks=0.
@@ -274,7 +286,10 @@ class Connection:
         return key, version
 
     async def aclose(self) -> None:
-        """Close the stream."""
+        """Close the connection; later requests use `replacement` or raise ConnectionResetError."""
+        self.broken = True
+        if self.on_close is not None:
+            self.on_close(self)
         await self._stream.aclose()
 
 

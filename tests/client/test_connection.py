@@ -6,10 +6,11 @@ import time
 
 import pytest
 import trio
-from trio.testing import lockstep_stream_pair, wait_all_tasks_blocked
+from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from kbroker.client import check_round_trip, connection
 from kbroker.client.connection import Connection
+from kbroker.client.errors import TimedOut
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.messages.produce import ProduceRequest
 
@@ -82,3 +83,32 @@ async def test_connection_is_broken_after_partly_sent_request_without_response()
     assert client.broken
     with pytest.raises(ConnectionResetError, match="before this request was sent"):
         await client.send_without_response(PRODUCE)
+
+
+async def test_time_limit_begins_when_request_is_sent(autojump_clock: object) -> None:
+    """The time in which the broker delays the response of an earlier request does not count."""
+    ours, theirs = memory_stream_pair()
+    client = connection_to(ours)
+
+    async def answer_after_delay() -> None:
+        for _ in range(2):
+            frame = await receive_exactly(theirs, int.from_bytes(await receive_exactly(theirs, 4)))
+            await trio.sleep(8)
+            body = frame[4:8] + bytes(8)
+            await theirs.send_all(len(body).to_bytes(4) + body)
+
+    async def ask() -> None:
+        await client.ask(PRODUCE, newest=3, seconds=10)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer_after_delay)
+        nursery.start_soon(ask)
+        nursery.start_soon(ask)
+
+
+async def test_request_without_response_times_out(autojump_clock: object) -> None:
+    ours, _theirs = memory_stream_pair()
+    client = connection_to(ours)
+    with pytest.raises(TimedOut, match="no response to Produce within 10 s"):
+        await client.ask(PRODUCE, newest=3, seconds=10)
+    assert client.broken

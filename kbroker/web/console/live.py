@@ -252,7 +252,6 @@ class _Stream(Response):
             finally:
                 with trio.CancelScope(shield=True):
                     await connection.aclose()
-                self._cluster.forget(connection)
         except _CLUSTER_ERRORS as error:
             for index in indexes:
                 self._mark_failed(index, str(error))

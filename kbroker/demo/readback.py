@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Maximum time without any record from a topic before the read fails, in seconds.
 _TIMEOUT_S = 60
+# Maximum time that one poll without records adds to this time: this process may be suspended.
+_POLL_S_MAX = 5
 
 
 class Record(NamedTuple):
@@ -65,10 +67,12 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
 
 
 def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator[Record]:
-    deadline = time.monotonic() + _TIMEOUT_S
+    quiet_s = 0.0
+    began = time.monotonic()
     while behind := [p for p, end in ends.items() if consumer.position(p) < end]:
-        for partition, batch in consumer.poll(timeout_ms=500).items():
-            deadline = time.monotonic() + _TIMEOUT_S
+        found = consumer.poll(timeout_ms=500)
+        quiet_s = 0.0 if found else quiet_s + min(time.monotonic() - began, _POLL_S_MAX)
+        for partition, batch in found.items():
             for record in batch:
                 if record.offset < ends[partition]:
                     yield Record(
@@ -78,7 +82,8 @@ def _until(consumer: KafkaConsumer, ends: dict[TopicPartition, int]) -> Iterator
                         record.key,
                         record.value,
                     )
-        if time.monotonic() > deadline:
+        began = time.monotonic()  # the time that the caller takes for the records does not count
+        if quiet_s > _TIMEOUT_S:
             where = ", ".join(
                 f"{p.partition} at {consumer.position(p)} of {ends[p]}" for p in behind
             )

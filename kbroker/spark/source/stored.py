@@ -13,6 +13,7 @@ kbroker and Apache Kafka use the same files. A reader can rely on the following:
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -43,6 +44,10 @@ from kbroker.storage.producer_state import ProducerStates
 from kbroker.storage.snapshots import Snapshots
 
 FILES = OsFiles(read_only=True)
+
+# Number of directory listings, and the pause between them in seconds, before a compaction counts as
+# interrupted.
+SWAP_TRIES, SWAP_SECONDS = 20, 0.1
 
 
 class FilesError(Exception):
@@ -127,17 +132,22 @@ class StoredLog:
     def segment_bases(self) -> list[int]:
         """Return the base offsets of the current segments.
 
+        A running broker replaces segments within a short time, which this method waits for.
+
         Raises:
             FilesError: A compaction was interrupted, so segments may be missing.
         """
-        names = FILES.listdir(self.directory)
-        if any(name.endswith(LOG + SWAP) for name in names):
-            raise FilesError(
-                f"{self.directory} contains an interrupted compaction: start the broker on this "
-                "directory, which completes it."
-            )
-        numbered = filter(None, map(parse_file_name, names))
-        return sorted(offset for offset, suffix in numbered if suffix == LOG)
+        for left in reversed(range(SWAP_TRIES)):
+            names = FILES.listdir(self.directory)
+            if not any(name.endswith(LOG + SWAP) for name in names):
+                numbered = filter(None, map(parse_file_name, names))
+                return sorted(offset for offset, suffix in numbered if suffix == LOG)
+            if left:
+                time.sleep(SWAP_SECONDS)
+        raise FilesError(
+            f"{self.directory} contains an interrupted compaction: start the broker on this "
+            "directory, which completes it."
+        )
 
     # -- finding records
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from kbroker.protocol.records import (
     end_transaction_marker,
     iter_headers,
 )
+from kbroker.spark.source import stored
 from kbroker.spark.source.files import FilePartitions, file_tasks, read_task
 from kbroker.spark.source.loss import DataLoss
 from kbroker.spark.source.offsets import EARLIEST, LATEST, OffsetRange
@@ -312,7 +314,9 @@ def test_incomplete_file_options_are_rejected(directory: Directory) -> None:
         FilePartitions(directory.options(commitToGroup="g"))
 
 
-def test_invalid_data_directory_is_rejected(directory: Directory, tmp_path: Path) -> None:
+def test_invalid_data_directory_is_rejected(
+    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(FilesError, match="is not a data directory of a broker"):
         DataDirectories([str(tmp_path)]).logs()
     (directory.path / HIGH_WATERMARKS).write_bytes(b"0\n7\nt 0 5\n")
@@ -320,8 +324,27 @@ def test_invalid_data_directory_is_rejected(directory: Directory, tmp_path: Path
         DataDirectories([str(directory.path)]).logs()
     directory.checkpoint(100)
     (directory.partition / (file_name(0, ".log") + ".swap")).touch()
+    monkeypatch.setattr(stored, "SWAP_SECONDS", 0)
     with pytest.raises(FilesError, match="contains an interrupted compaction"):
         directory.offsets(0, 100)
+
+
+def test_segments_that_broker_swaps_are_read_after_swap(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The swap of a running broker ends during the second pause."""
+    swapped = directory.partition / (file_name(0, ".log") + ".swap")
+    (directory.partition / file_name(0, ".log")).rename(swapped)
+    pauses: list[float] = []
+
+    def finish_swap(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            swapped.rename(swapped.with_suffix(""))
+
+    monkeypatch.setattr(time, "sleep", finish_swap)
+    assert directory.offsets(0, 100) == list(range(100))
+    assert len(pauses) == 2
 
 
 def test_old_message_formats_are_rejected(directory: Directory) -> None:

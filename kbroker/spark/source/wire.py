@@ -34,6 +34,8 @@ from .partitions import REQUEST_SECONDS, SourceError, WirePartitions
 
 # Maximum time that one consume call waits for the requested number of records.
 CONSUME_SECONDS = 0.05
+# Maximum time that one consume call adds to the waiting time: this process may be suspended.
+WAIT_SECONDS_MAX = 1
 # Time to wait if the partition ends before the range: a new leader may lag slightly.
 SHORT_SECONDS = 5
 # Records requested by the first call, before the record size is known.
@@ -86,7 +88,8 @@ class _RangeReader:
         position: Next offset to read.
         row_bytes: Average size of a record in Arrow, in bytes.
         end_seen: End of the partition when it was last reached, or None.
-        progress_at: Monotonic time of the last progress, in seconds.
+        waited: Time spent in consume calls since the last progress, in seconds. The time that Spark
+            takes for the batches does not count.
     """
 
     def __init__(self, wanted: OffsetRange, options: SourceOptions) -> None:
@@ -106,7 +109,7 @@ class _RangeReader:
     def _assign(self, offset: int) -> None:
         self.position = offset
         self.end_seen: int | None = None
-        self.progress_at = time.monotonic()
+        self.waited = 0.0
         self._seek(offset)
 
     def _seek(self, offset: int) -> None:
@@ -120,7 +123,9 @@ class _RangeReader:
 
     def _step(self) -> list[pa.RecordBatch]:
         """Consume once and return the batches."""
+        began = time.monotonic()
         messages = self.consumer.consume(self._rows(), CONSUME_SECONDS)
+        self.waited += min(time.monotonic() - began, WAIT_SECONDS_MAX)
         events = []
         if any(map(Message.error, messages)):
             events = [each for each in messages if each.error()]
@@ -140,7 +145,7 @@ class _RangeReader:
     def _to_batches(self, messages: list[Message]) -> list[pa.RecordBatch]:
         self.position = messages[-1].offset() + 1
         self.end_seen = None
-        self.progress_at = time.monotonic()
+        self.waited = 0.0
         if self.position > self.wanted.end:
             messages = [each for each in messages if each.offset() < self.wanted.end]
         if not messages:
@@ -164,7 +169,7 @@ class _RangeReader:
     def _on_partition_end(self, offset: int) -> None:
         """Record that the partition's end was reached; a new end restarts the time limit."""
         if offset != self.end_seen:
-            self.progress_at = time.monotonic()
+            self.waited = 0.0
         self.position = max(self.position, offset)
         self.end_seen = offset
 
@@ -184,14 +189,14 @@ class _RangeReader:
 
     def _check_time(self) -> None:
         """Check the time limits if no records arrive."""
-        waited = time.monotonic() - self.progress_at
-        if self.end_seen is not None and self.end_seen < self.wanted.end and waited > SHORT_SECONDS:
+        is_short = self.end_seen is not None and self.end_seen < self.wanted.end
+        if is_short and self.waited > SHORT_SECONDS:
             self._check_transactions()
             self._report_loss(f"the partition ends at {self.end_seen}")
-        elif waited > self.options.poll_timeout_seconds:
+        elif self.waited > self.options.poll_timeout_seconds:
             detail = f" The last error was: {self.last_error.str()}." if self.last_error else ""
             raise SourceError(
-                f"{self._where()}: no records arrived within {waited:.0f} s.{detail} Check that "
+                f"{self._where()}: no records arrived within {self.waited:.0f} s.{detail} Check that "
                 "the broker is running. The option kafkaConsumer.pollTimeoutMs sets the time limit."
             )
 

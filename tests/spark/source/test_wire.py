@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Message
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.spark.source import arrow, wire
+from kbroker.spark.source.client import Settings, create_client
 from kbroker.spark.source.loss import DataLoss
 from kbroker.spark.source.offsets import OffsetRange, split
 from kbroker.spark.source.options import SourceOptions
@@ -144,6 +146,47 @@ def test_partition_shorter_than_range_is_data_loss(shared: LocalBroker) -> None:
         offsets(shared, "shorter", 0, 9)
     assert offsets(shared, "shorter", 0, 9, failOnDataLoss="false") == [0, 1]
     assert offsets(shared, "shorter", 5, 9, failOnDataLoss="false") == []
+
+
+class PausingConsumer:
+    """A consumer whose first call returns all records and the partition's end; the second, nothing."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._calls = 0
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        self._calls += 1
+        if self._calls == 2:
+            return []
+        found: list[Message] = []
+        while not found or (self._calls == 1 and not found[-1].error()):
+            found += self._consumer.consume(count, timeout)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+def test_time_that_spark_takes_for_batch_is_no_waiting_time(
+    shared: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the partition was seen before; it has moved while Spark processed the batch."""
+    shared.create_topic("busy")
+    produce(shared, "busy", ["a", "b"])
+
+    def create(kind: type[Consumer], chosen: Settings) -> PausingConsumer:
+        return PausingConsumer(create_client(kind, chosen))
+
+    monkeypatch.setattr(wire, "create_client", create)
+    wanted = options(shared, kafkaConsumer__pollTimeoutMs="1000")
+    found = []
+    for each in wire.read_range(OffsetRange("busy", 0, 0, 3), wanted):
+        found += each.column("offset").to_pylist()
+        if len(found) == 2:
+            produce(shared, "busy", ["c"])
+            time.sleep(1.1)
+    assert found == [0, 1, 2]
 
 
 def test_unresponsive_broker_ends_task() -> None:

@@ -7,6 +7,7 @@ retention would also expire the session of every group member.
 from __future__ import annotations
 
 import math
+import threading
 from typing import NamedTuple
 
 from .arguments import check_number
@@ -28,21 +29,26 @@ class ClockStates(NamedTuple):
 
 
 class AdjustableClock:
-    """A clock in ms: the real time plus a shift that a test has added. The test can freeze it."""
+    """A clock in ms: the real time plus a shift that a test has added. The test can freeze it.
+
+    The thread of the test changes the clock while the thread of the broker reads it.
+    """
 
     def __init__(self, real: RealClock, *, log: bool) -> None:
         self._real = real.log_ms if log else real.coordinator_ms
-        self._added_ms = 0
-        self._frozen_ms: int | None = None
+        self._changing = threading.Lock()
+        self._state = ClockState()
 
     def now_ms(self) -> int:
         """Return the time in ms that the broker sees."""
-        frozen_ms = self._frozen_ms
-        return (self._real() if frozen_ms is None else frozen_ms) + self._added_ms
+        added_ms, frozen_ms = self._state
+        return (self._real() if frozen_ms is None else frozen_ms) + added_ms
 
     def add(self, milliseconds: int) -> None:
         """Move the clock ahead."""
-        self._added_ms += milliseconds
+        with self._changing:
+            added_ms, frozen_ms = self._state
+            self._state = ClockState(added_ms + milliseconds, frozen_ms)
 
     def move_to(self, time_ms: int) -> None:
         """Move the clock ahead to a time in ms; do nothing if the time is in the past."""
@@ -50,22 +56,25 @@ class AdjustableClock:
 
     def state(self) -> ClockState:
         """Return the state of the clock."""
-        return ClockState(self._added_ms, self._frozen_ms)
+        return self._state
 
     def restore_state(self, state: ClockState) -> None:
         """Restore an earlier state of the clock."""
-        self._added_ms, self._frozen_ms = state
+        with self._changing:
+            self._state = state
 
     def freeze(self) -> None:
         """Stop the clock; `add` still moves it."""
-        if self._frozen_ms is None:
-            self._frozen_ms = self._real()
+        with self._changing:
+            if self._state.frozen_ms is None:
+                self._state = self._state._replace(frozen_ms=self._real())
 
     def resume(self) -> None:
         """Continue from the time at which `freeze` stopped the clock."""
-        if self._frozen_ms is not None:
-            self._added_ms += self._frozen_ms - self._real()
-            self._frozen_ms = None
+        with self._changing:
+            added_ms, frozen_ms = self._state
+            if frozen_ms is not None:
+                self._state = ClockState(added_ms + frozen_ms - self._real())
 
 
 class MovableClock:

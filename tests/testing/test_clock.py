@@ -14,7 +14,8 @@ from confluent_kafka import Consumer
 from kafka import KafkaProducer
 
 from kbroker.testing import LocalBroker, RunningBroker, open_test_broker
-from kbroker.testing.clock import MovableClock, milliseconds
+from kbroker.testing.clock import AdjustableClock, MovableClock, milliseconds
+from kbroker.testing.real_time import RealClock
 
 from ..handlers.test_groups import Member, state
 from ..wire import connected
@@ -275,3 +276,26 @@ def test_client_record_is_as_old_as_clock_is_ahead() -> None:
         broker.produce("t", "of the kit")
         broker.clock.advance(seconds=1)
         assert [record.text for record in broker.records("t")] == ["of the kit"]
+
+
+def test_clock_never_goes_back_while_it_is_resumed() -> None:
+    """The broker reads the clock in another thread, also between two steps of a change."""
+    seen: list[int] = []
+
+    class ObservedClock(AdjustableClock):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if is_observed:
+                seen.append(self.now_ms())
+
+    is_observed, real_ms = False, 1000
+    clock = ObservedClock(RealClock(), log=True)
+    clock._real = lambda: real_ms
+    is_observed = True
+    clock.freeze()
+    real_ms += 5000
+    clock.add(10)
+    clock.resume()
+    real_ms += 1
+    clock.add(0)
+    assert seen == [1000, 1010, 1010, 1011]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -125,6 +126,9 @@ class BrokerThread:
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """Run an async function in the loop.
 
+        If the call is interrupted, for example by Ctrl+C or by the timeout of a test, the function is
+        cancelled.
+
         Args:
             function: Async function.
             args: Its positional arguments.
@@ -146,7 +150,19 @@ class BrokerThread:
                 f"this broker runs in process {self._process}, and this is its child {os.getpid()}: "
                 "connect clients to bootstrap_servers, or create a broker after the fork"
             )
-        return trio.from_thread.run(function, *args, trio_token=self._token)
+        scope = trio.CancelScope()
+
+        async def run() -> T:
+            with scope:
+                return await function(*args)
+            raise RuntimeError("the call was interrupted")
+
+        try:
+            return trio.from_thread.run(run, trio_token=self._token)
+        except BaseException:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(scope.cancel)
+            raise
 
     def _close_inherited(self) -> None:
         """Close the inherited descriptors of all open resources, in a forked child."""

@@ -469,7 +469,8 @@ class Kit:
     ) -> T:
         """Call `observe` after each change until it reports that the condition is met.
 
-        A restart of the broker pauses the wait.
+        A restart of the broker pauses the wait. The last call begins after the timeout, so that the wait
+        sees all changes before it.
 
         Args:
             observe: Returns True if the condition is met, and the observed state.
@@ -489,16 +490,17 @@ class Kit:
         deadline = trio.current_time() + timeout
         seen: T | None = None
         while await self.availability.wait_until_available(deadline):
+            is_last = trio.current_time() >= deadline
             with self.availability.attempt():
                 change = self._changes.next()
                 done, found = await self._call_while_available(observe)
                 if done:
                     return found
                 seen = found
+                if is_last:
+                    break
                 with trio.move_on_at(deadline):
                     await change.wait()
-            if trio.current_time() >= deadline:
-                break
         raise WaitTimeout(
             _timeout_message(what, timeout, seen, self.explain_state(group=group, topic=topic))
         )

@@ -22,6 +22,7 @@ import trio
 
 from kbroker.broker import Broker, Service, open_broker
 from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.errors import first_error
 from kbroker.cluster import Topic
 from kbroker.cluster.acl_changes import add_acls
 from kbroker.config import BrokerConfig
@@ -415,6 +416,12 @@ async def fill_store(
     await prepare_restored_store(config, store, clock, NO_PROGRESS)
 
 
+def failure_reason(failure: BaseException) -> str:
+    """Return why calls and waits of a broker that ended by itself fail."""
+    cause = first_error(failure) if isinstance(failure, BaseExceptionGroup) else failure
+    return f"the broker has failed: {cause!r}; start() starts it again"
+
+
 def run_broker(
     config: BrokerConfig,
     store: Store,
@@ -484,22 +491,27 @@ async def _running(
     store: Store,
     secured: BrokerSecurity,
 ) -> AsyncIterator[RunningBroker]:
-    with log.collecting():
-        async with (
-            opened as broker,
-            open_cluster(
-                [each.endpoint for each in broker.nodes], CLIENT_ID, dial=broker.dial_inside
-            ) as cluster,
-        ):
-            if earlier is None:
-                running = RunningBroker(broker, cluster, faults, clock, log, store, secured)
-            else:
-                running = earlier
-                running.attach(broker, cluster)
-            try:
-                yield running
-            finally:
-                running.availability.mark_unavailable()
+    running = earlier
+    try:
+        with log.collecting():
+            async with (
+                opened as broker,
+                open_cluster(
+                    [each.endpoint for each in broker.nodes], CLIENT_ID, dial=broker.dial_inside
+                ) as cluster,
+            ):
+                if running is None:
+                    running = RunningBroker(broker, cluster, faults, clock, log, store, secured)
+                else:
+                    running.attach(broker, cluster)
+                try:
+                    yield running
+                finally:
+                    running.availability.mark_unavailable()
+    except Exception as error:
+        if running is not None and not has_crashed(store):
+            running.availability.mark_closed(failure_reason(error))
+        raise
 
 
 @contextlib.asynccontextmanager

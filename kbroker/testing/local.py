@@ -57,7 +57,7 @@ from .restartable import RestartableBroker
 from .rules import Faults
 from .schedule import AnyRule
 from .snapshot import Snapshot, prepare_restored_store, read_progress
-from .stores import BreakableStore, Store, has_crashed, new_store
+from .stores import BreakableStore, Store, check_directories, has_crashed, new_store
 
 if TYPE_CHECKING:
     from kbroker.schemas.service import RegistryService
@@ -837,8 +837,9 @@ class LocalBroker(KafkaHandle, LocalNodes, ClientAccess, Arming[None]):
             snapshot: Snapshot of this broker, or of a broker with as many data directories.
 
         Raises:
-            ValueError: The snapshot has another number of data directories.
+            ValueError: The snapshot has another number of data directories. The broker still runs.
         """
+        check_directories(snapshot.store, self._store)
         with self._life.restarting():
             self._life.end()
             if has_crashed(self._store):

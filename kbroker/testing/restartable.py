@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from kbroker.net.server import Listener
 from kbroker.storage.crash_files import Mode
 
-from .async_broker import CRASHED, STOPPED, RunningBroker
+from .async_broker import CRASHED, STOPPED, RunningBroker, failure_reason
 from .broker_thread import BrokerThread, OpenResource
 from .disk import PowerCut
 from .kit import POLL_SECONDS, WaitTimeout
@@ -65,10 +65,17 @@ class RestartableBroker:
             raise RuntimeError(CRASHED)
         held = self.held
         if held is not None and held.failure is not None:
-            raise RuntimeError(f"the broker has failed: {held.failure!r}")
+            raise RuntimeError(failure_reason(held.failure))
         if held is None or held.closed.is_set():
             raise RuntimeError(STOPPED)
         return held.value
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The exception that ended the broker; None if it runs, was stopped or has crashed."""
+        if self.held is None or has_crashed(self._store):
+            return None
+        return self.held.failure
 
     @property
     def watched(self) -> RunningBroker:
@@ -88,6 +95,9 @@ class RestartableBroker:
         if has_crashed(self._store):
             self.end()
             self.power_on()
+        elif self.failure is not None:
+            with contextlib.suppress(Exception):  # `running` has reported the failure
+                self.end()
         if self.held is not None:
             return
         with self.may_crash():
@@ -145,16 +155,25 @@ class RestartableBroker:
 
     @contextlib.contextmanager
     def restarting(self) -> Iterator[None]:
-        """Pause waits during the block, and start the broker after it."""
+        """Pause waits during the block, and start the broker after it.
+
+        If the block fails before it ends the broker, waits continue.
+        """
         self._is_restarting = True
         try:
             yield
             self.start()
         except BaseException:
-            self._fail_waits(STOPPED)
+            if not self._is_up:
+                self._fail_waits(CRASHED if has_crashed(self._store) else STOPPED)
             raise
         finally:
             self._is_restarting = False
+
+    @property
+    def _is_up(self) -> bool:
+        held = self.held
+        return held is not None and not held.closed.is_set() and not has_crashed(self._store)
 
     def _fail_waits(self, reason: str) -> None:
         """Fail all waits: the broker does not start again by itself."""
@@ -206,19 +225,36 @@ class RestartableBroker:
             timeout: Maximum seconds to wait.
 
         Raises:
+            ValueError: The broker has no disk that can fail.
             WaitTimeout: The broker has not reached the point.
-            RuntimeError: The broker is stopped.
+            RuntimeError: The broker is stopped, or has failed for another reason.
         """
+        _ = self.breakable
         deadline = steady_seconds() + timeout
-        while not has_crashed(self._store) and not self._crash_handled:
+        while not self._has_crashed:
             left = deadline - steady_seconds()
-            if left < 0 or not self._wait_for_end(left):
-                what = "a crash: the broker did not reach the point"
-                raise WaitTimeout(f"waited {timeout:g} s for {what}")
+            if left < 0 or not (self._wait_for_end(left) or self._has_crashed):
+                raise WaitTimeout(f"waited {timeout:g} s for a crash: {self._missing_crash}")
         if not self._crash_handled:
             with self.restarting():
                 pass
         self._crash_handled = False
+
+    @property
+    def _missing_crash(self) -> str:
+        """The reason why there was no crash."""
+        crash_point = self.breakable.disk.faults.crash_point
+        if crash_point is None:
+            return "no crash was requested; call crash_at() first"
+        return (
+            f"the broker did not reach the point {crash_point.point!r}; check that the test runs an "
+            "operation that reaches it"
+        )
+
+    @property
+    def _has_crashed(self) -> bool:
+        """True if a crash waits to be handled by `wait_for_crash`."""
+        return self._crash_handled or has_crashed(self._store)
 
     def _wait_for_end(self, timeout: float) -> bool:
         """Wait until the broker has ended, and return False after the timeout.
@@ -226,9 +262,11 @@ class RestartableBroker:
         During a restart, return True after `POLL_SECONDS`.
 
         Raises:
-            RuntimeError: The broker is stopped, so that it cannot crash.
+            RuntimeError: The broker is stopped or has failed, so that it cannot crash.
         """
         held = self.held
+        if self.failure is not None:
+            raise RuntimeError(failure_reason(self.failure))
         if held is not None and not held.closed.is_set():
             return self._thread.wait_for_end(held, timeout)
         if held is None and not self._is_restarting:
@@ -238,7 +276,7 @@ class RestartableBroker:
 
     def power_cut(self, mode: Mode, seed: int) -> None:
         """Cut the power now, then start again on the same port. Waits continue."""
-        disk, had_crashed = self.breakable.disk, self._crash_handled or has_crashed(self._store)
+        disk, had_crashed = self.breakable.disk, self._has_crashed
         with self.restarting():
             disk.cut(mode, seed)
             if self.held is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .async_broker import failure_reason
 from .clock import ClockStates
 from .local import LocalBroker
 
@@ -14,15 +15,22 @@ class SessionBroker(LocalBroker):
 
         Faults and version limits are removed, clocks are reset to the real time, and request counts
         are reset to 0. A stopped broker is started. If a clock was moved, the broker is restarted,
-        which closes the connections of clients.
+        which closes the connections of clients. A broker that has failed is started again.
+
+        Raises:
+            RuntimeError: The broker has failed during the test.
         """
+        failure = self._life.failure
         self.disarm_faults()
         self._unawaited.clear()
         if self.clock.movable.states() != ClockStates():
-            self.stop()
+            if failure is None:
+                self.stop()
             self.clock.movable.restore_state(ClockStates())
         self.start()
         if self.faults.limits:
             self.cap_versions(None)
         self.faults.clear_history()
         self._remember_log_ends()
+        if failure is not None:
+            raise RuntimeError(failure_reason(failure)) from failure

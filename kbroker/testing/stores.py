@@ -104,6 +104,7 @@ class MemoryStore:
         return MemoryStore(self._limit)
 
     def replace_data(self, other: Store) -> None:
+        check_directories(other, self)
         if isinstance(other, MemoryStore):
             self.files = other.files.fork()
             self.files.limit = self._limit
@@ -138,6 +139,7 @@ class BreakableStore:
         return BreakableStore()
 
     def replace_data(self, other: Store) -> None:
+        check_directories(other, self)
         if isinstance(other, BreakableStore):
             self.disk = other.disk.fork()
         else:
@@ -188,7 +190,7 @@ class DirectoryStore:
         return DirectoryStore(siblings, is_temporary=True)
 
     def replace_data(self, other: Store) -> None:
-        _check_directories(other, self)
+        check_directories(other, self)
         for directory in self.directories:
             _empty_directory(directory)
         if isinstance(other, DirectoryStore) and other._is_temporary:
@@ -241,12 +243,17 @@ def copy_directories(source: Store, target: Store) -> None:
     Raises:
         ValueError: The stores have different numbers of directories.
     """
-    _check_directories(source, target)
+    check_directories(source, target)
     for directory, to in zip(source.directories, target.directories, strict=True):
         _copy_tree(source.files, directory, target.files, to)
 
 
-def _check_directories(source: Store, target: Store) -> None:
+def check_directories(source: Store, target: Store) -> None:
+    """Check that two stores have the same number of directories.
+
+    Raises:
+        ValueError: The numbers differ.
+    """
     if len(source.directories) != len(target.directories):
         raise ValueError(
             f"the data has {len(source.directories)} directories, but this broker has "

@@ -7,13 +7,19 @@ import errno
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 import trio.lowlevel
 
-from kbroker.testing import LocalBroker, WaitTimeout, open_test_broker
+from kbroker.client.cluster import ClusterClient
+from kbroker.testing import LocalBroker, Snapshot, WaitTimeout, open_test_broker
+from kbroker.testing.clock import ClockStates
+from kbroker.testing.kit import Kit, Pauses
+from kbroker.testing.session_broker import SessionBroker
+from kbroker.testing.stores import DirectoryStore
 
 from .test_disk import crash_in_produce
 from .test_snapshot import commit
@@ -168,3 +174,110 @@ async def test_close_fails_waits_of_trio_program() -> None:
         while not broker.availability.attempts:
             await trio.lowlevel.checkpoint()
     assert errors == ["the broker is closed"]
+
+
+async def test_change_shortly_before_timeout_is_observed(autojump_clock: object) -> None:
+    began = trio.current_time()
+
+    async def observe() -> tuple[bool, float]:
+        now = trio.current_time() - began
+        return now >= 0.999, now
+
+    cluster = ClusterClient([], "kit", direct=False)
+    kit = Kit(cluster, Pauses(), lambda: 0)
+    assert await kit.wait_until(observe, "a late change", 1) == pytest.approx(1)
+
+
+async def test_change_during_slow_last_observation_is_observed(autojump_clock: object) -> None:
+    """A busy machine may take longer for one observation than the timeout."""
+    is_met = False
+
+    async def observe() -> tuple[bool, None]:
+        nonlocal is_met
+        seen, is_met = is_met, True
+        await trio.sleep(3)
+        return seen, None
+
+    cluster = ClusterClient([], "kit", direct=False)
+    await Kit(cluster, Pauses(), lambda: 0).wait_until(observe, "a change", 1)
+
+
+def restore_two_directories(broker: LocalBroker, directory: Path) -> None:
+    store = DirectoryStore([str(directory / "one"), str(directory / "two")])
+    broker.restore(Snapshot(store, ClockStates()))
+
+
+@pytest.mark.parametrize("disk", [True, False])
+def test_rejected_restore_keeps_broker_and_data(
+    tmp_path: Path, threads: ThreadPoolExecutor, disk: bool
+) -> None:
+    with LocalBroker(topics={"orders": 1}, disk=disk) as broker:
+        (wait,) = start_waits(threads, broker, order_wait(broker))
+        with pytest.raises(ValueError, match="2 directories"):
+            restore_two_directories(broker, tmp_path)
+        record = broker.produce("orders", "x")
+        assert wait.result() == broker.wait_for("orders") == [record]
+        broker.restart()
+        assert broker.records("orders") == [record]
+
+
+def test_rejected_power_cut_keeps_broker_and_waits(
+    broker: LocalBroker, threads: ThreadPoolExecutor
+) -> None:
+    (wait,) = start_waits(threads, broker, order_wait(broker))
+    mode: Any = "drpo"
+    with pytest.raises(ValueError, match="mode"):
+        broker.power_cut(mode)
+    record = broker.produce("orders", "x")
+    assert wait.result() == broker.wait_for("orders") == [record]
+
+
+class FailingService:
+    """A service that fails on demand, and with it the broker."""
+
+    def __init__(self) -> None:
+        self._is_failing = False
+        self._end = trio.Event()
+
+    async def bind(self, nodes: object) -> None:
+        self._is_failing, self._end = False, trio.Event()
+
+    async def run(self) -> None:
+        await self._end.wait()
+        if self._is_failing:
+            raise LookupError("the service is broken")
+
+    async def close(self) -> None:
+        self._end.set()
+
+    async def fail(self, _: object) -> None:
+        self._is_failing = True
+        self._end.set()
+
+
+def test_failed_broker_fails_waits_and_can_be_started(threads: ThreadPoolExecutor) -> None:
+    service = FailingService()
+    broker = LocalBroker(topics={"orders": 1}, service=service)
+    (wait,) = start_waits(threads, broker, order_wait(broker, 600))
+    broker.run_in_broker(service.fail)
+    with pytest.raises(RuntimeError, match=r"the service is broken.*start"):
+        wait.result(RETRY_TIMEOUT_SECONDS)
+    with pytest.raises(RuntimeError, match=r"the service is broken.*start"):
+        broker.topics()
+    broker.start()
+    assert broker.topics() == {"orders": 1}
+    broker.run_in_broker(service.fail)
+    with pytest.raises(LookupError):
+        broker.close()
+
+
+def test_session_broker_that_failed_in_one_test_runs_in_the_next() -> None:
+    service = FailingService()
+    with SessionBroker(service=service) as broker:
+        broker.run_in_broker(service.fail)
+        wait_until(lambda: broker._life.failure is not None)
+        broker.clock.freeze()
+        with pytest.raises(RuntimeError, match="the service is broken"):
+            broker.reset()
+        assert broker.topics() == {}
+        broker.reset()

@@ -190,6 +190,7 @@ class FaultInjector:
     async def _apply_hook(self, rule: Rule, intercepted: InterceptedRequest) -> None:
         """Send the response of a hook, or apply the next rule, or serve the request."""
         request, info = intercepted
+        passed = self._faults.rules_until(rule)
         try:
             response = await self._call_hook(rule, request.body, info)
         except OSError as error:
@@ -197,7 +198,7 @@ class FaultInjector:
         if response is not None:
             self._requests.reply(request.header, response)
             return
-        next_rule = self._faults.match_after(info, rule)
+        next_rule = self._faults.match_after(info, passed)
         await (self._serve(intercepted) if next_rule is None else self._hit(next_rule, intercepted))
 
     async def _call_hook(self, rule: Rule, message: Message, info: RequestInfo) -> Message | None:

@@ -7,7 +7,7 @@ effects of franz-go's kfake and of librdkafka's mock broker.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -245,8 +245,9 @@ class Faults:
         self.rules.append(rule)
 
     def disarm(self, rule: AnyRule) -> None:
-        """Remove a rule; its hits stay in `hits`."""
-        self.rules.remove(rule)
+        """Remove a rule if it is armed; its hits stay in `hits`."""
+        if rule in self.rules:
+            self.rules.remove(rule)
 
     def clear_history(self) -> None:
         """Forget past requests and hits."""
@@ -285,12 +286,19 @@ class Faults:
         self.changed()
         return found
 
-    def match_after(self, info: RequestInfo, passed: Rule) -> Rule | None:
-        """Return the next rule with an effect, after a hook has passed the request on."""
+    def rules_until(self, rule: Rule) -> list[Rule]:
+        """Return the rules that a request has passed when `rule` hits it, including `rule`."""
         rules = self._request_rules
-        if passed not in rules:
-            return None
-        return self._first_hit(rules[rules.index(passed) + 1 :], info)
+        return rules[: rules.index(rule) + 1] if rule in rules else rules
+
+    def match_after(self, info: RequestInfo, passed: Sequence[Rule]) -> Rule | None:
+        """Return the next rule with an effect, after a hook has passed the request on.
+
+        Args:
+            info: The request.
+            passed: Rules that the request had passed before the hook, which may have disarmed some.
+        """
+        return self._first_hit([each for each in self._request_rules if each not in passed], info)
 
     def match_batch(self, info: RequestInfo, has_records: Callable[[Rule], bool]) -> Rule | None:
         """Return the first rule that corrupts a batch of this request or of its response."""
@@ -349,18 +357,19 @@ class Faults:
         if isinstance(rule, CallRule):
             return self._near_calls(rule)
         assert isinstance(rule, Rule)
-        same = [info for info in self.log if rule.target.has_api(info.api)]
+        # The thread of the broker adds requests in the meantime.
+        same = [info for info in self.log.copy() if rule.target.has_api(info.api)]
         if rule.effect is Effect.CORRUPT_BATCH and any(map(rule.target.matches, same)):
             return ["saw such requests, but none of them has a batch"]
         counted = Counter(str(info) for info in same).most_common(SIMILAR_SHOWN)
         if counted:
             return [f"saw {count} x {info}" for info, count in counted]
-        if any(map(rule.target.has_api, self.kit_apis)):
+        if any(map(rule.target.has_api, self.kit_apis.copy())):
             return ["saw such requests only from calls of the test kit, which no fault hits"]
         return ["saw no such request"]
 
     def _near_calls(self, rule: CallRule) -> list[str]:
-        same = [str(call) for call in self.calls if rule.target.has_method(call.method)]
+        same = [str(call) for call in self.calls.copy() if rule.target.has_method(call.method)]
         counted = Counter(same).most_common(SIMILAR_SHOWN)
         return [f"saw {count} x {call}" for call, count in counted] or ["saw no such call"]
 

@@ -283,3 +283,45 @@ def test_corrupt_batch_rule_checks_only_requests_with_batches() -> None:
     assert faults.near_misses(rule) == ["saw such requests, but none of them has a batch"]
     assert faults.match_batch(info, lambda rule: True) is rule
     assert not faults.corrupts(info)
+
+
+def test_fault_can_be_disarmed_twice() -> None:
+    faults = Faults()
+    fault = new_arming(faults).fault("Fetch")
+    fault.disarm()
+    fault.disarm()
+    with pytest.raises(ValueError, match="on_call"):
+        fault.on_call(0)
+
+
+def test_requests_that_arrive_during_a_report_do_not_fail_it() -> None:
+    """The broker adds requests in its thread."""
+
+    class BusyTarget(Target):
+        def has_api(self, api: ApiKey) -> bool:
+            faults.log.append(produce_info(1))
+            faults.kit_apis.add(unused.pop())
+            return super().has_api(api)
+
+    unused = [key for key in ApiKey if key is not ApiKey.HEARTBEAT]
+    faults = Faults()
+    faults.match_request(produce_info(0))
+    faults.kit_apis |= {ApiKey.PRODUCE, ApiKey.FETCH}
+    found = faults.near_misses(Rule(BusyTarget(frozenset({ApiKey.PRODUCE}))))
+    assert found == ["saw 1 x Produce 9, topic 'orders' from 'app'"]
+    assert faults.near_misses(Rule(BusyTarget(frozenset({ApiKey.HEARTBEAT})))) == [
+        "saw no such request"
+    ]
+
+
+def test_request_reaches_later_faults_after_its_hook_is_disarmed() -> None:
+    faults = Faults()
+    before, hook, later = (Rule(Target(), effect=effect) for effect in [*Effect][1:4])
+    before.first = 2
+    for rule in (before, hook, later):
+        faults.arm(rule)
+    info = produce_info(0)
+    assert faults.match_request(info) is hook
+    passed = faults.rules_until(hook)
+    faults.disarm(hook)
+    assert faults.match_after(info, passed) is later

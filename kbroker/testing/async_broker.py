@@ -303,7 +303,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
             raise ValueError(
                 "cannot take a snapshot: the broker has several nodes; use a broker with one node"
             )
-        return await take_snapshot(self.broker.node, self._store, self.clock.states())
+        return await take_snapshot(self.broker.node, self._store, self.clock)
 
     async def _call_while_available(self, observe: Callable[[], Awaitable[T]]) -> T:
         """Call `observe` as `Kit` does, and once more if a node went down while it was called."""
@@ -385,7 +385,7 @@ class RunningBroker(Kit, StateOperations, NodeOperations, ClientAccess, Arming[A
 def recent_activity(faults: Faults, log: LogTail) -> Iterator[str]:
     """Yield lines with the last requests of each client, registry calls and log lines."""
     by_client: dict[str, deque[RequestInfo]] = {}
-    for info in faults.log:
+    for info in faults.log.copy():
         by_client.setdefault(info.client_id, deque(maxlen=REQUESTS_SHOWN)).append(info)
     for client, requests in list(by_client.items())[-CLIENTS_SHOWN:]:
         total = sum(n for (_, name), n in faults.counts.items() if name == client)
@@ -394,7 +394,7 @@ def recent_activity(faults: Faults, log: LogTail) -> Iterator[str]:
     if faults.calls:
         yield f"the schema registry got {len(faults.calls)} recent calls, the last ones:"
         yield from (f"  {call}" for call in [*faults.calls][-REQUESTS_SHOWN:])
-    yield from (f"log: {line}" for line in log.lines)
+    yield from (f"log: {line}" for line in log.lines.copy())
 
 
 async def fill_store(

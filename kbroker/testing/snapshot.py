@@ -29,7 +29,7 @@ from kbroker.storage.checkpoints import MetaProperties
 from kbroker.storage.files import Files
 from kbroker.storage.naming import LOG, META_PROPERTIES, parse_directory_name
 
-from .clock import ClockState, ClockStates
+from .clock import ClockState, ClockStates, MovableClock
 from .stores import DirectoryStore, Store, copy_directories
 from .transactions import finish_prepared_transactions
 
@@ -106,15 +106,15 @@ def _read_clocks(path: Path) -> ClockStates:
     return ClockStates(ClockState(*log), ClockState(*coordinator))
 
 
-async def take_snapshot(node: Node, store: Store, clocks: ClockStates) -> Snapshot:
-    """Return a snapshot of a running node.
+async def take_snapshot(node: Node, store: Store, clock: MovableClock) -> Snapshot:
+    """Return a snapshot of a running node, and of its clocks at the same moment.
 
     Raises:
         StorageError: The data cannot be copied.
     """
     await node.partitions.open_all()
     async with node.partitions.checkpoint_lock:
-        return Snapshot(store.copy(node.partitions.logs), clocks)
+        return Snapshot(store.copy(node.partitions.logs), clock.states())
 
 
 # -- restoring

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import trio
+import trio.testing
 from confluent_kafka import Consumer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import OutOfOrderSequenceNumberError
@@ -19,7 +21,7 @@ from kbroker.coordinator_runtime.shards import Shards
 from kbroker.protocol.errors import ErrorCode
 from kbroker.security.scram import ScramMechanism, credential_from
 from kbroker.storage.files import MemFiles
-from kbroker.testing import LocalBroker, RunningBroker, Snapshot
+from kbroker.testing import LocalBroker, RunningBroker, Snapshot, open_test_broker
 
 from ..handlers.test_transactions import NAME, Writer, begin_writer
 from ..limits import PROCESS_SECONDS
@@ -570,3 +572,18 @@ def test_forked_memory_files_share_bytes() -> None:
     other.open("d/f").truncate(2)
     other.open("d/f").append([b"-"])
     assert (files.read_bytes("d/f"), other.read_bytes("d/f")) == (b"abcours", b"ab-")
+
+
+async def test_snapshot_has_the_clocks_of_its_moment() -> None:
+    async with open_test_broker() as broker:
+        snapshots: list[Snapshot] = []
+
+        async def take() -> None:
+            snapshots.append(await broker.snapshot())
+
+        lock = broker.broker.node.partitions.checkpoint_lock
+        async with trio.open_nursery() as nursery, lock:
+            nursery.start_soon(take)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            broker.clock.log.add(3_600_000)
+        assert snapshots[0].clocks == broker.clock.states()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno as errors
 import os
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -172,6 +173,8 @@ class Disk(CrashFiles):
         self.after_cut: CrashFiles | None = None
         self.has_partition: Callable[[str, int], bool] = lambda topic, partition: True
         self.faults = DiskFaults()
+        # Held while files change: the test damages them while the broker writes.
+        self.changing = threading.RLock()
         # Logs with unsynced writes, and the steps of transactions in these writes.
         self._unsynced: dict[str, list[Step]] = {}
         self._markers: Counter[int] = Counter()
@@ -197,8 +200,9 @@ class Disk(CrashFiles):
             ValueError: The mode does not exist.
         """
         mode = parse_choice("mode", mode, MODES)
-        if self.after_cut is None:
-            self.after_cut = self.crashed(mode, seed)
+        with self.changing:
+            if self.after_cut is None:
+                self.after_cut = self.crashed(mode, seed)
 
     # -- faults
 
@@ -269,8 +273,9 @@ class Disk(CrashFiles):
             raise ValueError(
                 "nothing was written to a log since the broker was started; produce a record first"
             )
-        path, position, size = self._last_write
-        self.damage(path, self.read_bytes(path)[: position + size // 2])
+        with self.changing:
+            path, position, size = self._last_write
+            self.damage(path, self.read_bytes(path)[: position + size // 2])
 
     def flip(self, topic: str, partition: int, offset: int, bit: int = 0) -> None:
         """Flip one bit of the batch that contains a record.
@@ -285,25 +290,43 @@ class Disk(CrashFiles):
             ValueError: The partition does not have the record.
         """
         directory = _directory(topic, partition)
-        for name in self.listdir(directory):
-            if not name.endswith(LOG):
-                continue
-            data = bytearray(self.read_bytes(f"{directory}/{name}"))
-            for position, header in iter_headers(data):
-                if header.base_offset <= offset <= header.last_offset:
-                    data[position + HEADER_SIZE + bit // 8] ^= 1 << bit % 8
-                    self.damage(f"{directory}/{name}", bytes(data))
+        with self.changing:
+            for name in self.listdir(directory):
+                if name.endswith(LOG) and self._flip_in(f"{directory}/{name}", offset, bit):
                     return
         raise ValueError(f"{topic}-{partition} does not have offset {offset}; produce it first")
+
+    def _flip_in(self, path: str, offset: int, bit: int) -> bool:
+        """Flip one bit of the batch with this offset; return False if the log does not have it."""
+        data = bytearray(self.read_bytes(path))
+        for position, header in iter_headers(data):
+            if header.base_offset <= offset <= header.last_offset:
+                data[position + HEADER_SIZE + bit // 8] ^= 1 << bit % 8
+                self.damage(path, bytes(data))
+                return True
+        return False
 
     # -- operations of the broker
 
     def open(self, path: str, *, create: bool = False) -> CrashFile:
-        is_new = create and not self.exists(path)
-        file = super().open(path, create=create)
+        with self.changing:
+            is_new = create and not self.exists(path)
+            file = super().open(path, create=create)
         if is_new:
             self._check_crash_point("created", path)
         return _DiskFile(self, file)
+
+    def rename(self, old: str, new: str) -> None:
+        with self.changing:
+            super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        with self.changing:
+            super().remove(path)
+
+    def mkdir(self, path: str) -> None:
+        with self.changing:
+            super().mkdir(path)
 
     def usage(self, path: str) -> tuple[int, int]:
         _, free = super().usage(path)
@@ -393,9 +416,14 @@ class _DiskFile(CrashFile):
     def append(self, parts: Sequence[Buffer]) -> int:
         data = b"".join(parts)
         self._disk.before_write(len(data))
-        position = super().append([data])
+        with self._disk.changing:
+            position = super().append([data])
         self._disk.written(self.path, position, data)
         return position
+
+    def truncate(self, size: int) -> None:
+        with self._disk.changing:
+            super().truncate(size)
 
     def sync(self) -> None:
         super().sync()

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 
 from kbroker.protocol.errors import KafkaError
+from kbroker.protocol.records import Record, encode_batch
 from kbroker.testing import LocalBroker, RunningBroker, UnfiredFault, WaitTimeout
 from kbroker.testing.disk import POINTS, Disk
 
@@ -708,3 +709,31 @@ def test_armed_disk_faults_survive_power_cut(broker: LocalBroker) -> None:
     with pytest.raises(KafkaError):
         broker.produce("orders", "x")
     broker.check_faults()
+
+
+@pytest.mark.parametrize("damage", ["flip", "tear_last_write"])
+def test_damage_does_not_lose_concurrent_writes(
+    monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """The test damages a log in its thread while the broker appends in another one."""
+    disk = Disk()
+    path = "/disk/orders-0/0.log"
+    disk.mkdir("/disk/orders-0")
+    file = disk.open(path, create=True)
+    first, second = (encode_batch([Record(None, b"x" * 99, 0)], base_offset=i) for i in (0, 1))
+    file.append([first])
+    writer = threading.Thread(target=file.append, args=([second],))
+
+    def read_slowly(path: str) -> bytes:
+        data = Disk.read_bytes(disk, path)
+        writer.start()
+        writer.join(0.2)
+        return data
+
+    monkeypatch.setattr(disk, "read_bytes", read_slowly)
+    if damage == "flip":
+        disk.flip("orders", 0, 0)
+    else:
+        disk.tear_last_write()
+    writer.join()
+    assert Disk.read_bytes(disk, path).endswith(second)

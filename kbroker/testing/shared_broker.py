@@ -2,7 +2,8 @@
 
 The first process starts the broker as a child process, and stops the broker when all other processes
 have finished. Each process holds a file lock while it uses the broker. The lock of a crashed process
-is released, so the crashed process counts as finished.
+is released, so the crashed process counts as finished. If the first process crashes, its broker stops,
+and the next process that joins starts another one.
 """
 
 from __future__ import annotations
@@ -30,19 +31,26 @@ def shared_broker(directory: Path) -> Iterator[str]:
     address, lock = directory / "kbroker.address", FileLock(directory / "kbroker.lock")
     process = None
     user_lock = FileLock(directory / f"kbroker-user-{os.getpid()}.lock")
-    with lock:
-        if not address.exists():
-            process, started = start_server(["--memory"])
-            address.write_text(started, encoding="utf-8")
-        user_lock.acquire()
-        bootstrap = address.read_text(encoding="utf-8")
-    try:
-        yield bootstrap
-    finally:
-        user_lock.release()
+    with contextlib.ExitStack() as stack:
+        with lock:
+            if not _has_owner(directory, address):
+                process, started = start_server(["--memory"])
+                stack.callback(stop_server, process)
+                address.write_text(f"{started}\n{os.getpid()}", encoding="utf-8")
+            user_lock.acquire()
+            bootstrap = address.read_text(encoding="utf-8").partition("\n")[0]
         if process is not None:
-            _wait_for_others(directory, lock, address)
-            stop_server(process)
+            stack.callback(_wait_for_others, directory, lock, address)
+        stack.callback(user_lock.release)
+        yield bootstrap
+
+
+def _has_owner(directory: Path, address: Path) -> bool:
+    """Return True if the process that has started the broker still uses it."""
+    if not address.exists():
+        return False
+    owner = address.read_text(encoding="utf-8").partition("\n")[2]
+    return _is_held(directory / f"kbroker-user-{owner}.lock")
 
 
 def _wait_for_others(directory: Path, lock: FileLock, address: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from kbroker.client.errors import ClientError
 from kbroker.testing import ExternalKafka
+from kbroker.testing import shared_broker as shared_broker_module
 from kbroker.testing.shared_broker import shared_broker
 
 from ..limits import PROCESS_SECONDS
@@ -80,3 +81,34 @@ def test_killed_user_counts_as_left(tmp_path: Path) -> None:
     assert not (tmp_path / "kbroker.address").exists()
     with shared_broker(tmp_path) as again:
         assert is_reachable(again)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Replace the server, and return the list of stopped servers."""
+    stopped: list[object] = []
+    monkeypatch.setattr(
+        shared_broker_module, "start_server", lambda options: ("process", "127.0.0.1:2")
+    )
+    monkeypatch.setattr(shared_broker_module, "stop_server", stopped.append)
+    return stopped
+
+
+def test_broker_of_crashed_process_is_replaced(tmp_path: Path, stopped: list[object]) -> None:
+    """The broker of a process stops together with the process."""
+    (tmp_path / "kbroker.address").write_text("127.0.0.1:1\n999999999", encoding="utf-8")
+    with shared_broker(tmp_path) as bootstrap:
+        assert bootstrap == "127.0.0.1:2"
+    assert stopped == ["process"]
+
+
+def test_server_is_stopped_if_its_address_cannot_be_written(
+    tmp_path: Path, stopped: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> int:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="full"), shared_broker(tmp_path):
+        pass
+    assert stopped == ["process"]

@@ -27,10 +27,14 @@ def start_server(options: Sequence[str]) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "kbroker", *serve]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8")
     assert process.stdout is not None
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["event"] == "ready":
-            return process, event["bootstrap_servers"]
+    try:
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["event"] == "ready":
+                return process, event["bootstrap_servers"]
+    except BaseException:  # for example Ctrl+C, or the timeout of a test
+        stop_server(process)
+        raise
     stop_server(process)
     raise RuntimeError(
         f"the server did not start; run `kbroker serve {' '.join(options)}` to see the error"

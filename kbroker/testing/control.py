@@ -82,20 +82,19 @@ async def _open_broker(
     prepare: Callable[[Broker], Awaitable[None]],
     settings: dict[str, Any],
 ) -> AsyncIterator[tuple[LocalBroker, Endpoint]]:
-    listeners = await trio.open_tcp_listeners(port, host=HOST)
-    thread = BrokerThread()
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        listeners = await trio.open_tcp_listeners(port, host=HOST)
+        for each in listeners:
+            stack.push_async_callback(trio.aclose_forcefully, each)
+        thread = BrokerThread()
+        stack.push_async_callback(_close_shielded, thread.close)
         broker = await _in_thread(LocalBroker, thread=thread, **settings)
-        try:
-            await _in_thread(broker.run_in_broker, lambda running: prepare(running.broker))
-            async with trio.open_nursery() as nursery:
-                ports = _ControlPorts(thread, token, nursery)
-                yield broker, ports.serve(broker, listeners, closable=False)
-                nursery.cancel_scope.cancel()
-        finally:
-            await _close_shielded(broker.close)
-    finally:
-        await _close_shielded(thread.close)
+        stack.push_async_callback(_close_shielded, broker.close)
+        await _in_thread(broker.run_in_broker, lambda running: prepare(running.broker))
+        async with trio.open_nursery() as nursery:
+            ports = _ControlPorts(thread, token, nursery)
+            yield broker, ports.serve(broker, listeners, closable=False)
+            nursery.cancel_scope.cancel()
 
 
 async def _close_shielded(close: Callable[[], None]) -> None:

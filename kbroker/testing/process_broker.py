@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -63,13 +64,14 @@ class ProcessBroker(ExternalKafka):
             options += ["-o", f"{name}={value}"]
         for name, partitions in wanted.items():
             options += ["--topic", f"{name}:{partitions}"]
-        try:
+        with ExitStack() as stack:
+            stack.callback(self._delete_data)
             self._process, bootstrap = start_server(options)
-        except BaseException:
-            self._delete_data()
-            raise
-        super().__init__(bootstrap, thread)
-        self.begin_test()
+            stack.callback(stop_server, self._process)
+            super().__init__(bootstrap, thread)
+            stack.callback(super().close)
+            self.begin_test()
+            self._cleanup = stack.pop_all()
 
     def __getattr__(self, name: str) -> NoReturn:
         if hasattr(LocalBroker, name) or name in LocalBroker.__annotations__:
@@ -95,13 +97,8 @@ class ProcessBroker(ExternalKafka):
 
         In a forked child, this method does nothing, because the nodes belong to the parent.
         """
-        if not self._thread.is_own:
-            return
-        try:
-            super().close()
-        finally:
-            stop_server(self._process)
-            self._delete_data()
+        if self._thread.is_own:
+            self._cleanup.close()
 
     def _delete_data(self) -> None:
         if self._directory is not None:

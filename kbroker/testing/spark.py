@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -53,13 +54,15 @@ class KafkaUtils:
         Raises:
             UnfiredFault: A fault has hit nothing.
         """
-        for client in (self._producer, self._admin_client):
-            if client is not None:
-                client.close()
-        self._producer = self._admin_client = None
         broker, self._kbroker = self._kbroker, None
+        clients = [each for each in (self._admin_client, self._producer) if each is not None]
+        self._producer = self._admin_client = None
+        with ExitStack() as stack:  # closes all, even if one fails
+            if broker is not None:
+                stack.callback(broker.close)
+            for client in clients:
+                stack.callback(client.close)
         if broker is not None:
-            broker.close()
             broker.check_faults()
 
     @property

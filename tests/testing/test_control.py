@@ -33,7 +33,12 @@ from kafka.errors import TopicAuthorizationFailedError
 from kbroker.cli import main
 from kbroker.client.endpoint import Endpoint
 from kbroker.testing import ExternalKafka, LocalBroker
-from kbroker.testing.control import CONNECTIONS_MAX, LOGIN_SECONDS, ControlConnections
+from kbroker.testing.control import (
+    CONNECTIONS_MAX,
+    LOGIN_SECONDS,
+    ControlConnections,
+    run_controlled_broker,
+)
 from kbroker.testing.control_token import ControlToken
 from kbroker.testing.fault_arguments import EFFECTS, FAULT_ARGUMENTS, REGISTRY_FAULT_ARGUMENTS
 
@@ -839,3 +844,17 @@ def test_json_commands_open_broker_with_certificates_and_tokens(server: Commands
     assert "PRIVATE KEY" in command("client", user="shop")["properties"]["ssl.keystore.key"]
     assert command("close")["ok"]
     command.close()
+
+
+async def test_failed_start_frees_the_control_port() -> None:
+    async def prepare(_: object) -> None:
+        pass
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    with pytest.raises(ValueError, match="disk=True"):
+        async with run_controlled_broker(port, None, prepare, disk=True, nodes=2):
+            pass
+    (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    await listener.aclose()

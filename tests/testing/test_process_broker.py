@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from kbroker.client.errors import CannotConnect
 from kbroker.config import ConfigError
-from kbroker.testing import ProcessBroker
+from kbroker.testing import ProcessBroker, process_broker
 
 PROCESSES = 2
 
@@ -53,3 +55,21 @@ def test_invalid_arguments_are_rejected_before_a_start() -> None:
 def test_features_of_local_brokers_name_the_alternative() -> None:
     with ProcessBroker() as kafka, pytest.raises(AttributeError, match="LocalBroker"):
         kafka.fault("Produce", error="NOT_LEADER_OR_FOLLOWER")
+
+
+def test_failed_start_stops_nodes_and_deletes_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes have started, but cannot be reached."""
+    stopped: list[object] = []
+    directories: list[str] = []
+
+    def start(options: list[str]) -> tuple[object, str]:
+        directories.append(options[options.index("--data-dir") + 1])
+        return "process", "127.0.0.1:1"
+
+    monkeypatch.setattr(process_broker, "start_server", start)
+    monkeypatch.setattr(process_broker, "stop_server", stopped.append)
+    with pytest.raises(CannotConnect):
+        ProcessBroker()
+    assert stopped == ["process"]
+    assert not os.path.exists(directories[0])
+    assert not any(each.name == "kbroker" for each in threading.enumerate())

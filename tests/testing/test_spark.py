@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,3 +98,19 @@ def test_wait_for_query_alive_waits_until_active(kafka: KafkaUtils) -> None:
         kafka.wait_for_query_alive(Query(never), timeout=0.01, interval=0.001)
     with pytest.raises(AssertionError, match="the query has failed: no such topic"):
         kafka.wait_for_query_alive(Query(never, "no such topic"))
+
+
+def test_teardown_stops_broker_if_a_client_cannot_be_closed() -> None:
+    def fail() -> None:
+        raise OSError("the producer is stuck")
+
+    utils = KafkaUtils()
+    utils.setup()
+    broker = utils.kbroker
+    producer: Any = SimpleNamespace(close=fail)
+    utils._producer = producer
+    with pytest.raises(OSError, match="stuck"):
+        utils.teardown()
+    assert not utils.initialized
+    with pytest.raises(RuntimeError, match="stopped"):
+        broker.topics()

@@ -142,17 +142,15 @@ def kbroker_factory(
         _skip_with_external()
     from .local import LocalBroker
 
-    brokers: list[LocalBroker] = []
+    with contextlib.ExitStack() as stack:
 
-    def start_broker(**settings: Any) -> LocalBroker:
-        broker = LocalBroker(thread=kbroker_thread, **settings)
-        brokers.append(broker)
-        _brokers_of(request.node).append(broker)
-        return broker
+        def start_broker(**settings: Any) -> LocalBroker:
+            broker = LocalBroker(thread=kbroker_thread, **settings)
+            stack.callback(broker.close)
+            _brokers_of(request.node).append(broker)
+            return broker
 
-    yield start_broker
-    for broker in brokers:
-        broker.close()
+        yield start_broker
 
 
 @pytest.fixture
@@ -195,11 +193,12 @@ def kbroker_session(
     elif request.config.getoption("kbroker_shared"):
         from .shared_broker import shared_broker
 
-        with shared_broker(_directory_of_run(request)) as bootstrap:
-            kafka = _new_external(request, bootstrap, kbroker_thread)
-            with _session_kafka(request, kafka):
-                yield kafka
-            kafka.close()
+        with (
+            shared_broker(_directory_of_run(request)) as bootstrap,
+            contextlib.closing(_new_external(request, bootstrap, kbroker_thread)) as kafka,
+            _session_kafka(request, kafka),
+        ):
+            yield kafka
     else:
         from .session_broker import SessionBroker
 
@@ -399,7 +398,7 @@ def pytest_runtest_makereport(
     if report.failed and call.when != "teardown":
         dump_directory = item.config.getoption("kbroker_dump_dir")
         for number, broker in enumerate(_brokers_used_by(item), 1):
-            text = broker.report()
+            text = _report(broker)
             if dump_directory:
                 text += "\n" + _dump(broker, Path(dump_directory) / _file_name(item), number)
             report.sections.append((f"kbroker {number}", text))
@@ -422,6 +421,14 @@ def _file_name(item: pytest.Item) -> str:
     return re.sub(r"[^\w.-]+", "_", item.nodeid)
 
 
+def _report(broker: LocalBroker) -> str:
+    """Return the state of a broker, or the reason why there is none: it must not end the run."""
+    try:
+        return broker.report()
+    except Exception as error:  # noqa: BLE001 (a broker may fail in any way)
+        return f"broker {broker.bootstrap_servers}: no report: {error!r}"
+
+
 def _dump(broker: LocalBroker, directory: Path, number: int) -> str:
     """Save the data of a broker in a directory. Return a line for the report."""
     import shutil
@@ -431,8 +438,9 @@ def _dump(broker: LocalBroker, directory: Path, number: int) -> str:
     target = directory / str(number)
     try:
         snapshot = broker.snapshot()
-    except (RuntimeError, KafkaError) as error:  # the broker is stopped, or its disk is broken
+        shutil.rmtree(target, ignore_errors=True)
+        snapshot.save(target)
+    except (RuntimeError, KafkaError, ValueError, OSError) as error:
+        # The broker is stopped or has several nodes, or a disk is broken or full.
         return f"not saved: {error}"
-    shutil.rmtree(target, ignore_errors=True)
-    snapshot.save(target)
     return f"saved; to inspect it: kbroker serve --data-dir {target}"

@@ -530,3 +530,45 @@ def test_examples_of_documentation_pass(run: Run, number: int) -> None:
     example = EXAMPLES[number]
     result = run(example)
     result.assert_outcomes(passed=example.count("def test_"))
+
+
+def test_report_of_broker_that_cannot_be_saved_does_not_end_the_run(
+    run: Run, tmp_path: Path
+) -> None:
+    text = """
+        import pytest
+        from kbroker.testing import LocalBroker
+
+        @pytest.mark.kbroker(nodes=2)
+        def test_nodes(kbroker):
+            assert 0
+
+        def test_report(kbroker, monkeypatch):
+            kbroker.report = lambda: kbroker.missing
+            assert 0
+    """
+    result = run(text, "--kbroker-dump-dir", str(tmp_path / "kept"))
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*not saved: *several nodes*", "*no report: AttributeError*"])
+
+
+def test_all_brokers_of_a_factory_are_closed(run: Run) -> None:
+    result = run("""
+        from kbroker.testing import LocalBroker
+
+        closed = []
+        close = LocalBroker.close
+
+        def test_one(kbroker_factory):
+            def close_and_fail(broker):
+                closed.append(broker)
+                close(broker)
+                raise OSError("not closed")
+            LocalBroker.close = close_and_fail
+            kbroker_factory(), kbroker_factory()
+
+        def test_two():
+            LocalBroker.close = close
+            assert len(closed) == 2
+    """)
+    result.assert_outcomes(passed=2, errors=1)

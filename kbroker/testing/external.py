@@ -43,7 +43,12 @@ class ExternalKafka(KafkaHandle):
         self._settle_seconds = settle_seconds
         self._own_thread = thread is None
         self._thread = thread or BrokerThread()
-        self._held: OpenResource[ExternalKit] = self._thread.open_resource(self._open)
+        try:
+            self._held: OpenResource[ExternalKit] = self._thread.open_resource(self._open)
+        except BaseException:
+            if self._own_thread:
+                self._thread.close()
+            raise
 
     @property
     def _kit(self) -> ExternalKit:
@@ -112,8 +117,10 @@ class ExternalKafka(KafkaHandle):
 
         In a forked child, this method does nothing, because the connections belong to the parent.
         """
-        if not self._thread.is_own:
+        if not self._thread.running:
             return
-        self._thread.release_resource(self._held)
-        if self._own_thread:
-            self._thread.close()
+        try:
+            self._thread.release_resource(self._held)
+        finally:
+            if self._own_thread:
+                self._thread.close()

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.configs import Operation, Resource, alter_configs, describe_configs
-from kbroker.client.errors import NoSuchGroup, NoSuchTransaction
+from kbroker.client.errors import ClientError, NoSuchGroup, NoSuchTransaction
 from kbroker.client.groups import (
     Group,
     committed_offsets,
@@ -34,7 +35,7 @@ from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .arguments import IDLE_GROUP_STATES, Config
 from .kafka_record import KafkaRecord
-from .kit import WAIT_SECONDS, Headers, Kit, Pauses, Value
+from .kit import WAIT_SECONDS, Headers, Kit, Pauses, Value, WaitTimeout
 
 # Seconds without a change after which an external Kafka counts as idle.
 SETTLE_SECONDS = 1.0
@@ -203,14 +204,33 @@ class ExternalKit(Kit):
           that still has members is deleted at the end of a later test.
         * The topics are the topics that the test has created.
 
-        Configs of groups that the test has set are reset.
+        Configs of groups that the test has set are reset. If one of these steps fails, the others are
+        still done.
 
         Raises:
             KafkaError: The cluster rejects a request.
             ClientError: The cluster cannot be reached.
+            OSError: The cluster closes a connection.
         """
+        failures: list[Exception] = []
+        for step in (
+            self._abort_transactions,
+            self._delete_groups,
+            self.delete_created,
+            self._reset_group_configs,
+        ):
+            try:
+                await step()
+            except (KafkaError, ClientError, OSError, WaitTimeout) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    async def _abort_transactions(self) -> None:
         for each in await self._open_transactions(self._topics):
             await fence_producer(self._cluster, each.id)
+
+    async def _delete_groups(self) -> None:
         new = {each.name for each in await list_groups(self._cluster)} - self._groups_before
         mine = {each.group.name for each in await self._readers(new, self._topics)}
         outcome = await delete_groups(self._cluster, mine | self._groups_in_use)
@@ -219,7 +239,8 @@ class ExternalKit(Kit):
             for name, error in outcome.items()
             if error is not None and error.code == ErrorCode.NON_EMPTY_GROUP
         }
-        await self.delete_created()
+
+    async def _reset_group_configs(self) -> None:
         configured, self._group_configs = self._group_configs, {}
         for group, names in configured.items():
             changes = dict.fromkeys(names, (Operation.DELETE, None))
@@ -256,7 +277,7 @@ class ExternalKit(Kit):
         async def observe() -> tuple[bool, str]:
             nonlocal last, since
             began = trio.current_time()
-            observed = await self._observe(group)
+            observed = await self._repeat_if_outdated(partial(self._observe, group))
             if observed != last:
                 last, since = observed, trio.current_time()
             pending_work = observed.pending_work()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import trio
@@ -17,7 +18,14 @@ from kbroker.client.cluster import ClusterClient
 from kbroker.client.configs import Operation, Resource, alter_configs, describe_configs
 from kbroker.client.consumer import reading
 from kbroker.client.dead_letters import dead_letter_queue, dead_letter_topic
-from kbroker.client.errors import NoSuchGroup, NoSuchPartition, NoSuchTopic, check
+from kbroker.client.errors import (
+    CannotRead,
+    ClientError,
+    NoSuchGroup,
+    NoSuchPartition,
+    NoSuchTopic,
+    check,
+)
 from kbroker.client.groups import SHARE, Group, committed_offsets, describe_group
 from kbroker.client.list_offsets import EARLIEST, LATEST, list_offsets, offsets_at
 from kbroker.client.producer import ANY_PARTITION, Producer
@@ -53,6 +61,8 @@ CLIENT_ID = "kbroker-kit"
 WAIT_SECONDS = 5.0
 # Seconds between two polls of an external cluster.
 POLL_SECONDS = 0.03
+# Maximum number of tries of requests about topics that other tests may delete.
+READ_TRIES = 10
 # Maximum number of deletions of a topic that a client creates again.
 CREATE_TRIES = 3
 
@@ -221,12 +231,19 @@ class Kit:
 
     async def delete_created(self) -> None:
         """Delete the topics that this object has created, if they still exist."""
-        names, self.created = set(self.created), []
-        if names:
-            for code, message in (await delete_topics(self._cluster, names)).values():
-                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    check(code, message)
-            await self._wait_until_gone(names)
+        names = set(self.created)
+        if not names:
+            return
+        outcome = await delete_topics(self._cluster, names)
+        failed = {
+            name: outcome[name]
+            for name in names
+            if outcome[name][0] not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        }
+        self.created = [each for each in self.created if each in failed]
+        await self._wait_until_gone(names - failed.keys())
+        for code, message in failed.values():
+            check(code, message)
 
     async def _wait_until_gone(self, names: set[str]) -> None:
         """Wait until no broker lists topics that the controller has deleted."""
@@ -302,10 +319,28 @@ class Kit:
 
     async def log_end_offsets(self) -> dict[Partition, int]:
         """Return the log end offset of each partition, without partitions that cannot be read."""
-        topics = await self.topics()
-        wanted = [(topic, index) for topic, count in topics.items() for index in range(count)]
-        found = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
-        return {partition: one.offset for partition, one in found.items() if not one.error}
+
+        async def look_up() -> dict[Partition, int]:
+            topics = await self.topics()
+            wanted = [(topic, index) for topic, count in topics.items() for index in range(count)]
+            found = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST))
+            return {partition: one.offset for partition, one in found.items() if not one.error}
+
+        return await self._repeat_if_outdated(look_up)
+
+    async def _repeat_if_outdated(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Call a function again if a topic or a record was deleted between its requests.
+
+        For example, another test that uses the same cluster has deleted its topic.
+        """
+        for _ in range(READ_TRIES - 1):
+            try:
+                return await read()
+            except (ClientError, KafkaError) as error:
+                if not _is_outdated(error):
+                    raise
+            await trio.sleep(POLL_SECONDS)
+        return await read()
 
     async def records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
         """Return all records of a topic, ordered by timestamp, partition and offset.
@@ -323,6 +358,11 @@ class Kit:
 
     async def _records(self, topic: str, *, committed: bool = True) -> list[KafkaRecord]:
         """Return the records of a topic; an empty list if the topic does not exist."""
+        return await self._repeat_if_outdated(
+            partial(self._records_once, topic, committed=committed)
+        )
+
+    async def _records_once(self, topic: str, *, committed: bool) -> list[KafkaRecord]:
         partitions = await self.partitions(topic)
         starts = await offsets_at(self._cluster, partitions, EARLIEST)
         ends = await offsets_at(self._cluster, partitions, LATEST, committed=committed)
@@ -729,6 +769,15 @@ class Kit:
                 "the group has no dead-letter queue: errors.deadletterqueue.topic.name is not set"
             )
         return queue.problem and f"dead letters cannot be written: {queue.problem}"
+
+
+def _is_outdated(error: ClientError | KafkaError) -> bool:
+    """Return True if a topic or record of an earlier response no longer exists."""
+    if isinstance(error, NoSuchTopic):
+        return True
+    if isinstance(error, CannotRead):
+        return error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    return isinstance(error, KafkaError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _to_kafka_record(partition: Partition, record: Record) -> KafkaRecord:

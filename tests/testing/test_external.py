@@ -5,13 +5,17 @@ The external Kafka of these tests is a broker of this process, so that tests can
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kbroker.testing import ExternalKafka, LocalBroker, WaitTimeout
+from kbroker.protocol.errors import ErrorCode, KafkaError
+from kbroker.testing import ExternalKafka, LocalBroker, WaitTimeout, kit
 
 from .test_clock import member
 from .test_local import call_soon
@@ -192,3 +196,100 @@ def test_end_of_test_aborts_its_transactions(broker: LocalBroker, kafka: Externa
     assert "has no transaction open" in explanation
     assert "is Ongoing" in str(broker.explain.transaction("another"))
     others.abort_transaction(10)
+
+
+# -- leftovers, and changes by other tests
+
+
+def count_threads() -> int:
+    return sum(each.name == "kbroker" for each in threading.enumerate())
+
+
+def test_failed_start_leaves_no_thread() -> None:
+    before = count_threads()
+    with pytest.raises(ValueError, match="localhost:x"):
+        ExternalKafka("localhost:x")
+    assert count_threads() == before
+
+
+def test_external_kafka_can_be_closed_twice(broker: LocalBroker) -> None:
+    kafka = ExternalKafka(broker.bootstrap_servers)
+    kafka.close()
+    kafka.close()
+
+
+def test_failed_cleanup_of_groups_does_not_keep_topics(
+    kafka: ExternalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    monkeypatch.setattr(kafka._kit, "_delete_groups", fail)
+    with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"), kafka.one_test():
+        kafka.create_topic("mine")
+    assert "mine" not in kafka.topics()
+
+
+def test_topic_whose_deletion_failed_is_deleted_later(
+    kafka: ExternalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reject(*_: object) -> dict[str, tuple[ErrorCode, str]]:
+        return {"mine": (ErrorCode.NOT_CONTROLLER, "try later")}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.testing.kit.delete_topics", reject)
+        with pytest.raises(KafkaError, match="try later"), kafka.one_test():
+            kafka.create_topic("mine")
+    with kafka.one_test():
+        assert "mine" in kafka.topics()
+    assert "mine" not in kafka.topics()
+
+
+def test_topic_that_another_test_deletes_does_not_fail_begin_of_test(
+    kafka: ExternalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests of parallel workers share a broker with `--kbroker-shared`."""
+    known = kafka.topics()
+    listed = iter([known | {"deleted": 1}, known])
+
+    async def topics() -> dict[str, int]:
+        return next(listed)
+
+    monkeypatch.setattr(kafka._kit, "topics", topics)
+    kafka._remember_log_ends()
+    monkeypatch.undo()
+    assert kafka.topics() == known
+
+
+def test_wait_until_idle_ignores_topic_that_another_test_deletes(
+    kafka: ExternalKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = kafka.topics()
+    listed = iter([known | {"deleted": 1}])
+
+    async def topics() -> dict[str, int]:
+        return next(listed, known)
+
+    monkeypatch.setattr(kafka._kit, "topics", topics)
+    kafka.wait_until_idle()
+
+
+def test_records_that_are_deleted_while_they_are_read_are_left_out(
+    broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = kit.reading
+    broker.produce("orders", "old", partition=0)
+
+    def reading_after_deletion(*args: Any, **settings: Any) -> Any:
+        monkeypatch.undo()
+
+        @asynccontextmanager
+        async def reading() -> AsyncIterator[Any]:
+            await broker.running.offset_out_of_range("orders", 0)
+            async with read(*args, **settings) as channel:
+                yield channel
+
+        return reading()
+
+    monkeypatch.setattr(kit, "reading", reading_after_deletion)
+    assert broker.records("orders") == []

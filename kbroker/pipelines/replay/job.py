@@ -147,7 +147,8 @@ async def _source(
     assert request.topic is not None
     if request.lake is not None:
         lake = Path(request.lake)
-        return LakeSource(lake, request.topic, first, last, only=request.partitions)
+        only = request.partitions
+        return LakeSource(lake, request.topic, first, last, only=only, remembered=remembered)
     if "ranges" in remembered:
         return await remembered_topic(
             cluster, request.topic, remembered, committed=request.committed

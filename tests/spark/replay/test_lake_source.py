@@ -11,8 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from kbroker.client.errors import ClientError
+from kbroker.client.offset_spec import END, Kind, OffsetSpec
+from kbroker.client.offset_spec import START as BEGIN
 from kbroker.pipelines.lake.layout import file_name
+from kbroker.pipelines.lake.settings import Settings
+from kbroker.pipelines.replay.lake_source import NOTHING, LakeSource
 from kbroker.testing import LocalBroker
 from kbroker.testing.kafka_record import KafkaRecord
 
@@ -142,6 +148,57 @@ def test_killed_replay_resumes_without_duplicates(broker: LocalBroker, tmp_path:
     assert [each.value for each in records(broker, "copy", 1)] == [
         None if offset == 7 else b"\x00%d" % offset for offset in range(50)
     ]
+
+
+def source_of(lake: Path, remembered: Any = NOTHING, last: OffsetSpec = END) -> LakeSource:
+    return LakeSource(lake, "orders", BEGIN, last, remembered=remembered)
+
+
+async def read_all(source: LakeSource, *, in_order: bool) -> list[tuple[int | None, int]]:
+    """Return partition and offset of each record, in the order in which the source returns them."""
+    found: list[tuple[int | None, int]] = []
+    async with source.reading({}, None, in_order=in_order) as chunks:
+        async for chunk in chunks:
+            offsets = [record.offset for record in chunk.records]
+            found += zip(chunk.partitions, offsets, strict=True)
+    return found
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("last", [END, OffsetSpec(Kind.TIME, 1 << 62), OffsetSpec(Kind.OFFSET, 70)])
+async def test_resumed_replay_ignores_records_archived_since_first_run(
+    in_order: bool, last: OffsetSpec, tmp_path: Path
+) -> None:
+    write_raw_lake(tmp_path)
+    first = source_of(tmp_path, last=last)
+    before = await read_all(first, in_order=in_order)
+    for partition in range(3):
+        rows = [record_column(partition, offset) for offset in range(50, 60)]
+        write_file(tmp_path, rows, {"value": pa.array([b"v"] * 10, pa.binary())})
+    second = source_of(tmp_path, first.remembered(), last)
+    assert len(before) == 100
+    assert await read_all(second, in_order=in_order) == before
+    assert await read_all(first, in_order=in_order) == before
+    assert second.partitions == 2
+
+
+@pytest.mark.parametrize("lost", ["first", "last"])
+def test_lake_that_has_lost_files_since_first_run_is_rejected(lost: str, tmp_path: Path) -> None:
+    write_raw_lake(tmp_path)
+    remembered = source_of(tmp_path).remembered()
+    files = sorted(tmp_path.glob("orders/*/*/00001-*.parquet"), key=lambda path: path.name)
+    files[0 if lost == "first" else -1].unlink()
+    with pytest.raises(ClientError, match=r"partition 1 of .* the lake has lost records"):
+        source_of(tmp_path, remembered)
+
+
+def test_lake_of_topic_created_again_since_first_run_is_rejected(tmp_path: Path) -> None:
+    write_raw_lake(tmp_path)
+    Settings("raw", "a").write(tmp_path, "orders")
+    remembered = source_of(tmp_path).remembered()
+    Settings("raw", "b").write(tmp_path, "orders")
+    with pytest.raises(ClientError, match="topic with ID b, but the earlier run has read those"):
+        source_of(tmp_path, remembered)
 
 
 def test_missing_topic_is_reported(broker: LocalBroker, tmp_path: Path) -> None:

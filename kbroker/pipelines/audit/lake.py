@@ -22,9 +22,8 @@ from kbroker.pipelines.lake.layout import (
     PAYLOAD_OF_RAW,
     RECORD,
     LakeFile,
-    data_files,
-    poison_files,
 )
+from kbroker.pipelines.lake.listing import list_files
 from kbroker.pipelines.lake.reading import common_schema, merged
 from kbroker.pipelines.lake.settings import Settings
 from kbroker.spark.source.arrow import MILLISECONDS_MAX
@@ -58,8 +57,7 @@ async def compare_lake(
 
     Records that the archiver could not read count as archived. Keys, headers and timestamps are
     compared. Values are compared byte for byte if the lake is raw, otherwise only for null. Files
-    are listed before the topic's end is looked up. Stop the archiver first, because a batch may be
-    only partly moved.
+    are listed before the topic's end is looked up. If an archiver is running, use `allow_lag`.
 
     Args:
         source: The topic.
@@ -126,9 +124,12 @@ def open_archive(lake: Path, topic: str, findings: Findings) -> Archive:
     """Read the footers of all files of a topic; unreadable files are reported and left out.
 
     Raises:
-        ClientError: The lake has no files of the topic.
+        ClientError: The lake has no files of the topic, or an archiver changes them.
     """
-    data, poison = data_files(lake, topic), poison_files(lake, topic)
+    try:
+        data, poison = list_files(lake, topic)
+    except LakeError as error:
+        raise ClientError(str(error)) from error
     if not data and not poison:
         raise ClientError(
             f"{lake} has no files of topic {topic!r}; archive it with `kbroker lake archive {lake} "
@@ -150,6 +151,8 @@ def _check_files(
     for file in found:
         try:
             footer = pq.read_metadata(file.path)
+        except FileNotFoundError as error:
+            raise _unreadable(error) from error
         except (OSError, pa.ArrowException) as error:
             what = f"{file.path} cannot be read ({error})"
             findings.add(Finding(Kind.DAMAGED, topic, what, file.partition, file.first))
@@ -223,7 +226,7 @@ def _is_in_hour(path: Path, *times: datetime.datetime) -> bool:
     directories = dict(part.split("=", 1) for part in path.parts if "=" in part)
     if DATE not in directories or HOUR not in directories:
         return True
-    named = directories[DATE], directories[HOUR]
+    named = directories[DATE], directories[HOUR].zfill(2)  # Spark does not pad staged hours
     # strftime does not zero-pad years before 1000.
     return all((time.date().isoformat(), f"{time.hour:02}") == named for time in times)
 

@@ -34,7 +34,8 @@ from kbroker.text.below import below
 from .fields import PARTITION
 from .layout import DATE, HOUR, POISON, PRIVATE, RECORD, file_name
 
-JOURNAL = "journal.json"
+# Names of the files with unfinished moves and with an unfinished merge.
+JOURNAL, MERGE = "journal.json", "merge.json"
 _SYNCING_THREADS = 8
 
 

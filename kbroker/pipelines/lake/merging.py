@@ -7,7 +7,8 @@
 
 If the process is killed before step 2, nothing has changed. After step 2, the next start completes
 the merge. No reader ever sees a record twice. A reader between the two halves of step 3 misses the
-records for a short time: merge only past hours, and read the lake again if a file was missing.
+records for a short time, except for readers that use `listing`. Other readers should read the lake
+again if a file was missing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import pyarrow.parquet as pq
 
 from . import reading
 from .commits import (
+    MERGE,
     LakeError,
     make_durable_directory,
     offsets_of,
@@ -32,7 +34,6 @@ from .commits import (
 )
 from .layout import PRIVATE, LakeFile, data_files, file_name
 
-MERGE = "merge.json"
 # Target size of a merged file, in bytes.
 TARGET_BYTES = 128 * 1024 * 1024
 _ROW_GROUP_ROWS = 100_000

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .layout import PAYLOAD_OF_RAW, PRIVATE, RECORD, LakeFile, data_files
+from .commits import LakeError
+from .layout import PAYLOAD_OF_RAW, PRIVATE, RECORD, LakeFile
+from .listing import LISTINGS_MAX, list_files
 
-__all__ = ["LakeFile", "common_schema", "files", "merged", "payload", "records"]
+__all__ = ["LakeError", "LakeFile", "common_schema", "files", "merged", "payload", "records"]
 
 BATCH_ROWS = 8192
 # Metadata key with the field's own name, if the column has another name.
@@ -23,8 +25,8 @@ FIELD = b"field"
 
 
 def files(lake: Path, topic: str) -> list[LakeFile]:
-    """Return the files of a topic, sorted by partition and first offset."""
-    return data_files(lake, topic)
+    """Return the files of a topic, sorted by partition and first offset. Raises as `list_files`."""
+    return list_files(lake, topic).data
 
 
 def records(
@@ -34,7 +36,8 @@ def records(
 
     Every batch has the same columns: `columns`, or those of all files of the topic. A column that a
     file lacks is null. Files with overlapping offset ranges are read side by side, one batch of
-    each in memory.
+    each in memory. The records of batches that are committed at the first step are read, even if
+    an archiver moves or merges their files during the read.
 
     Args:
         lake: Directory of the lake.
@@ -47,11 +50,26 @@ def records(
 
     Raises:
         pyarrow.ArrowException: A file is corrupt, or a column has two incompatible types.
+        LakeError: The files cannot be listed.
     """
-    found = files(lake, topic)
-    schema = _with_field_names(common_schema(found, columns), lake, topic)
-    for batch in merged([file for file in found if file.partition == partition], schema):
-        yield batch.select(list(columns)) if columns else batch
+    schema: pa.Schema | None = None
+    position = end = 0
+    for left in reversed(range(LISTINGS_MAX)):
+        found = files(lake, topic)
+        ours = [file for file in found if file.partition == partition and file.last >= position]
+        try:
+            if schema is None:
+                schema = _with_field_names(common_schema(found, columns), lake, topic)
+                end = max((file.last + 1 for file in ours), default=0)
+            for whole in merged([file for file in ours if file.first < end], schema):
+                batch = _between(whole, position, end)
+                position = max(position, int(_offsets(whole)[-1].as_py()) + 1)
+                yield batch.select(list(columns)) if columns else batch
+        except FileNotFoundError:  # an archiver has moved or merged the file: list the files again
+            if not left:
+                raise
+        else:
+            return
 
 
 def merged(
@@ -143,6 +161,13 @@ def _in_order(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     table = pa.Table.from_batches([part for part in parts if part.num_rows])
     order = pc.sort_indices(pc.struct_field(table.column(RECORD).combine_chunks(), "offset"))
     yield from (table.take(order) if len(parts) > 1 else table).to_batches()
+
+
+def _between(batch: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:
+    """Return the rows of a sorted batch with offsets from `first` to `end` (exclusive)."""
+    offsets = _offsets(batch)
+    start, stop = (pc.sum(pc.less(offsets, each)).as_py() or 0 for each in (first, end))
+    return batch.slice(start, stop - start)
 
 
 def _offsets(batch: pa.RecordBatch) -> pa.Array:

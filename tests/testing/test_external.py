@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from kbroker.client import consumer
 from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.testing import ExternalKafka, LocalBroker, WaitTimeout, kit
 
@@ -277,7 +278,6 @@ def test_wait_until_idle_ignores_topic_that_another_test_deletes(
 def test_records_that_are_deleted_while_they_are_read_are_left_out(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = kit.reading
     broker.produce("orders", "old", partition=0)
 
     def reading_after_deletion(*args: Any, **settings: Any) -> Any:
@@ -286,7 +286,7 @@ def test_records_that_are_deleted_while_they_are_read_are_left_out(
         @asynccontextmanager
         async def reading() -> AsyncIterator[Any]:
             await broker.running.offset_out_of_range("orders", 0)
-            async with read(*args, **settings) as channel:
+            async with consumer.reading(*args, **settings) as channel:
                 yield channel
 
         return reading()

@@ -103,9 +103,15 @@ async def _close_shielded(close: Callable[[], None]) -> None:
 
 
 async def _in_thread(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-    """Run a blocking call in a thread."""
+    """Run a blocking call in a thread.
+
+    The number of these threads has no limit of its own: a command that waits may need a later command
+    of another connection. `CONNECTIONS_MAX` limits the number of commands.
+    """
     return await trio.to_thread.run_sync(
-        partial(function, *arguments, **settings), abandon_on_cancel=True
+        partial(function, *arguments, **settings),
+        abandon_on_cancel=True,
+        limiter=trio.CapacityLimiter(1),
     )
 
 

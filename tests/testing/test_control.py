@@ -12,6 +12,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -858,3 +859,36 @@ async def test_failed_start_frees_the_control_port() -> None:
             pass
     (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
     await listener.aclose()
+
+
+async def test_command_runs_while_all_other_connections_wait() -> None:
+    """The command may be the one for which the others wait."""
+    happened = threading.Event()
+
+    def execute(command: dict[str, Any]) -> dict[str, Any]:
+        if command["do"] == "wait":
+            assert happened.wait(PROCESS_SECONDS)
+        else:
+            happened.set()
+        return {"ok": True}
+
+    commands: Any = SimpleNamespace(closed=False, execute=execute)
+    connections = ControlConnections(commands, ControlToken("x", Path()))
+
+    async def send(do: str) -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(connections.serve, theirs)
+        await ours.send_all(b'{"do": "login", "token": "x"}\n')
+        assert b"true" in await ours.receive_some()
+        await ours.send_all(b'{"do": "%s"}\n' % do.encode())
+        streams.append(ours)
+
+    streams: list[trio.abc.Stream] = []
+    async with trio.open_nursery() as nursery:
+        for _ in range(CONNECTIONS_MAX - 1):
+            await send("wait")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await send("produce")
+        for stream in streams:
+            assert b"true" in await stream.receive_some()
+        nursery.cancel_scope.cancel()

@@ -138,7 +138,7 @@ class BrokerThread:
 
         Raises:
             RuntimeError: The caller is a forked child of the process that has the thread, or runs in
-                an event loop of trio.
+                an event loop of trio, or the thread has ended.
         """
         if trio.lowlevel.in_trio_task():
             raise RuntimeError(
@@ -159,6 +159,10 @@ class BrokerThread:
 
         try:
             return trio.from_thread.run(run, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise RuntimeError(
+                "the thread of this broker has ended; create a new broker, or close the thread later"
+            ) from None
         except BaseException:
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(scope.cancel)

@@ -172,3 +172,9 @@ def test_interrupted_start_leaves_nothing_open(thread: BrokerThread) -> None:
     with interrupted_at(started):
         thread.open_resource(open_slowly)
     assert closed.wait(20)
+
+
+def test_call_after_the_end_of_the_thread_names_the_remedy(thread: BrokerThread) -> None:
+    thread.close()
+    with pytest.raises(RuntimeError, match="has ended; create a new broker"):
+        thread.call(trio.lowlevel.checkpoint)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from . import fields
 from .avro_values import AvroValueDecoder
 from .brokers import Brokers
-from .commits import Commits, Counts, LakeError, write_durably
+from .commits import Commits, Counts, LakeError, planned_offsets, write_durably
 from .fields import PARTITION
 from .layout import DATE, HOUR, POISON, PRIVATE, RECORD
 from .locking import take_lock
@@ -251,11 +251,12 @@ class Archiver:
 
     def _write(self, rows: DataFrame, batch: int) -> None:
         checkpoint = json.loads((self.checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
-        if not self._commits.begin(batch, checkpoint):
+        offsets = planned_offsets(self.checkpoint, batch)
+        if not self._commits.begin(batch, checkpoint, offsets):
             return
         self._stage(rows)
         self._check_topic()
-        self.batches[batch] = self._commits.commit(batch, checkpoint)
+        self.batches[batch] = self._commits.commit(batch, checkpoint, offsets)
         self.counts += self.batches[batch]
         if self.conf.merge_every and (batch + 1) % self.conf.merge_every == 0:
             self._merges.run(MERGE_FILES_MIN)

@@ -65,6 +65,8 @@ class Journal:
     moves: list[tuple[str, str]] = field(default_factory=list)
     # By partition, including this batch.
     totals: dict[int, Counts] = field(default_factory=dict)
+    # End offsets of the batch, see `planned_offsets`; empty if unknown.
+    offsets: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Journal:
@@ -75,7 +77,7 @@ class Journal:
             return cls()
         totals = {int(number): Counts(**counts) for number, counts in saved["totals"].items()}
         moves = [(source, target) for source, target in saved["moves"]]
-        return cls(saved["batch"], saved["checkpoint"], moves, totals)
+        return cls(saved["batch"], saved["checkpoint"], moves, totals, saved.get("offsets", ""))
 
     def write(self, path: Path) -> None:
         """Replace the journal file atomically."""
@@ -102,11 +104,19 @@ class Commits:
         self.journal = Journal.read(self.directory / JOURNAL)
         self._finish()
 
-    def begin(self, batch: int, checkpoint: str) -> bool:
+    def begin(self, batch: int, checkpoint: str, offsets: str = "") -> bool:
         """Prepare staging for a batch; return False if the batch is already committed.
 
+        Args:
+            batch: Number of the batch.
+            checkpoint: ID of Spark's query.
+            offsets: End offsets of the batch, see `planned_offsets`; empty if unknown.
+
+        Returns:
+            False if the batch must be skipped.
+
         Raises:
-            LakeError: The lake has later batches, or batches of another checkpoint.
+            LakeError: The lake has later batches, or batches of another or an older checkpoint.
         """
         known = self.journal
         if known.batch >= 0 and (known.checkpoint != checkpoint or known.batch > batch):
@@ -116,6 +126,12 @@ class Commits:
                 "checkpoint, or archive to a new directory"
             )
         if known.batch == batch:
+            if known.offsets and offsets and known.offsets != offsets:
+                raise LakeError(
+                    f"{self._lake} has batch {batch} of {self._topic} up to the offsets "
+                    f"{known.offsets}, but {self.directory / 'checkpoint'} has {offsets}, so it is "
+                    "older than the lake: restore the newer checkpoint, or archive to a new directory"
+                )
             return False
         shutil.rmtree(self.staging, ignore_errors=True)
         self.data_directory.mkdir(parents=True)
@@ -136,12 +152,13 @@ class Commits:
         """Staged unreadable records, by partition."""
         return self.staging / "poison"
 
-    def commit(self, batch: int, checkpoint: str) -> Counts:
+    def commit(self, batch: int, checkpoint: str, offsets: str = "") -> Counts:
         """Move the staged files to their targets.
 
         Args:
             batch: Number of the batch.
             checkpoint: ID of Spark's query.
+            offsets: End offsets of the batch, see `planned_offsets`; empty if unknown.
 
         Returns:
             The number of records in the batch.
@@ -155,7 +172,7 @@ class Commits:
             totals[one.partition] = totals.get(one.partition, Counts()) + one.counts
         _sync_all({path for one in staged for path in (one.path, *self._directories_of(one.path))})
         moves = [(self._below(one.path), self._below(one.target)) for one in staged]
-        self._save(Journal(batch, checkpoint, moves, totals))
+        self._save(Journal(batch, checkpoint, moves, totals, offsets))
         self._finish()
         return sum((one.counts for one in staged), Counts())
 
@@ -206,6 +223,26 @@ class Commits:
             first, last, rows = offsets_of(path)
             target = self._lake / POISON / self._topic / file_name(partition, first, last)
             yield Staged(path, target, partition, Counts(poison=rows))
+
+
+def planned_offsets(checkpoint: Path, batch: int) -> str:
+    """Return the end offsets of a batch in Spark's checkpoint, after syncing them to disk.
+
+    Spark does not sync them. After a power failure, it could plan the batch again with other
+    offsets, although the lake has the batch already.
+
+    Args:
+        checkpoint: Directory of Spark's checkpoint.
+        batch: Number of the batch.
+
+    Returns:
+        The offsets as JSON, as Spark has written them.
+    """
+    path = checkpoint / "offsets" / str(batch)
+    for each in (checkpoint / "metadata", path, path.parent, checkpoint):
+        sync(each)
+    # The first two lines are the version, and metadata that contains the time of planning.
+    return "\n".join(path.read_text(encoding="utf-8").splitlines()[2:])
 
 
 def path_in_lake(lake: Path, name: str, journal: Path) -> Path:

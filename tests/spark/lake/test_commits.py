@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kbroker.pipelines.lake import commits as commits_module
 from kbroker.pipelines.lake import layout, reading
 from kbroker.pipelines.lake.checking import check
-from kbroker.pipelines.lake.commits import Commits, Counts, LakeError
+from kbroker.pipelines.lake.commits import JOURNAL, Commits, Counts, LakeError, planned_offsets
 from kbroker.pipelines.lake.fields import PARTITION
 from kbroker.pipelines.lake.merging import Merges
 
@@ -175,6 +176,54 @@ def test_committed_batch_is_not_written_again(tmp_path: Path) -> None:
     stage(commits, {0: [0, 1]}, [])
     commits.commit(0, "c")
     assert not commits.begin(0, "c")
+
+
+def write_plan(checkpoint: Path, batch: int, end: int, planned_ms: int) -> None:
+    """Write the end offset of a batch as Spark does."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "metadata").write_text('{"id":"c"}')
+    lines = ["v1", json.dumps({"batchTimestampMs": planned_ms}), json.dumps({"t": {"0": end}})]
+    (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("end", [2, 9])
+def test_batch_planned_again_with_other_offsets_is_rejected(end: int, tmp_path: Path) -> None:
+    """Skipping the batch would lose the records up to the new end."""
+    checkpoint = tmp_path / "checkpoint"
+    write_plan(checkpoint, 0, 2, 1_000)
+    commits = Commits(tmp_path, "t")
+    offsets = planned_offsets(checkpoint, 0)
+    assert commits.begin(0, "c", offsets)
+    stage(commits, {0: [0, 1]}, [])
+    commits.commit(0, "c", offsets)
+    write_plan(checkpoint, 0, end, 2_000)
+    again = Commits(tmp_path, "t")
+    if end == 2:
+        assert not again.begin(0, "c", planned_offsets(checkpoint, 0))
+    else:
+        with pytest.raises(LakeError, match="so it is older than the lake"):
+            again.begin(0, "c", planned_offsets(checkpoint, 0))
+
+
+def test_batch_in_journal_without_offsets_is_skipped(tmp_path: Path) -> None:
+    """Earlier versions of kbroker wrote no offsets."""
+    write_all(tmp_path, repeated=False)
+    path = tmp_path / "_kbroker" / "t" / JOURNAL
+    journal = json.loads(path.read_text())
+    del journal["offsets"]
+    path.write_text(json.dumps(journal))
+    assert not Commits(tmp_path, "t").begin(2, "c", '{"t": {"0": 9}}')
+
+
+def test_planned_offsets_are_synced_before_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(commits_module, "sync", synced.append)
+    write_plan(tmp_path, 7, 2, 1_000)
+    assert json.loads(planned_offsets(tmp_path, 7)) == {"t": {"0": 2}}
+    offsets = tmp_path / "offsets"
+    assert synced == [tmp_path / "metadata", offsets / "7", offsets, tmp_path]
 
 
 def test_other_checkpoint_is_rejected(tmp_path: Path) -> None:

@@ -209,6 +209,9 @@ if HAS_READ_LIMITS:
 
         def _end(self, begin: Offsets) -> Offsets:
             if self._target is not None:
+                if any(end < begin.get(each, 0) for each, end in self._target.items()):
+                    # The broker that returned the target was behind: ask again.
+                    self._target = self.cluster.latest(self._target, begin)
                 return self._target
             return self.cluster.latest(self.cluster.current(), begin)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kbroker.protocol.messages.list_offsets import ListOffsetsResponse
 from kbroker.spark import lag
 from kbroker.spark.source.options import OptionError, SourceOptions
 from kbroker.spark.source.stream import HAS_READ_LIMITS, StreamReader, stream_reader
@@ -212,3 +213,26 @@ def test_minimum_offsets_delay_batch_until_limit(broker: LocalBroker) -> None:
     patient.prepareForTriggerAvailableNow()
     produce(broker, "few", ["d"])
     assert patient.latestOffset(three, limit) == three
+
+
+def test_end_of_run_from_lagging_broker_is_looked_up_again(broker: LocalBroker) -> None:
+    """Otherwise the query would go back to records that it has read, or report them as lost."""
+    if not HAS_READ_LIMITS:
+        return  # without limits, the source does not fix the end of a run
+    broker.create_topic("lagging")
+    produce(broker, "lagging", ["a", "b", "c"])
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "lagging"}
+    reader = stream_reader(SourceOptions.parse(given))
+
+    @broker.on("ListOffsets", topic="lagging", at="after")
+    def lag_behind(response: ListOffsetsResponse, request: Any) -> ListOffsetsResponse:
+        if not hits:
+            hits.append(1)
+            response.topics[0].partitions[0].offset = 1
+        return response
+
+    hits: list[int] = []
+    reader.prepareForTriggerAvailableNow()
+    assert hits
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset({"lagging": {"0": 2}}, limit) == {"lagging": {"0": 3}}

@@ -7,6 +7,8 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from . import DemoError, StartError
 
 _NOTE = "demo.json"
@@ -71,7 +73,7 @@ class Directory:
         """Create the directory, or delete the content of an earlier run.
 
         Raises:
-            StartError: The directory contains other files.
+            StartError: The directory contains other files, or a running broker uses it.
         """
         if self.path.exists():
             if any(self.path.iterdir()) and not (self.path / _NOTE).exists():
@@ -79,9 +81,24 @@ class Directory:
                     f"{self.path} contains files of something else: choose another directory with "
                     "--dir."
                 )
+            self._check_broker()
             shutil.rmtree(self.path)
         self.scratch.mkdir(parents=True)
         (self.path / _NOTE).write_text("{}", encoding="utf-8")
+
+    def _check_broker(self) -> None:
+        """Raise StartError if the broker of an earlier run still uses its data directory."""
+        lock = self.path / "broker" / ".lock"
+        if not lock.exists():
+            return
+        try:
+            with FileLock(lock, timeout=0):
+                pass
+        except Timeout:
+            raise StartError(
+                f"A broker is running in {self.path}, for example that of kbroker demo --keep: stop it, "
+                "or choose another directory with --dir."
+            ) from None
 
     def write_note(self, note: Note) -> None:
         """Save the properties of a finished run."""

@@ -9,6 +9,8 @@ import pytest
 from kbroker.demo import DemoError, StartError
 from kbroker.demo.directory import Directory, Note, Topics
 
+from ..brokers import started
+
 NOTE = Note(Topics("a", "b", "c"), rows=5, late_rows=0, against=None)
 
 
@@ -31,6 +33,20 @@ def test_directory_with_other_files_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="choose another directory with --dir"):
         Directory(tmp_path).renew()
     assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+async def test_directory_of_running_broker_is_rejected(tmp_path: Path) -> None:
+    """`kbroker demo --keep` leaves its broker running."""
+    directory = Directory(tmp_path / "demo")
+    directory.renew()
+    async with started(directory.path / "broker"):
+        with pytest.raises(
+            StartError, match=r"A broker is running in .* stop it, or choose another"
+        ):
+            directory.renew()
+        assert (directory.path / "broker" / "meta.properties").exists()
+    directory.renew()
+    assert not (directory.path / "broker").exists()
 
 
 def test_note_is_read_as_written(tmp_path: Path) -> None:

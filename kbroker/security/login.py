@@ -94,6 +94,8 @@ class Login:
         self._users = users
         self._exchange: Exchange | None = None
         self._mechanism = ""
+        # Maximum session lifetime of the mechanism in seconds; None if unlimited.
+        self._session_seconds: float | None = None
         self._reauthenticated_at = -math.inf
         self.knows_versions = False
         self.takes_raw_messages = False
@@ -171,6 +173,8 @@ class Login:
                 return ErrorCode.NONE
         self._exchange = users.exchange(mechanism)
         self._mechanism = mechanism
+        # Not later: the mechanism may be disabled before the exchange ends.
+        self._session_seconds = users.session_seconds(mechanism)
         self.takes_raw_messages = raw
         return ErrorCode.NONE
 
@@ -200,7 +204,7 @@ class Login:
                 client_message=f"Cannot change principals during re-authentication from {self.principal}: "
                 f"{principal}",
             )
-        limits = (self._users().session_seconds(self._mechanism), exchange.lifetime_seconds)
+        limits = (self._session_seconds, exchange.lifetime_seconds)
         seconds = min((each for each in limits if each is not None), default=math.inf)
         self.ends_at = now + seconds
         # 0 would mean that the session never expires.

@@ -8,11 +8,13 @@ import pytest
 import trio
 
 from kbroker.cluster import ResourceType
-from kbroker.config import Operation
+from kbroker.config import BrokerConfig, Operation
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import IncrementalAlterConfigsRequest
-from kbroker.security.login import REAUTHENTICATION_SECONDS_MIN
+from kbroker.security.login import REAUTHENTICATION_SECONDS_MIN, Login
+from kbroker.security.scram import ScramClient, ScramMechanism
+from kbroker.security.users import Users
 
 from ..wire import (
     ConnectionClosed,
@@ -28,6 +30,8 @@ from ..wire import (
 from .test_login import (
     MECHANISMS,
     NO_TOPICS,
+    PLAIN_USERS,
+    SCRAM_USERS,
     authenticate,
     guarded,
     handshake,
@@ -241,3 +245,34 @@ async def test_pending_fetch_is_answered_before_reauthentication(
         assert not (await authenticate(wire, GOOD)).error_code
         assert await wire.works()
     assert not caplog.records
+
+
+def users_of(*mechanisms: str) -> Users:
+    """Return the users of a listener with these mechanisms and a session lifetime of an hour."""
+    prefix = "listener.name.sasl_plaintext"
+    options = [f"sasl.enabled.mechanisms={','.join(mechanisms)}", LONG]
+    for each in mechanisms:
+        texts = PLAIN_USERS if each == "PLAIN" else SCRAM_USERS
+        options.append(f"{prefix}.{each.lower()}.sasl.jaas.config={texts}")
+    users = Users(BrokerConfig.load(options=options).lookup_for_listener("SASL_PLAINTEXT"))
+    users.prepare()
+    return users
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_exchange_ends_although_its_mechanism_is_disabled_during_it(mechanism: str) -> None:
+    other = next(each for each in MECHANISMS if each != mechanism)
+    current = users_of(*MECHANISMS)
+    login = Login(lambda: current)
+    assert not login.choose(mechanism, raw=False, now=0)
+    if mechanism == "PLAIN":
+        current = users_of(other)
+        await login.answer(GOOD, lambda: 0)
+    else:
+        client = ScramClient(ScramMechanism(mechanism), "alice", "pencil")
+        first = await login.answer(client.first(), lambda: 0)
+        current = users_of(other)
+        await login.answer(client.final(first), lambda: 0)
+    assert login.is_done
+    assert (login.lifetime_ms, login.ends_at) == (3_600_000, 3_600)
+    assert login.choose(mechanism, raw=False, now=10) == ErrorCode.UNSUPPORTED_SASL_MECHANISM

@@ -8,6 +8,7 @@ import ssl
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from .errors import BadSettings
 from .stores import Identity, Lookup, files_of, read_identity, read_trusted
@@ -37,6 +38,10 @@ _CLIENT_AUTH = {
     "requested": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+
+
+# Modification time, size and inode of each file; None for a file that is missing.
+_Stamps: TypeAlias = list[tuple[int, int, int] | None]
 
 
 class ServerSide(ssl.SSLObject):
@@ -118,9 +123,10 @@ def settings_snapshot(setting: Lookup) -> tuple[str, ...]:
 
 
 class Certificates:
-    """The TLS context of a listener, reloaded when its files change.
+    """The TLS contexts of a listener, reloaded when its files change.
 
-    If changed files are unusable, a warning is logged and the previous context stays in use.
+    If changed files are unusable, a warning is logged and all previous contexts stay in use. The
+    files are read again at the next check, because the cause may be temporary.
 
     Args:
         setting: Returns the settings of the listener.
@@ -136,7 +142,10 @@ class Certificates:
         self._now = now
         self._checked_at = now()
         self._files = files_of(setting)
-        self._known_stamps = self._stamps()
+        # Stamps of the files that the contexts were loaded from.
+        self._loaded_stamps = self._stamps()
+        # Stamps of the last unusable files; None if the current files are loaded.
+        self._unusable_stamps: _Stamps | None = None
         self._context = server_context(setting)
         self._peer_client_context: ssl.SSLContext | None = None
 
@@ -180,18 +189,26 @@ class Certificates:
             return
         self._checked_at = self._now()
         stamps = self._stamps()
-        if stamps == self._known_stamps:
+        if stamps == self._loaded_stamps:
+            self._unusable_stamps = None
             return
-        self._known_stamps = stamps
-        self._peer_client_context = None
+        peer_client_context = self._peer_client_context
         try:
-            self._context = server_context(self._setting)
+            context = server_context(self._setting)
+            if peer_client_context is not None:
+                peer_client_context = client_context(self._setting)
         except BadSettings as error:
-            logger.warning("cannot reload the TLS certificate, keeping the previous one: %s", error)
-        else:
-            logger.info("reloaded the TLS certificate: %s", ", ".join(map(str, self._files)))
+            if stamps != self._unusable_stamps:  # log once per change
+                logger.warning(
+                    "cannot reload the TLS certificate, keeping the previous one: %s", error
+                )
+            self._unusable_stamps = stamps
+            return
+        self._context, self._peer_client_context = context, peer_client_context
+        self._loaded_stamps, self._unusable_stamps = stamps, None
+        logger.info("reloaded the TLS certificate: %s", ", ".join(map(str, self._files)))
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
+    def _stamps(self) -> _Stamps:
         return [_stamp(each) for each in self._files]
 
 

@@ -199,3 +199,50 @@ def test_unusable_change_keeps_certificate(
     seconds = 2.0
     assert certificates.context() is first
     assert "cannot reload the TLS certificate, keeping the previous one" in caplog.text
+
+
+@pytest.mark.parametrize("store", ["keystore", "truststore"])
+def test_unusable_change_keeps_context_for_other_nodes(authority: Authority, store: str) -> None:
+    seconds = 0.0
+    path, trusted = authority.pem("server"), authority.trusted
+    settings = setting(ssl_keystore_location=path, ssl_truststore_location=trusted)
+    certificates = Certificates(settings, lambda: seconds)
+    first = certificates.context(), certificates.peer_client_context()
+    broken = path if store == "keystore" else trusted
+    broken.write_text("-----BEGIN CERTIFICATE-----\nhalf")
+    os.utime(broken, (1, 1))
+    seconds = 2.0
+    assert (certificates.context(), certificates.peer_client_context()) == first
+
+
+def test_changed_files_replace_context_for_other_nodes(authority: Authority) -> None:
+    seconds = 0.0
+    path, trusted = authority.pem("server"), authority.trusted
+    settings = setting(ssl_keystore_location=path, ssl_truststore_location=trusted)
+    certificates = Certificates(settings, lambda: seconds)
+    certificates.peer_client_context()
+    other = Authority(authority.directory, "other")
+    path.write_bytes(other.pem("replaced").read_bytes())
+    trusted.write_bytes(other.trusted.read_bytes())
+    seconds = 2.0
+    handshake(certificates.context(), certificates.peer_client_context())
+
+
+def test_change_is_loaded_once_a_temporary_problem_has_ended(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a second attempt, the old certificate would be used until it expires."""
+    seconds = 0.0
+    path = authority.pem("server")
+    certificates = Certificates(setting(ssl_keystore_location=path), lambda: seconds)
+    other = Authority(authority.directory, "other")
+    path.write_bytes(other.pem("replaced").read_bytes())
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.tempdir", "/nowhere")
+        for _ in range(3):
+            seconds += 2
+            certificates.context()
+    assert caplog.text.count("cannot reload the TLS certificate") == 1
+    seconds += 2
+    trusted = setting(ssl_truststore_location=other.trusted)
+    handshake(certificates.context(), client_context(trusted))

@@ -175,6 +175,21 @@ class Users:
         """Return the maximum session lifetime in seconds (KIP-368); None if unlimited."""
         return self._session_ms[mechanism] / 1000 or None
 
+    def credential(self, mechanism: str, name: str) -> ScramCredential | None:
+        """Return the current SCRAM credential of a user; None for unknown users and PLAIN.
+
+        It changes with the password of the user, and if the user is created or deleted at runtime.
+        """
+        if mechanism not in tuple(ScramMechanism):
+            return None
+        return self._credential(ScramMechanism(mechanism), name, self._stored())
+
+    def _credential(
+        self, mechanism: ScramMechanism, name: str, stored: StoredUsers | None
+    ) -> ScramCredential | None:
+        known = None if stored is None else stored.find(mechanism, name)
+        return known or self._credentials.get((mechanism, name))
+
     def exchange(self, mechanism: str) -> Exchange:
         """Start an exchange with a mechanism."""
         if mechanism == PLAIN:
@@ -195,8 +210,7 @@ class Users:
             if user.is_token:
                 token = tokens.find_valid(user.name) if tokens else None
                 return None if token is None else token.credentials.get(mechanism)
-            known = None if stored is None else stored.find(mechanism, user.name)
-            return known or self._credentials.get((mechanism, user.name))
+            return self._credential(mechanism, user.name, stored)
 
         shapes = set() if stored is None else {*stored.shapes(mechanism)}
         if any(of is mechanism for of, _ in self._credentials):

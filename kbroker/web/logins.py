@@ -1,8 +1,8 @@
 """HTTP Basic authentication (RFC 7617) with the broker's own users.
 
 Clients send their password with each request, and SCRAM verification takes milliseconds of CPU time. A
-successful login is therefore cached for `CACHE_SECONDS`, while the listener's users stay the same. The
-cache key is a keyed hash, so no password is stored.
+successful login is therefore cached for `CACHE_SECONDS`, while the listener's users and the SCRAM
+credential of the user stay the same. The cache key is a keyed hash, so no password is stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.net.server import LOOPBACK_NAMES, Listener
 from kbroker.security.acls import Client
 from kbroker.security.errors import AuthenticationError
 from kbroker.security.principals import ANONYMOUS, USER, Principal
-from kbroker.security.scram import ScramClient, ScramMechanism
+from kbroker.security.scram import ScramClient, ScramCredential, ScramMechanism
 from kbroker.security.users import PLAIN, Users
 
 # How long a successful login is cached.
@@ -73,11 +73,28 @@ class Caller(NamedTuple):
     credentials: Credentials | None = None
 
 
-class _CachedLogin(NamedTuple):
-    """A successful login: its mechanism, the users it was checked against, and its expiry."""
+class _Login(NamedTuple):
+    """A successful login.
+
+    Attributes:
+        mechanism: Mechanism that accepted the password.
+        users: Users that the password was checked against.
+        credential: SCRAM credential that it was checked against; None for PLAIN.
+    """
 
     mechanism: str
     users: Users
+    credential: ScramCredential | None
+
+    def is_valid(self, users: Users, name: str) -> bool:
+        """Return True if neither the listener's users nor the user's credential has changed."""
+        return self.users is users and users.credential(self.mechanism, name) == self.credential
+
+
+class _CachedLogin(NamedTuple):
+    """A successful login and the time (trio clock, s) until which it is cached."""
+
+    login: _Login
     until: float
 
 
@@ -117,31 +134,34 @@ class HttpAuthenticator:
         name, password = _basic(authorization)
         credential_hash = hmac.digest(self._key, f"{name}\0{password}".encode(), "sha256")
         known = self._cache.get(credential_hash)
-        if known is None or known.users is not users or trio.current_time() >= known.until:
-            mechanism = await self._authenticate(users, name, password, host)
-            known = self._cache_login(credential_hash, mechanism, users)
+        login = None if known is None or trio.current_time() >= known.until else known.login
+        if login is None or not login.is_valid(users, name):
+            self._cache.pop(credential_hash, None)
+            login = await self._authenticate(users, name, password, host)
+            self._cache_login(credential_hash, login)
         return Caller(
-            Principal(USER, name), credential_hash, Credentials(known.mechanism, name, password)
+            Principal(USER, name), credential_hash, Credentials(login.mechanism, name, password)
         )
 
-    def _cache_login(self, credential_hash: bytes, mechanism: str, users: Users) -> _CachedLogin:
+    def _cache_login(self, credential_hash: bytes, login: _Login) -> None:
         self._cache.pop(credential_hash, None)
         while len(self._cache) >= CACHE_MAX:
             del self._cache[next(iter(self._cache))]
-        known = _CachedLogin(mechanism, users, trio.current_time() + CACHE_SECONDS)
-        self._cache[credential_hash] = known
-        return known
+        self._cache[credential_hash] = _CachedLogin(login, trio.current_time() + CACHE_SECONDS)
 
-    async def _authenticate(self, users: Users, name: str, password: str, host: str) -> str:
-        """Return the mechanism that accepts the password. Raises Unauthenticated if none does."""
+    async def _authenticate(self, users: Users, name: str, password: str, host: str) -> _Login:
+        """Return the login with the password. Raises Unauthenticated if no mechanism accepts it."""
         node, listener = self._local.node, self.listener.name
         mechanism: str
         for mechanism in users.mechanisms:
-            if await self._accepts(users, mechanism, name, password):
+            login = _Login(mechanism, users, users.credential(mechanism, name))
+            accepted = await self._accepts(users, mechanism, name, password)
+            # The user may have been deleted or changed while a thread computed the hash.
+            if accepted and login.is_valid(users, name):
                 node.audit.log_authentication(
                     Client(Principal(USER, name), host), listener, mechanism
                 )
-                return mechanism
+                return login
         node.audit.log_authentication_failure(host, listener, "HTTP", name, WRONG_CREDENTIALS)
         await trio.sleep(node.config.failed_login_delay_ms / 1000)
         raise Unauthenticated(UNAUTHORIZED, WRONG_CREDENTIALS, BASIC_CHALLENGE)

@@ -10,7 +10,11 @@ import trio
 import trio.testing
 
 from kbroker.broker import Broker
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.credentials import Credentials, Security
 from kbroker.client.endpoint import Endpoint
+from kbroker.client.scram_users import remove_scram_password, set_scram_password
+from kbroker.security.scram import ScramClient, ScramMechanism
 from kbroker.web.service import HttpService
 
 from .client import HttpResponse, open_http_client
@@ -87,3 +91,58 @@ async def test_failed_login_delays_only_its_client() -> None:
         response = await ask(endpoint, f"{API}/session", basic_auth("admin", "hush"))
         assert response.status == 200
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def with_bob() -> AsyncIterator[tuple[ClusterClient, Endpoint]]:
+    """Run a broker with the SCRAM user bob, and yield a client with the address of its console."""
+    async with secured("SCRAM-SHA-256") as (broker, endpoint):
+        security = Security(None, Credentials("SCRAM-SHA-256", "admin", "hush"))
+        async with open_cluster([broker.nodes[0].endpoint], security=security) as cluster:
+            await set_scram_password(cluster, "bob", "old")
+            yield cluster, endpoint
+
+
+async def status_with(endpoint: Endpoint, password: str) -> int:
+    return (await ask(endpoint, f"{API}/session", basic_auth("bob", password))).status
+
+
+async def test_deleted_user_is_rejected_at_once() -> None:
+    async with with_bob() as (cluster, endpoint):
+        assert await status_with(endpoint, "old") == 200
+        await remove_scram_password(cluster, "bob", ScramMechanism.SHA_256)
+        assert await status_with(endpoint, "old") == 401
+
+
+async def test_old_password_is_rejected_at_once() -> None:
+    async with with_bob() as (cluster, endpoint):
+        assert await status_with(endpoint, "old") == 200
+        await set_scram_password(cluster, "bob", "new")
+        assert await status_with(endpoint, "old") == 401
+        assert await status_with(endpoint, "new") == 200
+
+
+async def test_user_that_is_deleted_during_the_check_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with with_bob() as (cluster, endpoint), trio.open_nursery() as nursery:
+        computing, deleted = trio.Event(), trio.Event()
+        final = ScramClient.final
+
+        def slow_final(client: ScramClient, answer: bytes) -> bytes:
+            trio.from_thread.run_sync(computing.set)
+            trio.from_thread.run(deleted.wait)
+            return final(client, answer)
+
+        monkeypatch.setattr("kbroker.web.logins.ScramClient.final", slow_final)
+        statuses: list[int] = []
+
+        async def log_in() -> None:
+            statuses.append(await status_with(endpoint, "old"))
+
+        nursery.start_soon(log_in)
+        await computing.wait()
+        monkeypatch.undo()
+        await remove_scram_password(cluster, "bob", ScramMechanism.SHA_256)
+        deleted.set()
+    assert statuses == [401]

@@ -101,6 +101,15 @@ class Access:
         if allowed is None:
             raise RegistryError(DENIED, f"{client.principal} may not {operation.name} {resource}")
 
+    def check_again(self, request: Request, operation: AclOperation, subject: str | None) -> None:
+        """Check a permission that `check` has granted; the audit log gets only a denial.
+
+        Raises:
+            RegistryError: The client has lost the permission.
+        """
+        if not self.allows(request.scope[_CLIENT], operation, subject):
+            self.check(request, operation, subject)
+
 
 def _resource_of(operation: AclOperation, subject: str | None) -> Resource:
     """Return the topic on which a client needs a permission, unless it has it on `_schemas`."""

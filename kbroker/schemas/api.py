@@ -380,7 +380,7 @@ class SchemaApi:
             checked = await self._check(request, task)
             plan = partial(_plan_registration, prepare, task, subject, checked, schema_id, version)
             try:
-                registered = await self._calls.write(plan)
+                registered = await self._calls.write(request, plan)
             except _Stale:
                 continue
             return {
@@ -392,16 +392,18 @@ class SchemaApi:
     async def _delete_subject(self, request: Request) -> object:
         subject, permanent = path_value(request, "subject"), flag(request, "permanent")
         return await self._calls.write(
-            lambda store: registry.plan_subject_deletion(store, subject, permanent=permanent)
+            request,
+            lambda store: registry.plan_subject_deletion(store, subject, permanent=permanent),
         )
 
     async def _delete_version(self, request: Request) -> object:
         subject, permanent = path_value(request, "subject"), flag(request, "permanent")
         version = registry.version_of(path_value(request, "version"))
         return await self._calls.write(
+            request,
             lambda store: registry.plan_version_deletion(
                 store, subject, version, permanent=permanent
-            )
+            ),
         )
 
     async def _compatible(self, request: Request) -> object:

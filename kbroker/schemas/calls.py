@@ -13,11 +13,14 @@ from kbroker.security.acls import AclOperation
 from .access import Access
 from .answers import Call
 from .core.errors import RegistryError
+from .core.registry import WritePlan
 from .core.store import SchemaStore
 from .requests import NOT_FOUND, subject_of
 from .topic import Plan, SchemaTopic
 
 T = TypeVar("T")
+# Scope key that holds the operation that a request needs.
+_OPERATION = "kbroker.operation"
 
 
 class AuthorizedCalls:
@@ -50,6 +53,7 @@ class AuthorizedCalls:
 
         async def check_and_run(request: Request) -> object:
             self._access.check(request, operation, subject_of(request))
+            request.scope[_OPERATION] = operation
             return await call(request)
 
         return check_and_run
@@ -87,18 +91,27 @@ class AuthorizedCalls:
             await self._topic.catch_up()
             self._read_store = self._topic.store
 
-    async def write(self, plan: Plan[T]) -> T:
+    async def write(self, request: Request, plan: Plan[T]) -> T:
         """Write the records of a plan, if it has any.
 
         Args:
+            request: Request of a call from `with_permission`. Its permission is checked again before
+                the records are written: the ACLs may have changed while the request waited for its
+                body, its check or other writers.
             plan: Returns the records to write and the response, from the current schemas.
 
         Returns:
             The response.
 
         Raises:
-            RegistryError: The plan is invalid for the newest schemas, or cannot be written.
+            RegistryError: The plan is invalid for the newest schemas, or cannot be written, or the
+                client lost the permission.
         """
+
+        def permitted_plan(store: SchemaStore) -> WritePlan[T]:
+            self._access.check_again(request, request.scope[_OPERATION], subject_of(request))
+            return plan(store)
+
         await self.ensure_read()
         try:
             planned = plan(self.store)
@@ -106,4 +119,4 @@ class AuthorizedCalls:
                 return planned.response
         except RegistryError:
             pass  # the schemas may be stale: `SchemaTopic.write` runs the plan on the newest ones
-        return await self._topic.write(plan)
+        return await self._topic.write(permitted_plan)

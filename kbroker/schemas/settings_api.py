@@ -54,11 +54,15 @@ class SettingsApi:
 
     async def _put_config(self, request: Request) -> object:
         subject, body = subject_of(request), await body_of(request)
-        return await self._calls.write(lambda store: registry.plan_config(store, subject, body))
+        return await self._calls.write(
+            request, lambda store: registry.plan_config(store, subject, body)
+        )
 
     async def _delete_config(self, request: Request) -> object:
         subject = subject_of(request)
-        body = await self._calls.write(lambda store: registry.plan_config_deletion(store, subject))
+        body = await self._calls.write(
+            request, lambda store: registry.plan_config_deletion(store, subject)
+        )
         return {key: value for key, value in body.items() if key != "subject"}
 
     def _mode(self, request: Request) -> object:
@@ -74,9 +78,11 @@ class SettingsApi:
         subject, body, force = subject_of(request), await body_of(request), flag(request, "force")
         mode = body.get("mode")
         return await self._calls.write(
-            lambda store: registry.plan_mode(store, subject, mode, force=force)
+            request, lambda store: registry.plan_mode(store, subject, mode, force=force)
         )
 
     async def _delete_mode(self, request: Request) -> object:
         subject = subject_of(request)
-        return await self._calls.write(lambda store: registry.plan_mode_deletion(store, subject))
+        return await self._calls.write(
+            request, lambda store: registry.plan_mode_deletion(store, subject)
+        )

@@ -13,13 +13,15 @@ import trio
 import trio.testing
 
 from kbroker.broker import Broker
-from kbroker.client.acls import add_acls
+from kbroker.client.acls import add_acls, remove_acls
 from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.schemas.api import SchemaApi
 from kbroker.schemas.service import RegistryService
+from kbroker.schemas.topic import SchemaTopic
 from kbroker.security.acls import (
     Acl,
+    AclFilter,
     AclOperation,
     AclPermission,
     AclResourceType,
@@ -82,13 +84,30 @@ async def secured(
         yield broker, service
 
 
+SECURITY = Security(None, Credentials("PLAIN", "admin", "hush"))
+
+
 async def allow(broker: Broker, operation: AclOperation, topic: str) -> None:
     """Permit alice an operation on a topic, and wait until the permission is in force."""
-    security = Security(None, Credentials("PLAIN", "admin", "hush"))
     pattern = Pattern(AclResourceType.TOPIC, PatternType.LITERAL, topic)
     acl = Acl(pattern, "User:alice", "*", operation, AclPermission.ALLOW)
-    async with open_cluster([broker.nodes[0].endpoint], security=security) as cluster:
+    async with open_cluster([broker.nodes[0].endpoint], security=SECURITY) as cluster:
         await add_acls(cluster, [acl])
+
+
+async def deny(broker: Broker, operation: AclOperation, topic: str) -> None:
+    """Remove the permission of `allow`."""
+    wanted = AclFilter(
+        AclResourceType.TOPIC,
+        topic,
+        PatternType.LITERAL,
+        "User:alice",
+        "*",
+        operation,
+        AclPermission.ALLOW,
+    )
+    async with open_cluster([broker.nodes[0].endpoint], security=SECURITY) as cluster:
+        assert len(await remove_acls(cluster, [wanted])) == 1
 
 
 def test_every_route_is_covered_by_access_tests() -> None:
@@ -181,6 +200,44 @@ async def test_permission_on_schemas_topic_permits_changing_all_subjects() -> No
             assert response.status in (200, 404), (method, path, response)
         for method, path in FOR_ALL:
             assert (await alice.ask(method, path, BODY)).status == 200
+
+
+async def test_change_is_denied_if_the_permission_is_removed_while_it_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = released = trio.Event()
+    write = SchemaTopic.write
+
+    async def slow_write(topic: SchemaTopic, plan: Any) -> Any:
+        waiting.set()
+        await released.wait()
+        return await write(topic, plan)
+
+    async with secured() as (broker, service):
+        admin = RegistryClient(service.endpoint_of(1), ADMIN)
+        alice = RegistryClient(service.endpoint_of(1), ALICE)
+        await admin.register("orders-value", '"string"')
+        await admin.put("/config/orders-value", BODY)
+        await admin.put("/mode/orders-value", BODY)
+        refusals = []
+
+        async def change(method: str, path: str) -> None:
+            body = {**BODY, "schema": '"int"', "mode": "READONLY", "compatibility": "FULL"}
+            refusals.append(await alice.refusal(method, path.format("orders-value"), body))
+
+        monkeypatch.setattr("kbroker.schemas.topic.SchemaTopic.write", slow_write)
+        for operation, method, path in CHANGING:
+            waiting, released = trio.Event(), trio.Event()
+            await allow(broker, operation, "orders")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(change, method, path)
+                await waiting.wait()
+                await deny(broker, operation, "orders")
+                released.set()
+        assert refusals == [DENIED] * len(CHANGING)
+        assert await admin.get("/subjects/orders-value/versions") == [1]
+        assert (await admin.get("/config/orders-value"))["compatibilityLevel"] == "NONE"
+        assert (await admin.get("/mode/orders-value"))["mode"] == "READWRITE"
 
 
 async def test_without_authorizer_every_user_may_do_everything() -> None:

@@ -34,9 +34,13 @@ class RecordedAccess:
 
     def __init__(self) -> None:
         self.checked: list[tuple[AclOperation, str | None]] = []
+        self.checked_again: list[tuple[AclOperation, str | None]] = []
 
     def check(self, _: Request, operation: AclOperation, subject: str | None) -> None:
         self.checked.append((operation, subject))
+
+    def check_again(self, _: Request, operation: AclOperation, subject: str | None) -> None:
+        self.checked_again.append((operation, subject))
 
 
 @pytest.fixture
@@ -45,8 +49,13 @@ def topic() -> CountedTopic:
 
 
 @pytest.fixture
-def calls(topic: CountedTopic) -> AuthorizedCalls:
-    return AuthorizedCalls(cast(Any, topic), cast(Any, RecordedAccess()))
+def access() -> RecordedAccess:
+    return RecordedAccess()
+
+
+@pytest.fixture
+def calls(topic: CountedTopic, access: RecordedAccess) -> AuthorizedCalls:
+    return AuthorizedCalls(cast(Any, topic), cast(Any, access))
 
 
 async def test_topic_is_read_before_the_first_call_only(
@@ -80,10 +89,21 @@ async def test_topic_is_not_read_again_for_other_errors(
 
 @pytest.mark.parametrize(("entries", "writes"), [((), 0), ((cast(Any, "entry"),), 1)])
 async def test_plan_without_entries_is_not_written(
-    calls: AuthorizedCalls, topic: CountedTopic, entries: Any, writes: int
+    calls: AuthorizedCalls,
+    access: RecordedAccess,
+    topic: CountedTopic,
+    entries: Any,
+    writes: int,
 ) -> None:
-    assert await calls.write(lambda _: WritePlan(entries, "answer")) == "answer"
+    request = Request({"type": "http", "path_params": {"subject": "s"}})
+
+    async def write(request: Request) -> object:
+        return await calls.write(request, lambda _: WritePlan(entries, "answer"))
+
+    assert await calls.with_permission(AclOperation.WRITE, write)(request) == "answer"
     assert topic.writes == writes
+    # A plan that writes nothing needs no second check.
+    assert access.checked_again == [(AclOperation.WRITE, "s")] * writes
 
 
 async def test_read_needs_permission_for_the_subject_of_the_request(topic: CountedTopic) -> None:

@@ -78,23 +78,25 @@ def with_error_responses(handler: Handler) -> Handler:
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
-        except ApiError as error:
-            body = {"error": str(error), **error.details}
-            return json_response(body, error.status, error.headers)
-        except KafkaError as error:
-            message = error.message or next_action(error.code)
-            text = f"{error.code.name}: {message}" if message else error.code.name
-            return _error_response(status_of(error), text)
-        except ClientError as error:
-            return _error_response(status_of(error), str(error))
-        except OSError as error:
-            return _error_response(UNREACHABLE, str(error))
+        except (ApiError, KafkaError, ClientError, OSError) as error:
+            failed = api_error_of(error)
+            body = {"error": str(failed), **failed.details}
+            return json_response(body, failed.status, failed.headers)
 
     return handle
 
 
-def _error_response(status: int, reason: str) -> Response:
-    return json_response({"error": reason}, status)
+def api_error_of(error: ApiError | KafkaError | ClientError | OSError) -> ApiError:
+    """Return the status and reason of the response for an error."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, KafkaError):
+        message = error.message or next_action(error.code)
+        text = f"{error.code.name}: {message}" if message else error.code.name
+        return ApiError(status_of(error), text)
+    if isinstance(error, ClientError):
+        return ApiError(status_of(error), str(error))
+    return ApiError(UNREACHABLE, str(error))
 
 
 def path_number(request: Request, name: str, most: int) -> int:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kbroker.client.errors import ClientError
 from kbroker.client.scram_users import (
     describe_scram_users,
     remove_scram_password,
     served_scram_mechanisms,
     set_scram_password,
 )
+from kbroker.protocol.errors import KafkaError
 from kbroker.security.acls import AclOperation
 from kbroker.security.principals import USER, Principal
 from kbroker.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
 
-from .answers import ApiError, json_response, json_rows_response
+from .answers import ApiError, api_error_of, json_response, json_rows_response
 from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, field, read_json_body, text_list
 from .sessions import Viewer
+from .statuses import UNREACHABLE
 
 # Maximum number of users per response.
 USERS_MAX = 500
 # Maximum number of characters of a password.
 PASSWORD_MAX = 1_024
+# Time limit for the changes of a user's credentials.
+CHANGE_SECONDS = 10
 
 
 class Users:
@@ -66,8 +72,10 @@ class Users:
         chosen = _mechanisms(body)
         served = await served_scram_mechanisms(viewer.cluster)
         enabled = chosen or list(served or ()) or [ScramMechanism.SHA_256]
-        for each in enabled:
-            await set_scram_password(viewer.cluster, name, password, each, iterations)
+        await _change_each(
+            enabled,
+            lambda each: set_scram_password(viewer.cluster, name, password, each, iterations),
+        )
         unusable = [] if served is None else [each for each in enabled if each not in served]
         return json_response({"user": name, "mechanisms": enabled, "unusable": unusable})
 
@@ -79,8 +87,9 @@ class Users:
         chosen = _mechanisms(body) or list(found.iterations)
         dry_run = field(body, "dry_run", bool, True)
         if not dry_run:
-            for each in chosen:
-                await remove_scram_password(viewer.cluster, name, each)
+            await _change_each(
+                chosen, lambda each: remove_scram_password(viewer.cluster, name, each)
+            )
         return json_response(
             {
                 "dry_run": dry_run,
@@ -90,6 +99,34 @@ class Users:
                 "is_viewer": viewer.client.principal == Principal(USER, name),
             }
         )
+
+
+async def _change_each(
+    mechanisms: Sequence[ScramMechanism], change: Callable[[ScramMechanism], Awaitable[None]]
+) -> None:
+    """Change the credential of each mechanism: brokers accept only one change per user and request.
+
+    The changes continue if the viewer disconnects, because otherwise the previous password would
+    still be valid for the other mechanisms.
+
+    Raises:
+        ApiError: A change failed; the reason names the mechanisms that were changed before.
+    """
+    changed: list[ScramMechanism] = []
+    failed = ApiError(UNREACHABLE, f"no response within {CHANGE_SECONDS} s")
+    with trio.move_on_after(CHANGE_SECONDS) as limit:
+        limit.shield = True
+        try:
+            for each in mechanisms:
+                await change(each)
+                changed.append(each)
+        except (KafkaError, ClientError, OSError) as error:
+            failed = api_error_of(error)
+    if len(changed) == len(mechanisms):
+        return
+    left = mechanisms[len(changed) :]
+    partly = f"; changed: {', '.join(changed)}, not changed: {', '.join(left)}; try again"
+    raise ApiError(failed.status, f"{failed}{partly if changed else ''}")
 
 
 def _user_name(body: Mapping[str, object]) -> str:

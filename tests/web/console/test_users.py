@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
+import trio
 
 from kbroker.client.cluster import open_cluster
 from kbroker.client.credentials import Credentials, Security
 from kbroker.client.scram_users import describe_scram_users, set_scram_password
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import AclOperation
+from kbroker.security.scram import ScramMechanism
+from kbroker.web.console import users
 
 from .consoles import console
 from .secured_consoles import ALICE, secured_console
@@ -34,6 +39,79 @@ async def test_mechanism_without_a_listener_is_reported_as_unusable() -> None:
     async with secured_console("SCRAM-SHA-256") as setup:
         body = {"user": "bob", "password": PASSWORD, "mechanisms": ["SCRAM-SHA-512"]}
         assert (await setup.post("/users/set", body))["unusable"] == ["SCRAM-SHA-512"]
+
+
+BOTH = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+@pytest.mark.parametrize(
+    ("path", "function"), [("set", "set_scram_password"), ("delete", "remove_scram_password")]
+)
+async def test_change_that_fails_for_one_mechanism_names_those_that_were_changed(
+    monkeypatch: pytest.MonkeyPatch, path: str, function: str
+) -> None:
+    async with secured_console() as setup:
+        for each in ScramMechanism:
+            await set_scram_password(setup.cluster, "bob", PASSWORD, each)
+        change = getattr(users, function)
+
+        async def fail_second(*args: Any) -> None:
+            if ScramMechanism.SHA_512 in args:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER)
+            await change(*args)
+
+        monkeypatch.setattr(users, function, fail_second)
+        body = {"user": "bob", "password": "another", "mechanisms": BOTH, "dry_run": False}
+        status, message = await setup.refusal(f"/users/{path}", body)
+        assert status == 502
+        assert message.startswith("NOT_CONTROLLER")
+        assert message.endswith("; changed: SCRAM-SHA-256, not changed: SCRAM-SHA-512; try again")
+
+
+@pytest.mark.parametrize(
+    ("path", "function"), [("set", "set_scram_password"), ("delete", "remove_scram_password")]
+)
+async def test_change_is_complete_although_the_viewer_disconnects(
+    monkeypatch: pytest.MonkeyPatch, path: str, function: str
+) -> None:
+    """A change of one mechanism only would leave the previous password valid for the other."""
+    async with secured_console() as setup:
+        for each in ScramMechanism:
+            await set_scram_password(setup.cluster, "bob", PASSWORD, each)
+        change, changed = getattr(users, function), list[ScramMechanism]()
+        begun, disconnected, complete = trio.Event(), trio.Event(), trio.Event()
+
+        async def change_slowly(*args: Any) -> None:
+            begun.set()
+            await disconnected.wait()
+            await trio.lowlevel.checkpoint()
+            await change(*args)
+            changed.extend(each for each in args if isinstance(each, ScramMechanism))
+            if len(changed) == len(BOTH):
+                complete.set()
+
+        monkeypatch.setattr(users, function, change_slowly)
+        body = {"user": "bob", "password": "another", "mechanisms": BOTH, "dry_run": False}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(setup.refusal, f"/users/{path}", body)
+            await begun.wait()
+            nursery.cancel_scope.cancel()
+        await trio.sleep(0.1)
+        disconnected.set()
+        with trio.fail_after(5):
+            await complete.wait()
+        assert changed == [*ScramMechanism]
+
+
+async def test_changes_that_take_too_long_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(users, "CHANGE_SECONDS", 0.05)
+    monkeypatch.setattr(users, "set_scram_password", never)
+    async with secured_console() as setup:
+        body = {"user": "bob", "password": PASSWORD}
+        assert await setup.refusal("/users/set", body) == (502, "no response within 0.05 s")
 
 
 async def test_user_is_deleted_only_after_the_preview() -> None:

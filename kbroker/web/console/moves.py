@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.client.cluster import ClusterClient
+from kbroker.client.errors import ClientError
 from kbroker.client.moves import (
+    DrainProblems,
     Moves,
     Placement,
     cordon_broker,
@@ -25,6 +29,7 @@ from kbroker.client.moves import (
 from kbroker.client.topics import Partition
 from kbroker.cluster import NO_LEADER
 from kbroker.cluster.placement import confine, drain, rebalance
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.metadata import MetadataResponse
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.security.acls import AclOperation
@@ -48,6 +53,8 @@ ROWS_MAX = 500
 PARTITIONS_PLANNED_MAX = 10_000
 # Maximum number of replicas of a partition in a request.
 REPLICAS_MAX = 100
+# Time limit for undoing the first step of a drain that failed.
+UNCORDON_SECONDS = 10
 
 
 class Moving:
@@ -215,28 +222,23 @@ class Moving:
             return json_response({"dry_run": dry_run, "moves": [], "count": 0})
         self._check_size("kbroker cluster drain BROKER")
 
+        allows_fewer = dry_run or field(body, "allow_fewer_replicas", bool, False)
+
         def plan(found: Placement) -> Moves:
-            return drain(found.replicas, broker, found.racks)
+            moves = drain(found.replicas, broker, found.racks)
+            _check_drain(drain_problems(found.replicas, moves, broker), allows_fewer=allows_fewer)
+            return moves
 
         placed, moves = await plan_moves(viewer.cluster, plan, dry_run=True)
-        immovable, fewer = drain_problems(placed.replicas, moves, broker)
-        if immovable:
-            raise ApiError(
-                CONFLICT,
-                f"no other broker can take the partitions of {_topic_names(immovable)}; start one, "
-                "or allow partitions on a drained one again",
-            )
+        cordoned = broker in placed.drained
         if not dry_run:
-            if fewer and not field(body, "allow_fewer_replicas", bool, False):
-                raise ApiError(
-                    CONFLICT,
-                    f"too few other brokers for all replicas of {_topic_names(fewer)}; start one "
-                    "more, or allow fewer replicas",
-                )
-            await cordon_broker(viewer.cluster, broker, cordoned=True)
-            placed, moves = await plan_moves(viewer.cluster, plan, dry_run=False)
+            async with _cordoned(viewer.cluster, broker, placed) as cordoned:
+                # Plan again: the broker may have received partitions before it was cordoned.
+                placed, moves = await plan_moves(viewer.cluster, plan, dry_run=False)
+        fewer = drain_problems(placed.replicas, moves, broker).fewer
         names = [f"{name}-{index}" for name, index in fewer[:ROWS_MAX]]
-        return _moves_response(placed, moves, dry_run=dry_run, more={"fewer_replicas": names})
+        more = {"fewer_replicas": names, "cordoned": cordoned}
+        return _moves_response(placed, moves, dry_run=dry_run, more=more)
 
     async def _rebalance(self, request: Request, viewer: Viewer) -> Response:
         """Distribute partitions and leaders evenly over all brokers."""
@@ -261,6 +263,40 @@ class Moving:
                 CONFLICT,
                 f"the cluster has more than {PARTITIONS_PLANNED_MAX:,} partitions; use `{command}`",
             )
+
+
+@asynccontextmanager
+async def _cordoned(cluster: ClusterClient, broker: int, placed: Placement) -> AsyncIterator[bool]:
+    """Cordon a broker; if the block fails or is cancelled, uncordon it unless it was cordoned before.
+
+    Yields True if the broker is cordoned, False if it is down: once it returns, it gets partitions.
+    """
+    is_new = broker not in placed.drained
+    try:
+        yield await cordon_broker(cluster, broker, cordoned=True)
+    except BaseException:
+        if is_new:
+            with trio.move_on_after(UNCORDON_SECONDS) as limit:
+                limit.shield = True
+                with suppress(KafkaError, ClientError, OSError):  # the first error is reported
+                    await cordon_broker(cluster, broker, cordoned=False)
+        raise
+
+
+def _check_drain(problems: DrainProblems, *, allows_fewer: bool) -> None:
+    """Raise ApiError if a drain leaves partitions behind, or removes replicas without permission."""
+    if problems.immovable:
+        raise ApiError(
+            CONFLICT,
+            f"no other broker can take the partitions of {_topic_names(problems.immovable)}; start one, "
+            "or allow partitions on a drained one again",
+        )
+    if problems.fewer and not allows_fewer:
+        raise ApiError(
+            CONFLICT,
+            f"too few other brokers for all replicas of {_topic_names(problems.fewer)}; start one "
+            "more, or allow fewer replicas",
+        )
 
 
 def _check_capacity(found: Placement, topic: str, brokers: Sequence[int]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
+from kbroker.client.moves import cordon_broker, drained_brokers, plan_moves
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.cluster import Cluster
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.security.acls import AclOperation
 from kbroker.web.console import moves
 
@@ -212,6 +215,74 @@ async def test_drain_that_loses_replicas_needs_permission() -> None:
         response = await setup.post("/placement/drain", {"broker": 1})
         assert response.status == 409
         assert "no other broker can take the partitions of orders" in response.json()["error"]
+
+
+@pytest.mark.parametrize("was_drained", [False, True])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_drain_that_fails_restores_the_previous_state_of_the_broker(
+    monkeypatch: pytest.MonkeyPatch, was_drained: bool, is_cancelled: bool
+) -> None:
+    async with console(nodes=2) as setup:
+        await _make(setup, factor=1)
+        if was_drained:
+            await cordon_broker(setup.cluster, 2, cordoned=True)
+        planned = trio.Event()
+
+        async def fail(*args: Any, dry_run: bool) -> Any:
+            if dry_run:
+                return await plan_moves(*args, dry_run=True)
+            planned.set()
+            if is_cancelled:
+                await trio.sleep_forever()
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
+
+        monkeypatch.setattr(moves, "plan_moves", fail)
+        body = {"broker": 2, "dry_run": False, "allow_fewer_replicas": True}
+        if is_cancelled:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(setup.post, "/placement/drain", body)
+                await planned.wait()
+                assert await drained_brokers(setup.cluster, [2]) == {2}
+                nursery.cancel_scope.cancel()
+            await setup.http.stream.aclose()
+        else:
+            assert (await setup.post("/placement/drain", body)).status == 502
+        expected = [1] if was_drained else [1, 2]
+        await until(lambda: _cluster(setup).open_ids == expected)
+
+
+async def test_drain_is_checked_again_before_partitions_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with console(nodes=2) as setup:
+        await _make(setup, factor=1)
+
+        async def create_topic_and_cordon(*args: Any, cordoned: bool) -> bool:
+            if cordoned:
+                await create_topics(setup.cluster, [NewTopic("late", 1, 2)])
+            return await cordon_broker(*args, cordoned=cordoned)
+
+        monkeypatch.setattr(moves, "cordon_broker", create_topic_and_cordon)
+        response = await setup.post("/placement/drain", {"broker": 2, "dry_run": False})
+        assert response.status == 409
+        assert "too few other brokers for all replicas of late" in response.json()["error"]
+        assert sorted(_cluster(setup).topics["late"].partitions[0].replicas) == [1, 2]
+        assert await drained_brokers(setup.cluster, [2]) == set()
+
+
+async def test_drain_of_a_broker_that_is_down_reports_that_it_is_not_cordoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def is_down(*_: object, cordoned: bool) -> bool:
+        return False
+
+    async with console(nodes=2) as setup:
+        await _make(setup, factor=1)
+        assert (await _post(setup, "/placement/drain", broker=2, dry_run=False))["cordoned"] is True
+        await cordon_broker(setup.cluster, 2, cordoned=False)
+        monkeypatch.setattr(moves, "cordon_broker", is_down)
+        drained = await _post(setup, "/placement/drain", broker=2, dry_run=False)
+        assert drained["cordoned"] is False
 
 
 async def test_plans_of_many_partitions_are_left_to_the_command_line(

@@ -228,8 +228,9 @@ const drainForm = (broker) => ({
   confirm: "Drain",
   isDangerous: true,
   act: async (values) => {
-    const it = await post("/placement/drain", { broker, dry_run: false, ...values });
-    return `${it.count} reassignments have started.`;
+    const it = await post("/placement/drain", { broker, dry_run: false, ...values }),
+      started = `${it.count} reassignments have started.`;
+    return it.cordoned ? started : `${started} Node ${broker} is down: once it returns, it gets new partitions.`;
   },
 });
 

@@ -6,8 +6,10 @@ from urllib.parse import quote
 
 import pytest
 
+from kbroker.client.cluster import ClusterClient
 from kbroker.client.groups import commit_offsets
 from kbroker.client.member import Member
+from kbroker.client.seek import Seek, SeekRow
 from kbroker.client.share_groups import alter_share_offsets
 
 from .consoles import Console, console, record
@@ -198,3 +200,23 @@ async def test_changes_of_groups_are_absent_from_read_only_console() -> None:
         assert (await client.get("/groups/s/details"))["may"] == []
         for path in ("create", "seek", "delete", "delete-offsets", "remove-members"):
             assert (await client.post(f"/groups/s/{path}", {})).status == 403
+
+
+async def test_reset_changes_only_the_partitions_whose_topics_were_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with console() as client:
+        for name in ("checked", "late"):
+            await client.create_topic(name, *(record(b"v") for _ in range(3)))
+        await commit_offsets(client.cluster, "g", {("checked", 0): 1})
+        plan = Seek.plan
+
+        async def plan_before_another_commit(job: Seek, cluster: ClusterClient) -> list[SeekRow]:
+            rows = await plan(job, cluster)
+            await commit_offsets(client.cluster, "g", {("late", 0): 1})
+            return rows
+
+        monkeypatch.setattr(Seek, "plan", plan_before_another_commit)
+        response = await client.post("/groups/g/seek", {"to": "end", "dry_run": False})
+        assert [row["topic"] for row in response.json()["partitions"]] == ["checked"]
+        assert await offsets_of(client, "g") == [3, 1]

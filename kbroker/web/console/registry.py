@@ -244,7 +244,10 @@ class RegistryRoutes:
             referring += await caller.get(f"{path}/versions/{each}/referencedby")
         if not dry_run:
             target = path if version is None else f"{path}/versions/{version}"
-            await caller.call("DELETE", target, {"permanent": str(permanent).lower()}, None)
+            query = {"permanent": str(permanent).lower()}
+            deleted = await caller.call("DELETE", target, query, None)
+            # Not `chosen`: versions may have been registered or deleted in the meantime.
+            chosen = deleted if version is None else [deleted]
         return json_response(
             {
                 "dry_run": dry_run,

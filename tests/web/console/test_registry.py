@@ -165,6 +165,25 @@ async def test_versions_are_deleted_after_a_preview_and_then_for_good() -> None:
         assert (await setup.console.get("/schemas", deleted=1))["subjects"] == []
 
 
+async def test_deletion_returns_the_versions_that_the_registry_has_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shop() as setup:
+        await setup.registry.register("x", FIRST)
+        call = registry.Caller.call
+
+        async def register_first(caller: registry.Caller, method: str, *args: Any) -> Any:
+            if method == "DELETE":
+                await setup.registry.register("x", SECOND)
+            return await call(caller, method, *args)
+
+        monkeypatch.setattr(registry.Caller, "call", register_first)
+        assert (await _post(setup, "x/delete", dry_run=False))["versions"] == [1, 2]
+        monkeypatch.undo()
+        deleted = await _post(setup, "x/delete", version=2, permanent=True, dry_run=False)
+        assert deleted["versions"] == [2]
+
+
 async def test_preview_of_deletion_names_the_referencing_schemas() -> None:
     async with shop() as setup:
         await setup.registry.register("country", avro_record("Country", ("code", "string")))

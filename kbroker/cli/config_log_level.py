@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .output import Column, format_options, show, table
+from .partial_changes import reported_changes
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -113,5 +114,7 @@ async def _alter(
                 f"logger {name!r} does not exist{did_you_mean(name, known)}",
                 hint="`kbroker config log-level` lists all loggers",
             )
-    for node in nodes:
-        await alter_configs(cluster, Resource.BROKER_LOGGER, str(node), changes)
+    with reported_changes([f"broker {node}" for node in nodes]) as changed:
+        for node in nodes:
+            await alter_configs(cluster, Resource.BROKER_LOGGER, str(node), changes)
+            changed.append(f"broker {node}")

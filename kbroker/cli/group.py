@@ -23,6 +23,7 @@ from .output import (
     sort_option,
     table,
 )
+from .partial_changes import reported_changes
 from .patterns import GROUP, Names, group_names, matching_names, regex_option
 from .resource_settings import (
     alter_settings,
@@ -388,7 +389,13 @@ def seek(
         return [(job, await job.plan(cluster)) for job in jobs]
 
     async def apply(cluster: ClusterClient) -> dict[str, list[SeekRow]]:
-        return {job.group: await job.apply(cluster, rows) for job, rows in planned}
+        done: dict[str, list[SeekRow]] = {}
+        with reported_changes([job.group for job, _ in planned]) as changed:
+            for job, rows in planned:
+                done[job.group] = await job.apply(cluster, rows)
+                if not any(row["error"] for row in rows):
+                    changed.append(job.group)
+        return done
 
     planned = run(target, plan)
     if not change.confirm(preview_of({job.group: rows for job, rows in planned}, to)):

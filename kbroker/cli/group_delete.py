@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +10,7 @@ import click
 from .completion import complete_groups
 from .confirmation import Change, Preview, count_of, destructive
 from .output import say
+from .partial_changes import reported_changes
 from .patterns import Names, group_names, regex_option
 from .target import Target, fail, run, target_options
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.group_details import Row
     from kbroker.client.topics import Partition
-    from kbroker.protocol.errors import ErrorCode
+    from kbroker.protocol.errors import ErrorCode, KafkaError
 
 # Topics and their partitions, or None for all partitions.
 Selection = Mapping[str, set[int] | None]
@@ -36,7 +37,6 @@ def delete(
 
     NAMES may be patterns such as 'bill*'.
     """
-    from kbroker.client.groups import delete_groups
     from kbroker.protocol.errors import ErrorCode
 
     from .deletion import DeletedKind, delete_objects
@@ -51,10 +51,25 @@ def delete(
         " with all offsets",
         ErrorCode.GROUP_ID_NOT_FOUND,
         _deletion_line,
-        delete_groups,
+        _delete_groups,
         lambda error: _error_text(error.code, error.message),
     )
     delete_objects(target, change, kind, run(target, find), if_exists=if_exists)
+
+
+async def _delete_groups(
+    cluster: ClusterClient, names: Sequence[str]
+) -> dict[str, KafkaError | None]:
+    """Delete groups; return the error of each, or None if it was deleted."""
+    from kbroker.client.groups import delete_groups
+
+    errors: dict[str, KafkaError | None] = {}
+    with reported_changes(names) as deleted:
+        for name in names:
+            errors |= await delete_groups(cluster, [name])
+            if errors[name] is None:
+                deleted.append(name)
+    return errors
 
 
 async def _deletion(cluster: ClusterClient, name: str, *, if_exists: bool) -> Row | None:
@@ -159,7 +174,7 @@ def offset_delete(
     question = f"Delete {count_of(len(found), 'offset')}?"
     if not change.confirm(Preview(question, found, lines)):
         return
-    outcome = run(target, lambda cluster: _delete_offsets(cluster, found, wanted))
+    outcome = run(target, lambda cluster: _delete_offsets(cluster, found))
     rows = [row | {"error": code.name if code else None} for row, code in outcome]
     done = [f"{row['topic']}-{row['partition']}: deleted" for row, code in outcome if not code]
     change.report(rows, lambda _: done)
@@ -193,18 +208,21 @@ async def _offset_rows(cluster: ClusterClient, name: str, wanted: Selection) -> 
     ]
 
 
-async def _delete_offsets(
-    cluster: ClusterClient, rows: list[Row], wanted: Selection
-) -> list[tuple[Row, ErrorCode]]:
+async def _delete_offsets(cluster: ClusterClient, rows: list[Row]) -> list[tuple[Row, ErrorCode]]:
     """Delete the offsets of all rows, and return the error code of each."""
     from kbroker.client.offset_deletion import delete_group_offsets
     from kbroker.protocol.errors import ErrorCode
 
-    codes = {
-        (name, *one): code
-        for name in dict.fromkeys(row["group"] for row in rows)
-        for one, code in (await delete_group_offsets(cluster, name, wanted)).items()
-    }
+    partitions: dict[str, list[Partition]] = {}
+    for row in rows:
+        partitions.setdefault(row["group"], []).append((row["topic"], row["partition"]))
+    codes: dict[tuple[str, str, int], ErrorCode] = {}
+    with reported_changes([*partitions]) as changed:
+        for name, chosen in partitions.items():
+            found = await delete_group_offsets(cluster, name, chosen)
+            codes |= {(name, *one): code for one, code in found.items()}
+            if not any(found.values()):
+                changed.append(name)
     # An offset that has expired in the meantime needs no deletion.
     return [
         (row, codes.get((row["group"], row["topic"], row["partition"]), ErrorCode.NONE))

@@ -9,6 +9,7 @@ import click
 
 from .confirmation import Change, Preview, question_about
 from .output import Column, paragraphs, show, table
+from .partial_changes import reported_changes
 from .target import Target, run
 
 if TYPE_CHECKING:
@@ -86,15 +87,18 @@ def alter_settings(
     operations = _operations(scope, options)
     resource = Resource[scope.name]
 
-    async def alter(cluster: ClusterClient, names: Sequence[str], *, validate_only: bool) -> None:
-        for name in names:
-            await alter_configs(cluster, resource, name, operations, validate_only=validate_only)
-
     async def plan(cluster: ClusterClient) -> list[Row]:
         names = await find(cluster)
         rows = await _planned_changes(cluster, scope, names, operations)
-        await alter(cluster, names, validate_only=True)
+        for name in names:
+            await alter_configs(cluster, resource, name, operations, validate_only=True)
         return rows
+
+    async def alter(cluster: ClusterClient) -> None:
+        with reported_changes(names) as changed:
+            for name in names:
+                await alter_configs(cluster, resource, name, operations)
+                changed.append(name)
 
     found = run(target, plan)
     names = list(dict.fromkeys(str(row[scope]) for row in found))
@@ -106,7 +110,7 @@ def alter_settings(
     )
     if not change.confirm(preview):
         return
-    run(target, lambda cluster: alter(cluster, names, validate_only=False))
+    run(target, alter)
     change.report(found, lambda _: [f"{name}: changed" for name in names])
 
 

@@ -12,6 +12,7 @@ from .completion import complete_users
 from .confirmation import Change, Preview, destructive, question_about
 from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
+from .partial_changes import reported_changes
 from .patterns import Names, regex_option, user_names
 from .security_acl import acl
 from .security_token import token
@@ -126,8 +127,10 @@ def add(
             replaced = [each for each in enabled if each in earlier.iterations]
         except NoSuchUser:
             replaced = []
-        for each in enabled:
-            await set_scram_password(cluster, name, password, each, iterations)
+        with reported_changes([*map(str, enabled)]) as changed:
+            for each in enabled:
+                await set_scram_password(cluster, name, password, each, iterations)
+                changed.append(str(each))
         usable = enabled if served is None else [each for each in enabled if each in served]
         return _EnabledMechanisms(enabled, usable, replaced)
 
@@ -207,8 +210,10 @@ def remove(
         return pairs
 
     async def work(cluster: ClusterClient) -> None:
-        for name, mechanism in found:
-            await remove_scram_password(cluster, name, mechanism)
+        with reported_changes([f"{name} ({each})" for name, each in found]) as removed:
+            for name, each in found:
+                await remove_scram_password(cluster, name, each)
+                removed.append(f"{name} ({each})")
 
     found = run(target, find)
     rows = [{"user": name, "mechanism": str(mechanism)} for name, mechanism in found]

@@ -12,6 +12,7 @@ from .completion import complete_tokens
 from .confirmation import Change, Preview, destructive, question_about
 from .lazy import CommandGroup
 from .output import Column, format_options, say, show, table
+from .partial_changes import reported_changes
 from .target import Target, run, target_options
 from .units import DURATION, ParamType
 
@@ -160,8 +161,10 @@ def expire(target: Target, token_ids: tuple[str, ...], change: Change) -> None:
         return [await delegation_token(cluster, each) for each in dict.fromkeys(token_ids)]
 
     async def work(cluster: ClusterClient) -> None:
-        for each in found:
-            await expire_delegation_token(cluster, each.hmac)
+        with reported_changes(ids) as expired:
+            for each in found:
+                await expire_delegation_token(cluster, each.hmac)
+                expired.append(each.id)
 
     found = run(target, find)
     ids = [each.id for each in found]

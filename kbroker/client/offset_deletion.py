@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kbroker.protocol.errors import ErrorCode
 
@@ -49,26 +49,26 @@ async def offsets_to_delete(
 
 
 async def delete_group_offsets(
-    cluster: ClusterClient, group: str, topics: Mapping[str, set[int] | None]
+    cluster: ClusterClient, group: str, partitions: Collection[Partition]
 ) -> dict[Partition, ErrorCode]:
-    """Delete the offsets of a group in selected partitions.
+    """Delete the offsets of a group in the partitions that `offsets_to_delete` returned.
+
+    Offsets that members commit in other partitions in the meantime stay.
 
     Args:
         cluster: The cluster of the group.
         group: Group ID.
-        topics: Partition numbers by topic, None for all partitions of the topic.
+        partitions: The partitions; all those with offsets in a topic if it is a share group.
 
     Returns:
         The error code by partition.
 
     Raises:
-        WholeTopicsOnly: Partitions of a share group are selected.
         KafkaError: The broker rejects a request.
     """
-    chosen = await offsets_to_delete(cluster, group, topics)
-    if not chosen:
+    if not partitions:
         return {}
     if await is_share_group(cluster, group):
-        outcomes = await delete_share_offsets(cluster, group, {topic for topic, _ in chosen})
-        return {one: outcomes[one[0]] for one in chosen if one[0] in outcomes}
-    return await delete_offsets(cluster, group, chosen)
+        outcomes = await delete_share_offsets(cluster, group, {topic for topic, _ in partitions})
+        return {one: outcomes[one[0]] for one in partitions if one[0] in outcomes}
+    return await delete_offsets(cluster, group, partitions)

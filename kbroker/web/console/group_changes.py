@@ -156,7 +156,7 @@ class GroupChanges:
             raise ApiError(400, str(error)) from None
         if not offsets:
             raise ApiError(404, f"group {name!r} has no offsets in these topics")
-        errors = {} if dry_run else await delete_group_offsets(viewer.cluster, name, topics)
+        errors = {} if dry_run else await delete_group_offsets(viewer.cluster, name, offsets)
         rows: list[dict[str, object]] = []
         for one, offset in offsets.items():
             code = errors.get(one)

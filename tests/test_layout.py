@@ -399,6 +399,7 @@ SPANNING = {
     "cli/test_encodings.py": "cli, text",
     "cli/test_secret_arguments.py": "cli, kafka_tools",
     "cli/test_secured.py": "cli, client, security",
+    "cli/test_stale_previews.py": "cli",
     "coordinator/classic/test_simulation.py": "coordinator, coordinator/classic",
     "coordinator/consumer/test_mixed_simulation.py": "coordinator/classic, coordinator/consumer",
     "coordinator/consumer/test_simulation.py": "coordinator, coordinator/consumer",

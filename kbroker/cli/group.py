@@ -23,7 +23,6 @@ from .output import (
     sort_option,
     table,
 )
-from .partial_changes import reported_changes
 from .patterns import GROUP, Names, group_names, matching_names, regex_option
 from .resource_settings import (
     alter_settings,
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.group_details import Row
     from kbroker.client.group_overview import GroupOverview
-    from kbroker.client.seek import SeekRow
 
 POLL_SECONDS = 0.2
 
@@ -362,9 +360,11 @@ def seek(
 
     from .group_seek import (
         BadOffsets,
+        PlannedSeeks,
         members_problems,
         parse_new_offset,
         parse_topics,
+        plan_seeks,
         preview_of,
         read_offsets,
         report_members,
@@ -381,26 +381,17 @@ def seek(
     except BadOffsets as error:
         raise click.UsageError(str(error)) from None
 
-    async def plan(cluster: ClusterClient) -> list[tuple[Seek, list[SeekRow]]]:
+    async def plan(cluster: ClusterClient) -> PlannedSeeks:
         chosen = await group_names(cluster, Names(names, regex))
         if problems := await members_problems(cluster, chosen):
             report_members(problems, is_dry_run=change.is_dry_run)
         jobs = [Seek(name, to, shift, offsets, selected) for name in chosen]
-        return [(job, await job.plan(cluster)) for job in jobs]
-
-    async def apply(cluster: ClusterClient) -> dict[str, list[SeekRow]]:
-        done: dict[str, list[SeekRow]] = {}
-        with reported_changes([job.group for job, _ in planned]) as changed:
-            for job, rows in planned:
-                done[job.group] = await job.apply(cluster, rows)
-                if not any(row["error"] for row in rows):
-                    changed.append(job.group)
-        return done
+        return await plan_seeks(cluster, jobs)
 
     planned = run(target, plan)
-    if not change.confirm(preview_of({job.group: rows for job, rows in planned}, to)):
+    if not change.confirm(preview_of(planned.rows, to)):
         return
-    rows = rows_of(run(target, apply))
+    rows = rows_of(run(target, planned.apply))
     change.report(rows, lambda wide: table_of(rows, wide=wide))
     if any(row["error"] for row in rows):
         fail(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kbroker.text.documents import read_json
 
 from .confirmation import Preview, count_of, question_about
 from .output import Column, say, table
+from .partial_changes import reported_changes
 from .target import fail
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.offset_spec import OffsetSpec
-    from kbroker.client.seek import SeekRow
+    from kbroker.client.seek import Seek, SeekRow
     from kbroker.client.topics import Partition
 
 # Maximum number of clients that a message about members names.
@@ -80,6 +83,44 @@ def _rows(data: Any) -> Iterable[tuple[str, int, int]]:
         offset = row["new_offset"] if "new_offset" in row else row["current_offset"]
         if offset is not None:
             yield str(row["topic"]), int(row["partition"]), int(offset)
+
+
+class PlannedSeeks(NamedTuple):
+    """The new offsets of groups, and the IDs of their topics."""
+
+    jobs: Sequence[tuple[Seek, list[SeekRow]]]
+    topic_ids: Mapping[str, UUID]
+
+    @property
+    def rows(self) -> dict[str, list[SeekRow]]:
+        """The rows of each group."""
+        return {job.group: rows for job, rows in self.jobs}
+
+    async def apply(self, cluster: ClusterClient) -> dict[str, list[SeekRow]]:
+        """Commit the offsets; return the rows of each group with the errors.
+
+        Raises:
+            TopicReplaced: A topic was deleted and created again.
+            KafkaError: A coordinator rejects a request.
+        """
+        from kbroker.client.topics import check_same_topics
+
+        await check_same_topics(cluster, self.topic_ids)
+        with reported_changes([*self.rows]) as changed:
+            for job, rows in self.jobs:
+                await job.apply(cluster, rows)
+                if not any(row["error"] for row in rows):
+                    changed.append(job.group)
+        return self.rows
+
+
+async def plan_seeks(cluster: ClusterClient, jobs: Iterable[Seek]) -> PlannedSeeks:
+    """Return the new offsets of groups. Raises the errors of `Seek.plan`."""
+    from kbroker.client.topics import topic_ids
+
+    planned = [(job, await job.plan(cluster)) for job in jobs]
+    names = (row["topic"] for _, rows in planned for row in rows)
+    return PlannedSeeks(planned, await topic_ids(cluster, names))
 
 
 def rows_of(offsets: Mapping[str, Sequence[SeekRow]]) -> list[dict[str, object]]:

@@ -25,6 +25,7 @@ from .target import (
     SETTINGS,
     check_setting,
     complete_client_settings,
+    fail,
     merged,
     parse_addresses,
     parse_settings,
@@ -187,6 +188,12 @@ def edit(name: str, settings: tuple[str, ...], removed: tuple[str, ...]) -> None
     if after == before:
         say(f"profile {name} is unchanged")
         return
+    current, profiles = read_profiles()  # other commands may have changed them in the meantime
+    if profiles.get(name) != before:
+        fail(
+            f"profile {name!r} was changed or deleted in the meantime, and is kept as it is; repeat "
+            "the change"
+        )
     write_profiles(current, profiles | {name: after})
     say(f"profile {name} is changed")
 
@@ -204,6 +211,7 @@ def delete(names: tuple[str, ...], change: Change) -> None:
     lines = [f"profile {row['profile']}: {row['brokers'] or 'no brokers'}" for row in rows]
     if not change.confirm(Preview(question_about("Delete", chosen, "profile"), rows, lines)):
         return
+    current, profiles = read_profiles()  # other commands may have changed them in the meantime
     kept = {name: settings for name, settings in profiles.items() if name not in names}
     write_profiles(current if current in kept else "", kept)
     deleted = [

@@ -413,7 +413,7 @@ def remove(
 
     Names are matched literally: --topic orders does not remove ACLs of a prefix or of '*'.
     """
-    from kbroker.client.acls import describe_acls, remove_acls
+    from kbroker.client.acls import describe_acls, exact_filter, remove_acls
 
     if arguments == AclArguments((), (), ()) and host is None and allow is None and not prefixed:
         raise click.UsageError(
@@ -430,7 +430,9 @@ def remove(
     )
     if not change.confirm(preview):
         return
-    removed = run(target, lambda cluster: remove_acls(cluster, wanted)) if found else []
+    # Not by the options: they may also select ACLs that were added after the preview.
+    shown = [*map(exact_filter, found)]
+    removed = run(target, lambda cluster: remove_acls(cluster, shown)) if shown else []
     rows = [acl_row(each) for each in removed]
     change.report(rows, lambda wide: _table(rows, wide=wide))
 

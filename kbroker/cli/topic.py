@@ -38,6 +38,8 @@ from .setting_completion import complete_topic_setting_names, complete_topic_set
 from .target import Target, fail, run, target_options
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from kbroker.client.cluster import ClusterClient
     from kbroker.client.offset_spec import OffsetSpec
     from kbroker.client.topic_details import Row
@@ -309,46 +311,63 @@ def delete(
     from .deletion import DeletedKind, delete_objects
     from .hints import rejection_text
 
+    ids: dict[str, UUID] = {}
+
     async def find(cluster: ClusterClient) -> list[Row]:
+        from kbroker.client.topics import topic_ids
+
         chosen = await topic_names(cluster, Names(names, regex), may_miss=if_exists)
-        return await _deletions(cluster, chosen, if_exists=if_exists)
+        if if_exists:
+            chosen = await _existing_only(cluster, chosen)
+        ids.update(await topic_ids(cluster, chosen))
+        return await _deletions(cluster, chosen)
 
     kind = DeletedKind(
         "topic",
         " with all records",
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         _deletion_line,
-        _delete_topics,
+        partial(_delete_topics, ids),
         lambda error: rejection_text(error.code, error.message),
     )
     delete_objects(target, change, kind, run(target, find), if_exists=if_exists)
 
 
 async def _delete_topics(
-    cluster: ClusterClient, names: Sequence[str]
+    ids: Mapping[str, UUID], cluster: ClusterClient, names: Sequence[str]
 ) -> dict[str, KafkaError | None]:
-    """Delete topics; return the error of each, or None if it was deleted."""
+    """Delete the topics with the IDs; return the error of each, or None if it was deleted."""
     from kbroker.client.topics import delete_topics
-    from kbroker.protocol.errors import KafkaError
+    from kbroker.protocol.errors import ErrorCode, KafkaError
 
-    outcome = await delete_topics(cluster, names)
+    outcome = await delete_topics(cluster, names, ids=ids)
+    gone = KafkaError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "the topic was deleted in the meantime; if a new one has this name, it is kept",
+    )
     return {
-        name: KafkaError(code, message) if code else None
+        name: (gone if code == ErrorCode.UNKNOWN_TOPIC_ID else KafkaError(code, message))
+        if code
+        else None
         for name, (code, message) in outcome.items()
     }
 
 
-async def _deletions(cluster: ClusterClient, names: Sequence[str], *, if_exists: bool) -> list[Row]:
-    """Return what a deletion of topics destroys. Raises NoSuchTopic unless `if_exists` is True."""
-    from kbroker.client.topic_overview import topic_overviews
+async def _existing_only(cluster: ClusterClient, names: Sequence[str]) -> list[str]:
+    """Return the topics that exist."""
     from kbroker.protocol.errors import ErrorCode
 
-    if if_exists:
-        described = (await cluster.metadata(names)).topics if names else []
-        missing = {
-            row.name for row in described if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        }
-        names = [name for name in names if name not in missing]
+    described = (await cluster.metadata(names)).topics if names else []
+    missing = {
+        row.name for row in described if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    return [name for name in names if name not in missing]
+
+
+async def _deletions(cluster: ClusterClient, names: Sequence[str]) -> list[Row]:
+    """Return what a deletion of topics destroys. Raises NoSuchTopic."""
+    from kbroker.client.topic_overview import topic_overviews
+
     topics = await cluster.topics(names)
     keys = ("partitions", "records", "bytes", "groups")
     return [
@@ -491,8 +510,13 @@ def trim(
     except BadOffsetSpec as error:
         raise click.BadParameter(str(error), param_hint="--before") from None
 
+    ids: dict[str, UUID] = {}
+
     async def plan(cluster: ClusterClient) -> list[Row]:
+        from kbroker.client.topics import topic_ids
+
         chosen = await topic_names(cluster, Names(names, regex))
+        ids.update(await topic_ids(cluster, chosen))
         return [row for name in chosen for row in await _trims(cluster, name, partitions, spec)]
 
     columns = [Column("topic"), Column("partition"), Column("start_offset")]
@@ -514,7 +538,7 @@ def trim(
     )
     if not change.confirm(preview):
         return
-    rows = run(target, lambda cluster: _trim(cluster, planned))
+    rows = run(target, lambda cluster: _trim(cluster, planned, ids))
     change.report(rows, lambda wide: table(columns, rows, wide=wide))
     if any(row["error"] for row in rows):
         fail("some partitions were not trimmed")
@@ -543,10 +567,11 @@ async def _trims(
     ]
 
 
-async def _trim(cluster: ClusterClient, planned: list[Row]) -> list[Row]:
-    """Delete the planned records and return the rows with the outcome."""
-    from kbroker.client.topics import delete_records
+async def _trim(cluster: ClusterClient, planned: list[Row], ids: Mapping[str, UUID]) -> list[Row]:
+    """Delete the planned records of the topics with the IDs; return the rows with the outcome."""
+    from kbroker.client.topics import check_same_topics, delete_records
 
+    await check_same_topics(cluster, ids)
     rows = {(row["topic"], row["partition"]): dict(row) for row in planned}
     moved = {one: row["new_start_offset"] for one, row in rows.items() if row["records"]}
     for one, (code, start) in (await delete_records(cluster, moved)).items():

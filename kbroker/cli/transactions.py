@@ -18,6 +18,7 @@ from .units import DURATION
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
+    from kbroker.client.errors import ClientError
     from kbroker.client.topics import Partition
     from kbroker.client.transactions import OpenTransaction, Row, Transaction
 
@@ -98,9 +99,31 @@ def abort(target: Target, transactional_id: str, change: Change) -> None:
     question = f"Abort the transaction of {transactional_id} and fence its producer?"
     if not change.confirm(Preview(question, [found.row()], [_abort_summary(found)])):
         return
-    run(target, lambda cluster: fence_producer(cluster, transactional_id))
+
+    async def work(cluster: ClusterClient) -> None:
+        current = await find_ongoing_transaction(cluster, transactional_id)
+        if _identity(current) != _identity(found):
+            raise _changed(transactional_id)
+        await fence_producer(cluster, transactional_id)
+
+    run(target, work)
     done = f"{transactional_id}: aborted the transaction"
     change.report([found.row()], lambda _: [done])
+
+
+def _identity(found: Transaction) -> tuple[int, int, int]:
+    """Return the values that differ between two transactions of a transactional ID."""
+    return found.producer_id, found.producer_epoch, found.start_ms
+
+
+def _changed(subject: str) -> ClientError:
+    """Return the error for a transaction that has ended, and another one began."""
+    from kbroker.client.errors import ClientError
+
+    return ClientError(
+        f"{subject}: another transaction has begun in the meantime; nothing was changed",
+        hint="repeat the command to see it",
+    )
 
 
 def _abort_summary(found: Transaction) -> str:
@@ -202,6 +225,18 @@ def abort_hanging(
     question = f"Abort the transaction at offset {start_offset} of {place}?"
     if not change.confirm(Preview(question, [found.row()], [line])):
         return
-    run(target, lambda cluster: abort_transaction(cluster, found))
+
+    async def work(cluster: ClusterClient) -> None:
+        current = await find_hanging_transaction(
+            cluster, (topic, partition), start_offset, force=force
+        )
+        if (current.producer_id, current.producer_epoch) != (
+            found.producer_id,
+            found.producer_epoch,
+        ):
+            raise _changed(place)
+        await abort_transaction(cluster, current)
+
+    run(target, work)
     done = f"{place}: aborted the transaction at offset {start_offset}"
     change.report([found.row()], lambda _: [done])

@@ -121,6 +121,23 @@ async def add_acls(cluster: ClusterClient, acls: Iterable[Acl]) -> None:
         check(result.error_code, result.error_message)
 
 
+def exact_filter(acl: Acl) -> AclFilter:
+    """Return a filter for exactly one ACL.
+
+    Args:
+        acl: The ACL.
+    """
+    return AclFilter(
+        acl.pattern.resource_type,
+        acl.pattern.name,
+        acl.pattern.type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission,
+    )
+
+
 async def remove_acls(cluster: ClusterClient, filters: Sequence[AclFilter]) -> list[Acl]:
     """Delete the ACLs that match any of the filters.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
 
 import trio
 
@@ -16,7 +19,7 @@ from kbroker.protocol.messages.topics import (
 )
 
 from .cluster import ClusterClient
-from .errors import TimedOut, check, error_code
+from .errors import ClientError, TimedOut, check, error_code
 
 # Partition count or replication factor that selects the broker's default.
 DEFAULT = -1
@@ -26,6 +29,17 @@ READY_SECONDS = 15
 READY_POLL_SECONDS = 0.02
 
 Partition = tuple[str, int]
+NO_IDS: Final[Mapping[str, UUID]] = MappingProxyType({})
+
+
+class TopicReplaced(ClientError):
+    """A topic was deleted and created again after it was looked up."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"topic {name!r} was deleted and created again in the meantime; nothing was changed",
+            hint="repeat the command to see the new topic",
+        )
 
 
 @dataclass(slots=True)
@@ -107,15 +121,59 @@ async def wait_until_ready(cluster: ClusterClient, partitions: Mapping[str, int]
 
 
 async def delete_topics(
-    cluster: ClusterClient, names: Iterable[str]
+    cluster: ClusterClient, names: Iterable[str], *, ids: Mapping[str, UUID] = NO_IDS
 ) -> dict[str, tuple[ErrorCode, str | None]]:
-    """Delete topics; return the error code and error message by topic."""
-    rows = [DeleteTopicsRequest.Topic(name=name) for name in names]
+    """Delete topics.
+
+    Args:
+        cluster: The cluster to change.
+        names: Topic names.
+        ids: Topic IDs by name. If a topic was deleted and created again, it has another ID and is
+            kept. Topics without an ID here are deleted by name.
+
+    Returns:
+        Error code and error message by topic; UNKNOWN_TOPIC_ID if no topic has the ID.
+    """
+    known = {topic_id: name for name, topic_id in ids.items()}
+    rows = [
+        DeleteTopicsRequest.Topic(topic_id=ids[name])
+        if name in ids
+        else DeleteTopicsRequest.Topic(name=name)
+        for name in names
+    ]
     request = DeleteTopicsRequest(topics=rows, timeout_ms=TIMEOUT_MS)
     answer = await (await cluster.controller()).ask(request, oldest=6)
     return {
-        row.name or "": (error_code(row.error_code), row.error_message) for row in answer.responses
+        known.get(row.topic_id, row.name or ""): (error_code(row.error_code), row.error_message)
+        for row in answer.responses
     }
+
+
+async def topic_ids(cluster: ClusterClient, names: Iterable[str]) -> dict[str, UUID]:
+    """Return the IDs of topics by name, without those of brokers that have no topic IDs.
+
+    Raises:
+        NoSuchTopic: A topic does not exist.
+    """
+    found = await cluster.topics(list(dict.fromkeys(names)))
+    return {row.name or "": row.topic_id for row in found if row.topic_id.int}
+
+
+async def check_same_topics(cluster: ClusterClient, ids: Mapping[str, UUID]) -> None:
+    """Check that topics were not deleted and created again.
+
+    Args:
+        cluster: The cluster to query.
+        ids: Earlier result of `topic_ids`.
+
+    Raises:
+        NoSuchTopic: A topic does not exist any more.
+        TopicReplaced: A topic has another ID.
+    """
+    current = await topic_ids(cluster, ids)
+    for name, topic_id in ids.items():
+        if current.get(name, topic_id) != topic_id:
+            raise TopicReplaced(name)
 
 
 async def grow_topic(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -60,7 +61,7 @@ def drain(
     The broker stays drained after restarts and `kbroker cluster rebalance`, until --undo is given.
     Use `kbroker cluster unregister` to remove a broker that will not return.
     """
-    from kbroker.client.moves import cordon_broker, move_rows, plan_moves
+    from kbroker.client.moves import move_rows, plan_moves
 
     if undo:
         run(target, lambda cluster: _check_running(cluster, broker))
@@ -79,22 +80,25 @@ def drain(
 
         return plan_drain(found.replicas, broker, found.racks)
 
+    def checked_plan(found: Placement) -> Moves:
+        # Other brokers may have stopped since the preview.
+        moves = plan(found)
+        _check_drain(found.replicas, moves, broker, may_lose_replicas=allow_fewer_replicas)
+        return moves
+
     placed, moves = run(target, lambda cluster: plan_moves(cluster, plan, dry_run=True))
     may_lose_replicas = allow_fewer_replicas or change.is_dry_run
     _check_drain(placed.replicas, moves, broker, may_lose_replicas=may_lose_replicas)
+    _say_which_lose_replicas(placed.replicas, moves, broker)
     size = run(target, lambda cluster: _bytes_on(cluster, broker, moves))
     if not change.confirm(_drain_preview(broker, placed, moves, size)):
         return
 
     async def work(cluster: ClusterClient) -> tuple[Placement, Moves]:
-        if not await cordon_broker(cluster, broker, cordoned=True):
-            say(
-                f"broker {broker} is down and cannot be marked as drained: if it returns, it gets new "
-                f"partitions; `kbroker cluster unregister {broker}` removes it for good",
-                err=True,
-            )
+        await _cordon(cluster, broker)
         # The broker may have received partitions before it was cordoned.
-        found, planned = await plan_moves(cluster, plan, dry_run=False)
+        with _reported_drain(broker):
+            found, planned = await plan_moves(cluster, checked_plan, dry_run=False)
         if not no_wait:
             await _wait_for_moves(cluster, planned)
         return found, planned
@@ -104,6 +108,18 @@ def drain(
     change.report(rows, lambda wide: _move_lines(rows, wide=wide))
     if lines := _restore_lines(found.replicas, planned, broker):
         say(*lines, err=True)
+
+
+async def _cordon(cluster: ClusterClient, broker: int) -> None:
+    """Mark a broker as drained, or print that it is down."""
+    from kbroker.client.moves import cordon_broker
+
+    if not await cordon_broker(cluster, broker, cordoned=True):
+        say(
+            f"broker {broker} is down and cannot be marked as drained: if it returns, it gets new "
+            f"partitions; `kbroker cluster unregister {broker}` removes it for good",
+            err=True,
+        )
 
 
 async def _check_running(cluster: ClusterClient, broker: int) -> None:
@@ -399,8 +415,30 @@ def _check_drain(
             "fewer replicas with --allow-fewer-replicas; a restart for maintenance needs no drain, "
             "because leaders move by themselves"
         )
-    if fewer:
+
+
+def _say_which_lose_replicas(
+    replicas: Mapping[Partition, list[int]], moves: Moves, broker: int
+) -> None:
+    """Print the topics whose partitions lose a replica."""
+    from kbroker.client.moves import drain_problems
+
+    if fewer := drain_problems(replicas, moves, broker).fewer:
         say(f"{len(fewer)} partitions lose one replica: {_topic_names(fewer)}", err=True)
+
+
+@contextmanager
+def _reported_drain(broker: int) -> Iterator[None]:
+    """Print the state of the broker if its partitions cannot be moved after it was cordoned."""
+    try:
+        yield
+    except BaseException:
+        say(
+            f"broker {broker} gets no new partitions, but its partitions may not move; repeat the "
+            f"command, or undo it with `kbroker cluster drain {broker} --undo`",
+            err=True,
+        )
+        raise
 
 
 def _topic_names(partitions: Iterable[Partition]) -> str:
@@ -447,12 +485,23 @@ async def _wait_for_moves(
     from kbroker.client.moves import elect_preferred, list_reassignments
 
     remaining = math.inf
-    while waiting := moves.keys() & (await list_reassignments(cluster)).keys():
-        if len(waiting) < remaining:
-            remaining = len(waiting)
-            say(f"waiting for {remaining} partition reassignments", err=True)
-        await trio.sleep(POLL_SECONDS)
-    if moves or always_elect:
-        elected = await elect_preferred(cluster)
-        if elected:
-            say(f"elected the preferred leader of {count_of(elected, 'partition')}", err=True)
+    try:
+        while waiting := moves.keys() & (await list_reassignments(cluster)).keys():
+            if len(waiting) < remaining:
+                remaining = len(waiting)
+                say(f"waiting for {remaining} partition reassignments", err=True)
+            await trio.sleep(POLL_SECONDS)
+        elected = await elect_preferred(cluster) if moves or always_elect else 0
+    except BaseException:
+        if moves:
+            is_one = len(moves) == 1
+            say(
+                f"the {'move' if is_one else 'moves'} of {count_of(len(moves), 'partition')} "
+                f"{'was' if is_one else 'were'} started, and the brokers complete "
+                f"{'it' if is_one else 'them'}; `kbroker topic describe` shows the replicas. "
+                "Afterwards, `kbroker cluster rebalance` elects the preferred leaders",
+                err=True,
+            )
+        raise
+    if elected:
+        say(f"elected the preferred leader of {count_of(elected, 'partition')}", err=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.cluster import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
@@ -16,7 +17,7 @@ from kbroker.protocol.messages.metadata import MetadataResponse
 
 from .cluster import ClusterClient
 from .configs import Operation, Resource, alter_configs, describe_configs
-from .errors import check
+from .errors import check, error_code
 from .topics import Partition
 
 # Election types.
@@ -112,9 +113,11 @@ async def reassign_partitions(
         moves: New replicas by partition, the preferred leader first; None cancels a reassignment.
 
     Raises:
-        KafkaError: The controller rejects a partition; the error is that of the first one.
+        KafkaError: The controller rejects partitions; the message has the first one, and how many
+            were accepted.
     """
     names = sorted(moves)
+    rejected: list[tuple[Partition, int, str | None]] = []
     for first in range(0, len(names), PARTITIONS_PER_REQUEST):
         topics: dict[str, AlterPartitionReassignmentsRequest.Topic] = {}
         for name, index in names[first : first + PARTITIONS_PER_REQUEST]:
@@ -128,9 +131,23 @@ async def reassign_partitions(
         request = AlterPartitionReassignmentsRequest(topics=list(topics.values()))
         answer = await (await cluster.controller()).ask(request)
         check(answer.error_code, answer.error_message)
-        for topic in answer.responses:
-            for part in topic.partitions:
-                check(part.error_code, part.error_message)
+        rejected += [
+            ((topic.name, part.partition_index), part.error_code, part.error_message)
+            for topic in answer.responses
+            for part in topic.partitions
+            if part.error_code
+        ]
+    if rejected:
+        ((name, index), code, message), *_ = rejected
+        reason = message or error_code(code).name
+        accepted = len(names) - len(rejected)
+        raise KafkaError(
+            error_code(code),
+            f"{name}-{index}: {reason} ({len(rejected):,} of {len(names):,} partitions rejected, "
+            f"{accepted:,} accepted)"
+            if len(names) > 1
+            else reason,
+        )
 
 
 async def elect_preferred(cluster: ClusterClient) -> int:

@@ -6,9 +6,15 @@ import json
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from kbroker.broker import Broker
+from kbroker.client import moves
+from kbroker.client.cluster import ClusterClient, open_cluster
+from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import Partition
 from kbroker.cluster.topics import NewTopic, create_topic
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..brokers import started
 from ..commands import Cli, ReadJson
@@ -271,3 +277,37 @@ async def test_rebalance_elects_preferred_leaders_without_moves(cli: Cli) -> Non
         assert done.stdout == "no moves needed\n"
         assert done.stderr == "elected the preferred leader of 1 partition\n"
         assert sorted(leaders(broker)) == [1, 2]
+
+
+async def test_command_that_ends_while_it_waits_says_that_moves_continue(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def elect(_: ClusterClient) -> int:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER)
+
+    async with started(nodes=2) as broker:
+        await make(broker, "orders", 2, 1)
+        monkeypatch.setattr(moves, "elect_preferred", elect)
+        bootstrap = ("-b", broker.bootstrap_servers)
+        output = await cli("topic", "move", "orders", "--to", "1", *bootstrap, status=1)
+        assert "the move of 1 partition was started, and the brokers complete it" in output.stderr
+        assert all(nodes == [1] for nodes in replica_lists(broker))
+        output = await cli("topic", "move", "orders", "--to", "1", *bootstrap)
+        assert output.stderr == ""
+
+
+async def test_rejected_reassignment_says_how_many_were_accepted() -> None:
+    async with started(nodes=2) as broker:
+        await make(broker, "orders", 3, 1)
+        wanted = {("orders", 0): [1], ("orders", 1): [9], ("orders", 2): [2]}
+        async with open_cluster(
+            Endpoint.parse_bootstrap(broker.bootstrap_servers), "test"
+        ) as cluster:
+            with pytest.raises(
+                KafkaError, match=r"orders-1: .* \(1 of 3 partitions .*, 2 accepted"
+            ):
+                await moves.reassign_partitions(cluster, wanted)
+            with pytest.raises(KafkaError) as caught:
+                await moves.reassign_partitions(cluster, {("orders", 1): [9]})
+        assert "accepted" not in str(caught.value)
+        assert 2 in [*replica_lists(broker)][2]

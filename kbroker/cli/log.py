@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -259,6 +261,23 @@ def _repair_lines(name: str, repaired: RepairResult) -> list[str]:
     ]
 
 
+@contextmanager
+def _reported_import(data_dir: Path, progress: Progress) -> Iterator[None]:
+    """Print how to continue an import that is interrupted or fails while it writes."""
+    from kbroker.storage.errors import StorageError
+
+    try:
+        yield
+    except (OSError, StorageError, KeyboardInterrupt):
+        progress.clear()
+        say(
+            f"kbroker: the import into {data_dir} is incomplete, and no broker starts on it; repeat "
+            "the command to continue the import",
+            err=True,
+        )
+        raise
+
+
 @click.command()
 @click.argument(
     "sources",
@@ -317,7 +336,7 @@ def import_kafka(
     transfer = Transfer.MOVE if move else Transfer.LINK if link else Transfer.COPY
     progress = Progress("bytes imported")
     try:
-        plan = make_plan(sources, data_dir, only=topics)
+        plan = make_plan(sources, data_dir, only=topics, transfer=transfer)
         total = plan.bytes
 
         def show_progress(done: int) -> None:
@@ -329,7 +348,8 @@ def import_kafka(
             )
 
         if not dry_run:
-            trio.run(work)
+            with _reported_import(data_dir, progress):
+                trio.run(work)
     except (KafkaImportError, KafkaError, OSError, ValueError) as error:
         progress.clear()
         say(f"kbroker: {error}", err=True)

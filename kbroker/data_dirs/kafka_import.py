@@ -14,8 +14,8 @@ import logging
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -62,6 +62,7 @@ from kbroker.storage.naming import (
     PARTITION_METADATA,
     RECOVERY_POINTS,
     SNAPSHOT,
+    deleted_directory_name,
     directory_name,
     parse_directory_name,
     parse_file_name,
@@ -83,6 +84,9 @@ INT32_MAX = 2**31 - 1
 CAUSE = "imported from Apache Kafka"
 # Number of producer IDs in the blocks that Kafka allocates to brokers. Used IDs may not be logged yet.
 PRODUCER_ID_BLOCK = 1000
+# Name of a partition's directory while its files are copied. A longer name than the final one might
+# exceed the limit of file systems.
+TEMPORARY_NAME = ".importing"
 # Broker settings that are the retention of topics without a retention of their own.
 DEFAULT_RETENTION = frozenset({"log.retention.ms", "log.retention.bytes"})
 
@@ -182,7 +186,8 @@ def read_source(path: Path) -> Source:
         )
     rows = (line.split("=", 1) for line in text.splitlines() if "=" in line)
     fields = {row[0].strip(): row[1].strip() for row in rows}
-    _check_stopped(path)
+    with _locked(path):
+        pass
     is_clean = (path / CLEAN_SHUTDOWN).exists()
     cluster_id = fields.get("cluster.id") or random_cluster_id()
     node_id = fields.get("node.id") or fields.get("broker.id") or ""
@@ -234,19 +239,23 @@ def _check_plain(path: Path) -> None:
         raise KafkaImportError(f"{path} is neither a file nor a directory; remove it")
 
 
-def _check_stopped(path: Path) -> None:
-    """Raise KafkaImportError if a running Kafka holds its `fcntl` lock on the directory."""
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold Kafka's `fcntl` lock on a directory. Raises KafkaImportError if a running Kafka has it."""
     try:
         import fcntl
     except ImportError:  # pragma: no cover - Windows, where an open file cannot be copied anyway
+        yield
         return
-    try:
-        with (path / LOCK).open("r+b") as file:
+    with ExitStack() as opened:
+        try:
+            file = opened.enter_context((path / LOCK).open("r+b"))
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return
-    except OSError:
-        raise KafkaImportError(f"a broker uses {path}; stop it and retry") from None
+        except FileNotFoundError:
+            pass
+        except OSError:
+            raise KafkaImportError(f"a broker uses {path}; stop it and retry") from None
+        yield
 
 
 def _topic_id(directory: Path) -> UUID:
@@ -301,7 +310,13 @@ def _values(path: Path) -> Iterator[tuple[int, bytes]]:
 # -- planning
 
 
-def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> Plan:
+def plan(
+    paths: Iterable[Path],
+    data_dir: Path,
+    *,
+    only: Iterable[str] = (),
+    transfer: Transfer = Transfer.COPY,
+) -> Plan:
     """Determine what to import. Raises KafkaImportError.
 
     Args:
@@ -309,6 +324,7 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
             a partition, the first one is used.
         data_dir: Target directory. Partitions that an interrupted run moved there are included.
         only: Topics to import; empty for all.
+        transfer: How files will be transferred.
     """
     if (data_dir / META_PROPERTIES).exists():
         raise KafkaImportError(
@@ -322,19 +338,7 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
             "cluster at a time"
         )
     metadata = read_metadata(sources)
-    wanted = set(only)
-    directories: dict[Key, Path] = {}
-    ids: dict[str, UUID] = {}
-    earlier_run = (data_dir, _partitions_in(data_dir)[0])
-    for path, partitions in (earlier_run, *((each.path, each.partitions) for each in sources)):
-        for key, topic_id in partitions.items():
-            if wanted and key[0] not in wanted:
-                continue
-            directories.setdefault(key, path / directory_name(*key))
-            if ids.setdefault(key[0], topic_id) != topic_id:
-                raise KafkaImportError(
-                    f"the partitions of {key[0]} have different topic IDs; remove those of the deleted topic"
-                )
+    directories, ids = _chosen_directories(sources, data_dir, set(only), transfer)
     if not directories:
         raise KafkaImportError("the directories contain no partitions of the requested topics")
     not_imported = [
@@ -355,6 +359,50 @@ def plan(paths: Iterable[Path], data_dir: Path, *, only: Iterable[str] = ()) -> 
         )
     imported = known.configs, known.security, sources[0].cluster_id
     return Plan(sources, directories, topics, next_id, *imported, not_imported)
+
+
+def _chosen_directories(
+    sources: Sequence[Source], data_dir: Path, wanted: Collection[str], transfer: Transfer
+) -> tuple[dict[Key, Path], dict[str, UUID]]:
+    """Return the directories of the wanted partitions, and the IDs of their topics.
+
+    Raises:
+        KafkaImportError: Partitions of a topic have different topic IDs, or a partition changed
+            after an earlier import copied it.
+    """
+    directories: dict[Key, Path] = {}
+    ids: dict[str, UUID] = {}
+    earlier_run = (data_dir, _partitions_in(data_dir)[0])
+    if transfer != Transfer.MOVE:
+        _check_unchanged(sources, *earlier_run)
+    for path, partitions in (earlier_run, *((each.path, each.partitions) for each in sources)):
+        for key, topic_id in partitions.items():
+            if wanted and key[0] not in wanted:
+                continue
+            directories.setdefault(key, path / directory_name(*key))
+            if ids.setdefault(key[0], topic_id) != topic_id:
+                raise KafkaImportError(
+                    f"the partitions of {key[0]} have different topic IDs; remove those of the deleted topic"
+                )
+    return directories, ids
+
+
+def _check_unchanged(
+    sources: Iterable[Source], data_dir: Path, transferred: Mapping[Key, UUID]
+) -> None:
+    """Raise KafkaImportError if Kafka has run since an interrupted import copied partitions."""
+    for key in transferred:
+        name = directory_name(*key)
+        source = next((each.path for each in sources if key in each.partitions), None)
+        if source is not None and _log_sizes(source / name) != _log_sizes(data_dir / name):
+            raise KafkaImportError(
+                f"{source / name} has changed since an earlier import copied it; remove {data_dir} and "
+                "import again"
+            )
+
+
+def _log_sizes(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in directory.glob(f"*{LOG}")}
 
 
 def _topic(
@@ -475,28 +523,33 @@ async def import_logs(
         )
     files = OsFiles(at_once=at_once)
     _make_directory(data_dir)
-    lock = files.lock(str(data_dir / LOCK))
-    try:
+    with ExitStack() as locks:
+        for source in plan.sources:
+            locks.enter_context(_locked(source.path))
+        locks.callback(files.lock(str(data_dir / LOCK)).release)
         await _write_metadata(plan, data_dir, node_id)
         _write_checkpoints(plan, data_dir, files)
-        _transfer_all(plan, data_dir, transfer, progress)
+        _transfer_all(plan, data_dir, files, transfer, progress)
         _make_durable(plan, data_dir, files)
         if plan.is_clean:
             checksums = OffsetCheckpoints(files, str(data_dir)).checksums()
             files.write_atomic(str(data_dir / CLEAN_SHUTDOWN), clean_marker(checksums))
         meta = MetaProperties(plan.cluster_id, node_id, random_cluster_id())
         files.write_atomic(str(data_dir / META_PROPERTIES), meta.to_bytes())
-    finally:
-        lock.release()
 
 
 def _make_durable(plan: Plan, data_dir: Path, files: OsFiles) -> None:
-    directories = [data_dir / directory_name(*key) for key in plan.directories]
+    _sync(files, [data_dir / directory_name(*key) for key in plan.directories])
+
+
+def _sync(files: OsFiles, directories: Sequence[Path]) -> None:
+    """Make the files in directories survive a power failure, and the names of the directories."""
     paths = [path.as_posix() for directory in directories for path in directory.iterdir()]
     files.at_once([partial(sync_file, files, path) for path in paths])
     for directory in directories:
         files.sync_dir(str(directory))
-    files.sync_dir(str(data_dir))
+    for parent in {directory.parent for directory in directories}:
+        files.sync_dir(str(parent))
 
 
 def _make_directory(data_dir: Path) -> None:
@@ -504,13 +557,18 @@ def _make_directory(data_dir: Path) -> None:
 
 
 def _transfer_all(
-    plan: Plan, data_dir: Path, transfer: Transfer, progress: Callable[[int], None]
+    plan: Plan,
+    data_dir: Path,
+    files: OsFiles,
+    transfer: Transfer,
+    progress: Callable[[int], None],
 ) -> None:
     done = 0
+    shutil.rmtree(data_dir / TEMPORARY_NAME, ignore_errors=True)  # left by an interrupted import
     for key, directory in plan.directories.items():
         target = data_dir / directory_name(*key)
         if not target.exists():
-            _transfer(directory, target, transfer)
+            _transfer(files, directory, target, transfer)
         done += _total_bytes(target)
         progress(done)
 
@@ -524,6 +582,14 @@ async def _write_metadata(plan: Plan, data_dir: Path, node_id: int) -> None:
     store = LocalStore(OsFiles(), str(data_dir / METADATA_JOURNAL))
     try:
         cluster = await Cluster.open(store, cluster_id=plan.cluster_id)
+        others = sorted(cluster.topics.keys() - {topic.name for topic in plan.topics})
+        if others:
+            # Without their partitions, the broker would create them empty.
+            raise KafkaImportError(
+                f"an earlier import into {data_dir} also has {', '.join(others[:3])}"
+                f"{f' and {len(others) - 3} more topics' if len(others) > 3 else ''}; repeat it with "
+                f"the same options, or set a new directory with --data-dir"
+            )
         for topic in plan.topics:
             if topic.name not in cluster.topics:
                 await cluster.import_topic(topic, cause=CAUSE)
@@ -554,20 +620,34 @@ def _offsets_of(known: OffsetCheckpoints, key: Key, directory: Path) -> Offsets:
     return offsets._replace(log_start=max([offsets.log_start, *segments[:1]]))
 
 
-def _transfer(directory: Path, target: Path, how: Transfer) -> None:
+def _transfer(files: OsFiles, directory: Path, target: Path, how: Transfer) -> None:
     """Transfer one partition; the directory gets its final name when the transfer is complete."""
     if how == Transfer.MOVE:
         try:
             directory.rename(target)
         except OSError:  # another file system
             _copy(directory, target, how)
-            shutil.rmtree(directory)
+            _sync(files, [target])
+            _remove(directory)
     else:
         _copy(directory, target, how)
 
 
+def _remove(directory: Path) -> None:
+    """Remove a partition that is copied.
+
+    If the removal is interrupted, the rest has the name of a deleted partition, which another import
+    and Kafka ignore.
+    """
+    key = parse_directory_name(directory.name)
+    assert key is not None
+    removed = directory.with_name(deleted_directory_name(*key, _topic_id(directory)))
+    directory.rename(removed)
+    shutil.rmtree(removed)
+
+
 def _copy(directory: Path, target: Path, how: Transfer) -> None:
-    temporary = target.with_name(f"{target.name}.importing")
+    temporary = target.with_name(TEMPORARY_NAME)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     names = sorted(path.name for path in directory.iterdir() if path.is_file())

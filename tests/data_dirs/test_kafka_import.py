@@ -5,6 +5,7 @@ kbroker writes the directory in Kafka's format; compat-tests use a directory of 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -40,6 +41,7 @@ from kbroker.protocol.primitives import DecodeError, write_uvarint
 from kbroker.protocol.records import Record, encode_batch
 from kbroker.security.scram import ScramMechanism
 from kbroker.storage.checkpoints import PartitionMetadata
+from kbroker.storage.files import OsFiles
 
 from ..brokers import started
 from ..commands import Cli, ReadJson, invoke
@@ -357,6 +359,134 @@ async def test_interrupted_import_is_continued(
     async with started(target) as broker:
         assert set(broker.node.cluster.topics) == {"orders", "users", "__consumer_offsets"}
         assert broker.node.partitions.named_replica("orders", 1).log.high_watermark == 3
+
+
+async def import_up_to(kafka: Path, target: Path, partitions: int, transfer: Transfer) -> None:
+    """Import partitions up to a number, and fail there."""
+    left = partitions
+
+    def fail(_: int) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError("the disk is full")
+
+    plan = kafka_import.plan([kafka], target, transfer=transfer)
+    with pytest.raises(OSError, match="the disk is full"):
+        await kafka_import.import_logs(plan, target, node_id=1, transfer=transfer, progress=fail)
+
+
+async def test_move_to_another_file_system_that_is_interrupted_can_be_continued(
+    kafka: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rename, remove = tmp_path / "new", Path.rename, shutil.rmtree
+
+    def rename_in_one_file_system(path: Path, new: Path) -> Path:
+        if path.parent == new.parent:
+            return rename(path, new)
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    def remove_partly(path: Path, ignore_errors: bool = False) -> None:
+        if path.parent == kafka:
+            (path / "partition.metadata").unlink()
+            raise KeyboardInterrupt
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(Path, "rename", rename_in_one_file_system)
+    move = Transfer.MOVE
+    plan = kafka_import.plan([kafka], target, transfer=move)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", remove_partly)
+        with pytest.raises(KeyboardInterrupt):
+            await kafka_import.import_logs(plan, target, node_id=1, transfer=move)
+    plan = kafka_import.plan([kafka], target, transfer=move)
+    await kafka_import.import_logs(plan, target, node_id=1, transfer=move)
+    async with started(target) as broker:
+        assert set(broker.node.cluster.topics) == {"orders", "users", "__consumer_offsets"}
+        assert broker.node.partitions.named_replica("orders", 1).log.high_watermark == 3
+
+
+async def test_move_to_another_file_system_syncs_copy_before_removal(
+    kafka: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rename, events = tmp_path / "new", Path.rename, []
+
+    def rename_in_one_file_system(path: Path, new: Path) -> Path:
+        if path.parent != new.parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        if path.parent == kafka:
+            events.append(f"remove {path.name}")
+        return rename(path, new)
+
+    def sync(_: OsFiles, path: str) -> None:
+        if path.endswith(".log"):
+            events.append(f"sync {Path(path).parent.name}")
+
+    monkeypatch.setattr(Path, "rename", rename_in_one_file_system)
+    monkeypatch.setattr(kafka_import, "sync_file", sync)
+    plan = kafka_import.plan([kafka], target, transfer=Transfer.MOVE)
+    await kafka_import.import_logs(plan, target, node_id=1, transfer=Transfer.MOVE)
+    removed = [each for each in events if each.startswith("remove")]
+    assert len(removed) == 4
+    for each in removed:
+        assert f"sync {each.split()[1]}" in events[: events.index(each)]
+
+
+@pytest.mark.parametrize("transfer", [Transfer.COPY, Transfer.LINK])
+async def test_continued_import_rejects_partition_that_changed_after_it_was_copied(
+    kafka: Path, tmp_path: Path, transfer: Transfer
+) -> None:
+    target = tmp_path / "new"
+    await import_up_to(kafka, target, 2, transfer)
+    (copied,) = [path.name for path in target.glob("orders-0")] or ["__consumer_offsets-0"]
+    with (kafka / copied / "00000000000000000000.log").open("ab") as log:
+        log.write(b"written by Kafka in the meantime")
+    with pytest.raises(KafkaImportError, match=f"{copied} has changed since an earlier import"):
+        kafka_import.plan([kafka], target, transfer=transfer)
+
+
+async def test_continued_import_of_fewer_topics_is_rejected(kafka: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    await import_up_to(kafka, target, 1, Transfer.COPY)
+    plan = kafka_import.plan([kafka], target, only=["users"])
+    with pytest.raises(KafkaImportError, match="also has __consumer_offsets, orders; repeat it"):
+        await kafka_import.import_logs(plan, target, node_id=1, transfer=Transfer.COPY)
+    assert not (target / "meta.properties").exists()
+
+
+async def test_topic_with_longest_name_is_copied(kafka: Path, tmp_path: Path) -> None:
+    target, name = tmp_path / "new", "t" * 249
+    (kafka / "users-0").rename(kafka / f"{name}-0")
+    plan = kafka_import.plan([kafka], target)
+    await kafka_import.import_logs(plan, target, node_id=1, transfer=Transfer.COPY)
+    assert (target / f"{name}-0").is_dir()
+
+
+async def test_kafka_cannot_start_during_import(kafka: Path, tmp_path: Path) -> None:
+    target, script = tmp_path / "new", "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), 6)"
+    (kafka / ".lock").touch()
+    statuses = []
+
+    def lock(_: int) -> None:
+        command = [sys.executable, "-c", script, str(kafka / ".lock")]
+        done = subprocess.run(command, check=False, capture_output=True, timeout=PROCESS_SECONDS)
+        statuses.append(done.returncode)
+
+    plan = kafka_import.plan([kafka], target)
+    await kafka_import.import_logs(plan, target, node_id=1, transfer=Transfer.COPY, progress=lock)
+    assert set(statuses) == {1}
+
+
+def test_interrupted_import_says_how_to_continue(
+    kafka: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kafka_import, "_make_durable", interrupt)
+    target = str(tmp_path / "new")
+    output = invoke("log", "import", str(kafka), "--data-dir", target, status=130)
+    assert "is incomplete, and no broker starts on it; repeat the command" in output.stderr
 
 
 def test_unusable_directories_are_rejected(kafka: Path, tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class RemoteSchemas:
             if isinstance(known, FoundSchema):
                 return known
             if known is not None and trio.current_time() < known[1] + RETRY_SECONDS:
-                raise known[0]
+                # Without the traceback of the earlier raises, which would grow with each one.
+                raise known[0].with_traceback(None)
         try:
             answer = await self._run(lambda: self._registry.any_schema(identifier))
             found = FoundSchema(_content(answer), _describe(identifier, answer))

@@ -70,6 +70,8 @@ class SchemaWorkers:
         self._large = _Pool(LARGE_WORKERS_MAX, NICENESS)
         self._workers: set[ChildProcess] = set()
         self._used = trio.Event()
+        # True after `close`, until the next `run`: no process may start, or be kept for other tasks.
+        self._is_closed = False
 
     @property
     def processes(self) -> list[int]:
@@ -113,6 +115,7 @@ class SchemaWorkers:
 
     async def run(self) -> None:
         """End processes that are idle for `KEPT_SECONDS`; end all of them when cancelled."""
+        self._is_closed = False
         try:
             while True:
                 await self._used.wait()
@@ -132,7 +135,8 @@ class SchemaWorkers:
             await self._end(old[0][0])
 
     async def close(self) -> None:
-        """End all processes."""
+        """End all processes; tasks in progress fail."""
+        self._is_closed = True
         self._small.idle.clear()
         self._large.idle.clear()
         for each in [*self._workers]:
@@ -162,6 +166,8 @@ class SchemaWorkers:
             try:
                 return await self._result_of(worker, task, pool)
             except _Ended as ended:
+                if self._is_closed:
+                    raise _stopping() from None
                 if not is_reused or ended.status in (_TIMED_OUT, OUT_OF_MEMORY):
                     raise _failure(ended.status, task) from None
                 logger.warning(
@@ -181,11 +187,16 @@ class SchemaWorkers:
         except BaseException:
             await self._end(worker)
             raise
+        if self._is_closed:
+            await self._end(worker)
+            return reply
         pool.idle.append((worker, trio.current_time()))
         self._used.set()
         return reply
 
     async def _start(self, pool: _Pool) -> ChildProcess:
+        if self._is_closed:
+            raise _stopping()
         try:
             worker = await ChildProcess.start(program(pool.niceness))
         except OSError as error:
@@ -193,6 +204,9 @@ class SchemaWorkers:
                 STORE_FAILED, f"cannot start a process that parses schemas: {error}"
             ) from None
         self._workers.add(worker)
+        if self._is_closed:  # `close` did not know the process
+            await self._end(worker)
+            raise _stopping()
         return worker
 
     async def _end(self, worker: ChildProcess, seconds: float = 0) -> int:
@@ -210,6 +224,10 @@ class _Pool:
         self.niceness = niceness
         # Idle processes, each with the time (trio clock, s) at which its last task ended.
         self.idle: list[tuple[ChildProcess, float]] = []
+
+
+def _stopping() -> RegistryError:
+    return RegistryError(STORE_FAILED, "the schema registry is stopping; try again later")
 
 
 def _too_slow(task: Task) -> RegistryError:

@@ -233,3 +233,67 @@ async def test_task_that_kills_every_process_is_not_retried_forever(
     assert error is not None
     assert error.code == STORE_FAILED
     assert "ended with status 7" in caplog.text
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+async def test_close_leaves_no_process_for_tasks_in_progress(
+    monkeypatch: pytest.MonkeyPatch, is_reused: bool
+) -> None:
+    """The console may still use the processes when the registry closes them."""
+    workers, asked, ask = SchemaWorkers(), trio.Event(), ChildProcess.ask
+    errors: list[RegistryError | None] = []
+
+    async def notify_and_ask(process: ChildProcess, task: object) -> object:
+        os.kill(process.pid, signal.SIGSTOP)  # so that it does not answer before the end
+        asked.set()
+        return await ask(process, task)
+
+    async def check() -> None:
+        errors.append(await refusal(workers.check(GOOD, "")))
+
+    if is_reused:
+        await workers.check(GOOD, "one")
+    monkeypatch.setattr(ChildProcess, "ask", notify_and_ask)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check)
+        await asked.wait()
+        await workers.close()
+    assert "the schema registry is stopping" in str(errors[0])
+    assert workers.processes == []
+
+
+async def test_close_ends_process_that_starts_concurrently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers, begun, closed, start = SchemaWorkers(), trio.Event(), trio.Event(), ChildProcess.start
+
+    async def start_late(text: str) -> ChildProcess:
+        begun.set()
+        await closed.wait()
+        return await start(text)
+
+    monkeypatch.setattr(ChildProcess, "start", start_late)
+    errors: list[RegistryError | None] = []
+
+    async def check() -> None:
+        errors.append(await refusal(workers.check(GOOD, "")))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check)
+        await begun.wait()
+        await workers.close()
+        closed.set()
+    assert "the schema registry is stopping" in str(errors[0])
+    assert workers.processes == []
+
+
+async def test_closed_workers_start_no_process_until_they_run_again() -> None:
+    workers = SchemaWorkers()
+    await workers.close()
+    assert "the schema registry is stopping" in str(await refusal(workers.check(GOOD, "")))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(workers.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(await workers.check(GOOD, ""), CheckResult)
+        nursery.cancel_scope.cancel()
+    assert workers.processes == []

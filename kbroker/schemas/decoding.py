@@ -86,6 +86,15 @@ class _TopicSchemas:
     async def texts(self, content: Content) -> Texts:
         return referred_texts(self._topic.store, content)
 
+    def has_texts(self, content: Content, texts: Texts) -> bool:
+        """Compare with the current texts: a version may be deleted for good and registered again."""
+        if not content.references:
+            return True
+        try:
+            return referred_texts(self._topic.store, content) == texts
+        except RegistryError:
+            return False
+
 
 def _describe(version: Registered) -> dict[str, object]:
     return {

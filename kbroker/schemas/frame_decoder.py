@@ -76,6 +76,27 @@ class SchemaSource(Protocol):
         """Return the texts of direct and indirect references of a schema. Raises RegistryError."""
         ...
 
+    def has_texts(self, content: Content, texts: Texts) -> bool:
+        """Return True unless it is known that the references of a schema no longer have these texts.
+
+        The method sends no requests.
+        """
+        ...
+
+
+class _Kept(NamedTuple):
+    """A cached decoder or error message.
+
+    Attributes:
+        values: The decoder, or the error message.
+        texts: Texts of the references that it was created from.
+        size: Number of characters of the schema and the texts.
+    """
+
+    values: Values | str
+    texts: Texts
+    size: int
+
 
 class FrameDecoder:
     """Decoder of keys and values that start with the ID or GUID of their schema."""
@@ -87,8 +108,8 @@ class FrameDecoder:
         self._workers = workers
         self._options = options
         self._threads = trio.CapacityLimiter(1)
-        # LRU cache: decoder or error message by schema, with the size of the schema in characters.
-        self._kept: OrderedDict[Content, tuple[Values | str, int]] = OrderedDict()
+        # LRU cache by schema.
+        self._kept: OrderedDict[Content, _Kept] = OrderedDict()
         self._size = 0
 
     async def decoded(self, data: bytes, header: bytes | None, subject: str) -> Decoded | None:
@@ -136,9 +157,9 @@ class FrameDecoder:
 
     async def _values(self, content: Content) -> Values | str:
         kept = self._kept.get(content)
-        if kept is not None:
+        if kept is not None and self._source.has_texts(content, kept.texts):
             self._kept.move_to_end(content)
-            return kept[0]
+            return kept.values
         try:
             texts = await self._source.texts(content)
         except RegistryError as error:
@@ -150,13 +171,17 @@ class FrameDecoder:
             values = await self._create_values(content, texts)
         except RegistryError as error:  # not cached: a later attempt may succeed
             return _schema_problem(error)
-        if content not in self._kept:
-            self._kept[content] = values, size
-            self._size += size
-        while self._size > self._options.kept_max:
-            _, (_, removed_size) = self._kept.popitem(last=False)
-            self._size -= removed_size
+        self._keep(content, _Kept(values, texts, size))
         return values
+
+    def _keep(self, content: Content, new: _Kept) -> None:
+        """Add a decoder to the cache; it replaces a decoder for other texts of the references."""
+        outdated = self._kept.pop(content, None)
+        self._size += new.size - (outdated.size if outdated else 0)
+        self._kept[content] = new
+        while self._size > self._options.kept_max:
+            _, removed = self._kept.popitem(last=False)
+            self._size -= removed.size
 
     async def _create_values(self, content: Content, texts: Texts) -> Values | str:
         """Return the decoder of a schema, after a worker process has parsed it within the limits.

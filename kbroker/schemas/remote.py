@@ -67,6 +67,10 @@ class RemoteSchemas:
         document = content.document()
         return await self._run(lambda: reference_texts(self._registry, document))
 
+    def has_texts(self, content: Content, texts: Texts) -> bool:
+        """Implement `SchemaSource`: schemas do not change during a command."""
+        return True
+
     def _keep(
         self, identifier: int | str, result: FoundSchema | tuple[RegistryError, float]
     ) -> None:

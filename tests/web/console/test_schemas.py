@@ -17,7 +17,7 @@ from kbroker.config import BrokerConfig
 from kbroker.process.http import http_service
 from kbroker.schemas.core.records import Entry, schema_key
 from kbroker.schemas.core.store import SchemaStore
-from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content
+from kbroker.schemas.core.values import AVRO, JSON, PROTOBUF, Content, Reference
 from kbroker.schemas.decoding import BYTES_MAX, KEPT_MAX, TEXT_MAX, SchemaDecoder
 from kbroker.schemas.workers import SchemaWorkers
 from kbroker.web.console.scan import FIRST_WINDOW
@@ -269,6 +269,10 @@ class Topic:
 
     def __init__(self, *contents: Content) -> None:
         self.store = SchemaStore()
+        self.replay(*contents)
+
+    def replay(self, *contents: Content) -> None:
+        """Register contents as the versions of a subject."""
         for number, content in enumerate(contents, 1):
             value = {"id": number, "subject": "s", "version": number, **content.document()}
             self.store.replay(Entry(schema_key("s", number), value))
@@ -310,8 +314,36 @@ async def test_parsed_schemas_are_cached_up_to_size_limit() -> None:
         for number in range(1, 41):
             assert await decode_by_id(decoder, number, b"\4") == 2
         assert await decode_by_id(decoder, 41, b"[]") == []
-        assert sum(size for _, size in decoder._kept.values()) == decoder._size <= KEPT_MAX
+        assert sum(each.size for each in decoder._kept.values()) == decoder._size <= KEPT_MAX
         assert await decode_by_id(decoder, 1, b"\4") == 2
+
+
+@pytest.mark.parametrize("is_new_topic", [False, True])
+async def test_reference_that_was_replaced_is_used_by_the_cached_schema(
+    is_new_topic: bool,
+) -> None:
+    """The versions were deleted for good, or with the whole topic, and registered again."""
+    before = json.dumps({"type": "fixed", "name": "Code", "size": 1})
+    after = json.dumps({"type": "enum", "name": "Code", "symbols": ["A", "B"]})
+    order = Content(
+        AVRO,
+        json.dumps(avro_record("Order", ("code", "Code"))),
+        references=(Reference("Code", "s", 1),),
+    )
+    topic = Topic(Content(AVRO, before), order)
+    async with schema_workers() as workers:
+        decoder = SchemaDecoder(topic, workers)  # type: ignore[arg-type]
+        assert await decode_by_id(decoder, 2, b"\2") == {"code": "Ag=="}
+        if is_new_topic:
+            topic.store = SchemaStore()
+        else:
+            for version in (2, 1):
+                topic.store.replay(Entry(schema_key("s", version)))
+            missing = await decode_by_id(decoder, 2, b"\2")
+            assert missing == "Schema 2 is not in the registry."
+        topic.replay(Content(AVRO, after), order)
+        assert await decode_by_id(decoder, 2, b"\2") == {"code": "B"}
+        assert sum(each.size for each in decoder._kept.values()) == decoder._size
 
 
 async def test_record_without_schema_is_not_decoded() -> None:

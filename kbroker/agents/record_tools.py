@@ -19,7 +19,7 @@ from kbroker.client.offset_spec import END, START, Kind, OffsetSpec, check_offse
 from kbroker.client.producer import ANY_PARTITION, Producer
 from kbroker.client.topic_details import choose_partitions
 from kbroker.client.topics import Partition
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, KafkaError
 from kbroker.protocol.records import Record
 
 from .parameters import (
@@ -298,7 +298,16 @@ async def produce_messages(session: Session, arguments: Arguments) -> Result:
         batches.setdefault(place, []).append(record)
     if arguments.flag("dry_run"):
         return Result({"valid": True, "messages": len(records), "applied": False})
-    written = await producer.write(batches)
+    try:
+        written = await producer.write(batches)
+    except KafkaError as error:
+        if len(batches) == 1:
+            raise
+        raise KafkaError(
+            error.code,
+            f"{error.message or error.code.name}; messages to other partitions may have been written, "
+            "consume_messages shows them",
+        ) from None
     rows = [
         {"partition": each.partition[1], "offset": record.offset}
         for each in written

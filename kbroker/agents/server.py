@@ -42,6 +42,19 @@ CALLS_MAX = 4
 # Maximum length of the arguments in a report, in characters.
 REPORTED_LENGTH_MAX = 500
 
+# Errors after which nobody knows if a call has changed something.
+UNCERTAIN = frozenset(
+    {
+        *("TIMED_OUT", "CONNECTION_FAILED", "INTERNAL_ERROR"),
+        ErrorCode.REQUEST_TIMED_OUT.name,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND.name,
+    }
+)
+NOT_REPEATABLE = (
+    "the change may have been applied: check that with a tool that reads before you repeat the call"
+)
+REPEATABLE = "the change may have been applied: repeat the call, which has no further effect then"
+
 INSTRUCTIONS = f"""Tools of one Kafka cluster. {NOTICE}
 Results are bounded: if `next_skip` or `next_offsets` is not null, ask for the rest.
 Tools that delete something only preview it unless `dry_run` is false. Ask a person first.
@@ -107,20 +120,26 @@ class AgentServer:
         )
 
     async def _run(self, tool: Tool, given: Mapping[str, Json]) -> Result:
+        may_have_changed = False
         try:
             arguments = check(tool.parameters, given)
             # The limit includes the time in which other calls run.
             with trio.fail_after(CALL_SECONDS):
                 async with self._limiter:
+                    may_have_changed = _is_change(tool, arguments)
                     return await self._run_again_if_disconnected(tool, arguments)
         except trio.TooSlowError:
-            return failed(
+            found = failed(
                 "TIMED_OUT",
                 f"no result after {CALL_SECONDS} s",
                 "check the cluster with check_health, then try again",
             )
         except Exception as error:  # noqa: BLE001  # a bug in one tool must not stop the server
-            return _failure(_first(error))
+            found = _failure(_first(error))
+        if may_have_changed and found.facts["error"] in UNCERTAIN:
+            hint = REPEATABLE if tool.idempotent else NOT_REPEATABLE
+            return Result({**found.facts, "applied": None, "hint": hint}, found.untrusted)
+        return found
 
     async def _run_again_if_disconnected(self, tool: Tool, arguments: Arguments) -> Result:
         """Run a tool; run a tool that reads again if a connection is lost."""
@@ -131,6 +150,12 @@ class AgentServer:
             if tool.effect is not Effect.READ or not isinstance(_first(error), OSError):
                 raise
         return await tool.call(self._session, arguments)
+
+
+def _is_change(tool: Tool, arguments: Arguments) -> bool:
+    """Return True if a call can change something."""
+    is_preview = "dry_run" in tool.parameters and arguments.flag("dry_run")
+    return tool.effect is not Effect.READ and not is_preview
 
 
 def _summary(given: Mapping[str, Json]) -> str:

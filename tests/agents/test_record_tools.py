@@ -233,3 +233,13 @@ async def test_invalid_messages_are_rejected_before_writing(
     assert found["error"] == "INVALID_ARGUMENTS"
     assert message in found["message"]
     assert not values(await agent("consume_messages", topic="t"))
+
+
+async def test_rejected_message_says_that_others_may_be_written(agent: Agent) -> None:
+    await agent("create_topic", topic="t", partitions=2, configs={"max.message.bytes": "1000"})
+    small, large = {"partition": 0, "value": "v"}, {"partition": 1, "value": "v" * 2000}
+    found = await agent.fail("produce_messages", topic="t", messages=[small, large])
+    assert found["error"] == "MESSAGE_TOO_LARGE"
+    assert "messages to other partitions may have been written" in found["untrusted"]["message"]
+    found = await agent.fail("produce_messages", topic="t", messages=[large])
+    assert "other partitions" not in found["untrusted"]["message"]

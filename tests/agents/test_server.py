@@ -17,9 +17,10 @@ from kbroker.agents.catalog import all_tools
 from kbroker.agents.parameters import Arguments
 from kbroker.agents.results import Result
 from kbroker.agents.server import AgentServer, build_server
-from kbroker.agents.tool import Effect, Session, Tool
+from kbroker.agents.tool import PREVIEW, Effect, Session, Tool
 from kbroker.client.cluster import ClusterClient
 from kbroker.client.endpoint import Endpoint
+from kbroker.client.errors import TimedOut
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .conftest import Agent
@@ -109,6 +110,44 @@ async def test_call_that_takes_too_long_ends_with_error(monkeypatch: pytest.Monk
     monkeypatch.setattr(server, "CALL_SECONDS", 0.01)
     agent, _ = server_of(wait)
     assert (await document_of(agent))["error"] == "TIMED_OUT"
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (trio.TooSlowError(), "TIMED_OUT"),
+        (TimedOut("no response"), "TIMED_OUT"),
+        (ConnectionResetError("closed"), "CONNECTION_FAILED"),
+        (KafkaError(ErrorCode.REQUEST_TIMED_OUT), "REQUEST_TIMED_OUT"),
+        (ZeroDivisionError(), "INTERNAL_ERROR"),
+    ],
+)
+@pytest.mark.parametrize("effect", [Effect.WRITE, Effect.DESTRUCTIVE])
+async def test_change_with_unknown_outcome_is_not_to_be_repeated(
+    error: Exception, name: str, effect: Effect
+) -> None:
+    agent, _ = server_of(raising(error), effect)
+    found = await document_of(agent)
+    assert (found["error"], found["applied"]) == (name, None)
+    assert "check that with a tool that reads before you repeat" in found["hint"]
+
+
+async def test_rejected_change_and_preview_have_known_outcome() -> None:
+    agent, _ = server_of(raising(KafkaError(ErrorCode.INVALID_CONFIG)), Effect.WRITE)
+    assert "applied" not in await document_of(agent)
+    tool = Tool(
+        *("work", "Work", "Work.", Effect.WRITE, raising(OSError("lost"))), {"dry_run": PREVIEW}
+    )
+    found = await document_of(AgentServer([tool], NOWHERE, print))
+    assert "applied" not in found
+    assert found["hint"] == "try again"
+
+
+async def test_repeatable_change_with_unknown_outcome_is_to_be_repeated() -> None:
+    tool = Tool("work", "Work", "Work.", Effect.WRITE, raising(OSError("lost")), idempotent=True)
+    found = await document_of(AgentServer([tool], NOWHERE, print))
+    assert found["applied"] is None
+    assert "repeat the call" in found["hint"]
 
 
 async def test_time_limit_includes_waiting_for_other_calls(autojump_clock: MockClock) -> None:

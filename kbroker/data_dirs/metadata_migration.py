@@ -107,11 +107,13 @@ async def move_to_directories(
             wanted = " and ".join(node_directory(paths[0], each) for each in sorted(missing))
             raise StorageError(f"the directories of some nodes are missing; copy them to {wanted}")
         if META in entries:
+            _check_no_journal(files, paths)
             leaves = {META: None, LEAVING: mark.value}
             compares = {META: entries[META].revision}
             if await source.transact(leaves, compares=compares, cause=CAUSE) is None:
                 raise StorageError("the cluster changed during the migration; try again")
-        await _write_journal(files, paths[0], source, mark.value)
+        if not _journals(files, paths):
+            await _write_journal(files, paths[0], source, mark.value)
         for path in (path for some in nodes.values() for path in some):
             if files.exists(f"{path}/{SEEN_REVISION}"):  # the revision belongs to the old etcd
                 files.remove(f"{path}/{SEEN_REVISION}")
@@ -119,13 +121,25 @@ async def move_to_directories(
         return nodes
 
 
+def _journals(files: Files, paths: Sequence[str]) -> list[str]:
+    journals = [f"{path}/{METADATA_JOURNAL}" for path in paths]
+    return [path for path in journals if files.exists(path)]
+
+
+def _check_no_journal(files: Files, paths: Sequence[str]) -> None:
+    """Raise StorageError if there is a journal before the migration begins: it is an older state."""
+    if journals := _journals(files, paths):
+        raise StorageError(
+            f"{journals[0]} already exists, but the store contains the metadata; move this file away "
+            "and retry"
+        )
+
+
 async def _write_journal(
     files: Files, directory: str, source: MetadataStore, meta: Document
 ) -> None:
     """Write the journal under a temporary name, and rename it when it is complete."""
     journal, temporary = f"{directory}/{METADATA_JOURNAL}", f"{directory}/{METADATA_JOURNAL}.tmp"
-    if files.exists(journal):
-        return
     if files.exists(temporary):
         files.remove(temporary)
     target = LocalStore(files, temporary)

@@ -111,13 +111,16 @@ async def shrink(files: Files, paths: Sequence[str]) -> int:
         if not ids:
             raise StorageError(f"{' and '.join(paths)}: found no directories of nodes")
         remaining_node = await _remove_other_nodes(files, paths, sorted(ids))
-        _check_nothing_is_lost(files, paths, ids - {remaining_node})
         _commit_and_apply(files, Plan(False, list(paths), remaining_node))
         return remaining_node
 
 
 async def _remove_other_nodes(files: Files, paths: Sequence[str], ids: Sequence[int]) -> int:
-    """Return the node that has all partitions, and remove all others from the metadata."""
+    """Return the node that has all partitions, and remove all others from the metadata.
+
+    Raises:
+        StorageError: Several nodes have partitions, or a directory to remove contains records.
+    """
     journal = next(
         (f"{path}/{METADATA_JOURNAL}" for path in paths if _has_journal(files, path)), ""
     )
@@ -138,6 +141,8 @@ async def _remove_other_nodes(files: Files, paths: Sequence[str], ids: Sequence[
                 "with `kbroker cluster drain --allow-fewer-replicas` and retry"
             )
         remaining_node = next(iter(replicas), ids[0])
+        # Before the metadata changes: a rejected conversion leaves all nodes as they are.
+        _check_nothing_is_lost(files, paths, {*ids} - {remaining_node})
         for node_id in cluster.node_ids:
             if node_id != remaining_node:
                 await cluster.unregister(

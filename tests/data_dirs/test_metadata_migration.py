@@ -143,3 +143,22 @@ async def test_missing_directories_are_named(tmp_path: Path) -> None:
 async def test_directory_without_cluster_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no data of a cluster"):
         await move_to_store(FILES, [str(tmp_path)], Strict())
+
+
+async def test_migration_back_rejects_older_journal(tmp_path: Path) -> None:
+    directory, other = tmp_path / "data", tmp_path / "other"
+    paths = [str(directory), str(other)]
+    before = await fill(directory, 1)
+    other.mkdir()
+    store = Strict()
+    await move_to_store(FILES, [str(directory)], store)
+    migrated = directory / "cluster.journal.migrated"
+    for path in (directory, other):
+        older = path / "cluster.journal"
+        older.write_bytes(migrated.read_bytes())
+        with pytest.raises(StorageError, match="already exists, but the store contains"):
+            await move_to_directories(FILES, paths, store)
+        assert META in (await store.range("")).entries
+        older.unlink()
+    await move_to_directories(FILES, [str(directory)], store)
+    await check(directory, 1, before)

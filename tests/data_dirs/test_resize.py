@@ -230,6 +230,8 @@ async def test_shrink_keeps_records_unknown_to_metadata(
     stray = tmp_path / "node-2" / f"x-0.{'0' * 32}-stray"
     stray.mkdir()
     (stray / "00000000000000000000.log").write_bytes(b"precious")
+    journal = (tmp_path / METADATA_JOURNAL).read_bytes()
     with pytest.raises(StorageError, match="node-2 would be removed, but contains x-0"):
         await shrink(OsFiles(), [str(tmp_path)])
     assert (stray / "00000000000000000000.log").read_bytes() == b"precious"
+    assert (tmp_path / METADATA_JOURNAL).read_bytes() == journal, "node 2 stays registered"

@@ -116,6 +116,9 @@ class Producer:
         codec: Compression of each batch.
         identity: Identity of an idempotent producer, or None.
         patience_seconds: How long retriable errors of a batch are retried.
+
+    Attributes:
+        written_before_error: Batches that the last call of `write` wrote before it failed.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class Producer:
         self._identity = identity
         self._patience_seconds = patience_seconds
         self._leaders: dict[str, list[int]] = {}
+        self.written_before_error: Sequence[Written] = ()
 
     async def place(self, topic: str, record: Record, partition: int = ANY_PARTITION) -> Partition:
         """Return the partition of a record: the given one, else that of its key, else a random one.
@@ -174,14 +178,19 @@ class Producer:
             ClientError: A topic does not exist, or the cluster is unreachable.
         """
         queues = {partition: deque(_batches(listed)) for partition, listed in records.items()}
-        written = []
-        while any(queues.values()):
-            wave = [
-                self._encode(partition, queue.popleft())
-                for partition, queue in queues.items()
-                if queue
-            ]
-            written += await self._write_wave(wave)
+        written: list[Written] = []
+        self.written_before_error = ()
+        try:
+            while any(queues.values()):
+                wave = [
+                    self._encode(partition, queue.popleft())
+                    for partition, queue in queues.items()
+                    if queue
+                ]
+                await self._write_wave(wave, written)
+        except BaseException:
+            self.written_before_error = written
+            raise
         return written
 
     def _encode(self, partition: Partition, records: list[Record]) -> _Batch:
@@ -196,12 +205,21 @@ class Producer:
         )
         return _Batch(partition, records, data)
 
-    async def _write_wave(self, batches: list[_Batch]) -> list[Written]:
-        """Write at most one batch per partition; retry rejected batches until the deadline."""
+    async def _write_wave(self, batches: list[_Batch], written: list[Written]) -> None:
+        """Write at most one batch per partition; retry rejected batches until the deadline.
+
+        Args:
+            batches: The batches.
+            written: Gets each batch that was written, even if another one fails.
+
+        Raises:
+            KafkaError: A leader rejects a batch.
+            ClientError: A topic does not exist, or the cluster is unreachable.
+        """
         deadline = trio.current_time() + self._patience_seconds
-        written = []
         while True:
-            rejected = []
+            rejected: list[_Batch] = []
+            failures: list[KafkaError] = []
             for batch, row in await self._send_all(batches):
                 code = error_code(row.error_code)
                 if not code or code in _ALREADY_WRITTEN:
@@ -211,9 +229,11 @@ class Producer:
                 elif self._may_retry(code) and trio.current_time() < deadline:
                     rejected.append(batch)
                 else:
-                    raise KafkaError(code, _error_text(row))
+                    failures.append(KafkaError(code, _error_text(row)))
+            if failures:
+                raise failures[0]
             if not rejected:
-                return written
+                return
             await trio.sleep(RETRY_BACKOFF_SECONDS)
             self._leaders.clear()
             batches = rejected

@@ -133,3 +133,28 @@ def test_identity_requires_acks_all() -> None:
     unused = ClusterClient([], "x", direct=False)
     with pytest.raises(ValueError, match="requires acks=-1"):
         Producer(unused, acks=1, identity=Identity(1, 0))
+
+
+def test_failed_write_names_the_batches_that_were_written(broker: LocalBroker) -> None:
+    """Without them, a caller that writes everything again would write these records twice."""
+    large = Record(b"k", bytes(BATCH_BYTES_MAX * 2))
+
+    async def main() -> list[tuple[int, int]]:
+        async with open_cluster([Endpoint.parse(broker.bootstrap_servers)]) as cluster:
+            producer = Producer(cluster)
+            for records in ({("t", 0): [large], ("t", 1): RECORDS}, {("t", 0): [large]}):
+                with pytest.raises(KafkaError) as caught:
+                    await producer.write(records)
+                assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+                found.append(
+                    [(one.partition[1], len(one.records)) for one in producer.written_before_error]
+                )
+            await producer.write({("t", 1): RECORDS})
+            assert not producer.written_before_error
+        return found[0]
+
+    found: list[list[tuple[int, int]]] = []
+    assert trio.run(main) == [(1, 5)]
+    assert found[1] == []
+    assert values(broker, 0) == []
+    assert values(broker, 1) == VALUES * 2

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.client.errors import NoSuchPartition
+from kbroker.client.errors import ClientError, NoSuchPartition
 from kbroker.client.ndjson import BadLine, parse_line
-from kbroker.client.producer import ANY_PARTITION, Producer
+from kbroker.client.producer import ANY_PARTITION, Producer, Written
 from kbroker.client.topics import Partition
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.records import Record
 from kbroker.text.documents import check_elements
 
-from .answers import PARTITION_MAX, ApiError, json_response, number, path_number
+from .answers import PARTITION_MAX, ApiError, api_error_of, json_response, number, path_number
 from .api import Api
 from .messages import one_record
 from .schemas import Mismatch
@@ -122,9 +125,21 @@ class Writing:
             except NoSuchPartition as error:
                 raise ApiError(400, f"line {line_number}: {error}") from None
             placed.setdefault(partition, []).append(record)
-        rows: list[dict[str, object]] = [
-            {"topic": topic, "partition": each.partition[1], "offset": record.offset}
-            for each in await producer.write(placed)
-            for record in each.placed
-        ]
-        return json_response({"written": rows})
+        try:
+            written = await producer.write(placed)
+        except (KafkaError, ClientError, OSError) as error:
+            failed, rows = api_error_of(error), _rows(producer.written_before_error)
+            if not rows:
+                raise
+            reason = f"{failed}; {len(rows)} of {len(records)} records were written"
+            raise ApiError(failed.status, reason, details={"written": rows}) from None
+        return json_response({"written": _rows(written)})
+
+
+def _rows(written: Sequence[Written]) -> list[dict[str, object]]:
+    """Return the places of written records, for a response."""
+    return [
+        {"topic": each.partition[0], "partition": each.partition[1], "offset": record.offset}
+        for each in written
+        for record in each.placed
+    ]

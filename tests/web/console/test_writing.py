@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.client.topics import NewTopic, create_topics
+
 from .consoles import API, console, record
 
 
@@ -29,6 +31,21 @@ async def test_missing_partition_of_a_line_is_reported_and_can_be_ignored() -> N
         assert response.json()["error"].startswith("line 2: t has no partition 7, it has 2")
         response = await client.post("/topics/t/records?by_key=1", lines)
         assert len({each["partition"] for each in response.json()["written"]}) == 1
+
+
+async def test_failed_production_names_the_records_that_were_written() -> None:
+    async with console() as client:
+        topic = NewTopic("t", 2, configs={"max.message.bytes": "500"})
+        await create_topics(client.cluster, [topic])
+        small, large = b'{"value": "a", "partition": 0}\n', b'{"value": "%s", "partition": 1}\n'
+        large %= b"x" * 1000
+        response = await client.post("/topics/t/records", small + large + small)
+        assert response.status == 413
+        assert response.json()["error"].endswith("; 2 of 3 records were written")
+        places = [(each["partition"], each["offset"]) for each in response.json()["written"]]
+        assert places == [(0, 0), (0, 1)]
+        response = await client.post("/topics/t/records", large)
+        assert (response.status, "were written" in response.text) == (413, False)
 
 
 async def test_session_has_defaults_of_topics() -> None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from kbroker.client.errors import NoSuchGroup
+from kbroker.client.errors import ClientError, NoSuchGroup
 from kbroker.client.groups import Group, delete_groups, describe_group, remove_members
 from kbroker.client.offset_deletion import (
     WholeTopicsOnly,
@@ -26,7 +26,7 @@ from kbroker.protocol.primitives import INT64_MAX
 from kbroker.security.acls import AclOperation, AclResourceType, Resource
 from kbroker.text.documents import Json
 
-from .answers import PARTITION_MAX, ApiError, json_response, json_rows_response
+from .answers import PARTITION_MAX, ApiError, api_error_of, json_response, json_rows_response
 from .api import Api, field, read_json_body
 from .bodies import ITEMS_MAX, is_dry_run, names, past_offset_spec, topic_selection
 from .groups import DESCRIBE_GROUP
@@ -135,8 +135,7 @@ class GroupChanges:
                 row = {"group": name, "type": found.type, "state": found.state}
                 rows.append(row | {"problem": _members_problem(found)})
         else:
-            for name, error in (await delete_groups(viewer.cluster, wanted)).items():
-                rows.append({"group": name, "error": error and error.code.name})
+            rows = [await _deletion_row(viewer, name) for name in wanted]
         return await json_rows_response({"dry_run": dry_run}, "groups", rows)
 
     async def _delete_offsets(self, request: Request, viewer: Viewer) -> Response:
@@ -182,6 +181,15 @@ class GroupChanges:
             row |= {"partitions": len(members[each].partitions)}
             rows.append(row | {"error": code.name if code else None})
         return await json_rows_response({"dry_run": dry_run, "group": name}, "members", rows)
+
+
+async def _deletion_row(viewer: Viewer, name: str) -> dict[str, object]:
+    """Delete a group, and return its row; a failure must not hide which others were deleted."""
+    try:
+        error = (await delete_groups(viewer.cluster, [name]))[name]
+    except (KafkaError, ClientError, OSError) as failure:
+        return {"group": name, "error": str(api_error_of(failure))}
+    return {"group": name, "error": error and error.code.name}
 
 
 def _require_read(viewer: Viewer, topics: Iterable[str]) -> None:

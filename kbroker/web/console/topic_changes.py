@@ -14,12 +14,14 @@ from starlette.routing import Route
 
 from kbroker.client.configs import Resource as ConfigResource
 from kbroker.client.configs import describe_configs
+from kbroker.client.errors import ClientError
 from kbroker.client.offset_spec import END, START, find
 from kbroker.client.topic_details import choose_partitions
 from kbroker.client.topics import (
     DEFAULT,
     NewTopic,
     Partition,
+    by_leader,
     create_topics,
     delete_records,
     delete_topics,
@@ -32,7 +34,7 @@ from kbroker.protocol.primitives import INT64_MAX
 from kbroker.security.acls import CLUSTER, AclOperation, AclResourceType, Resource
 from kbroker.text.documents import Json
 
-from .answers import PARTITION_MAX, ApiError, json_response, json_rows_response
+from .answers import PARTITION_MAX, ApiError, api_error_of, json_response, json_rows_response
 from .api import Api, field, read_json_body
 from .bodies import (
     ITEMS_MAX,
@@ -56,7 +58,7 @@ DELETE_TOPIC = DESCRIBE_TOPIC._replace(operation=AclOperation.DELETE)
 
 
 class DeletionRow(TypedDict):
-    """Deletion of a partition's records; `error` is an error code name if the deletion failed."""
+    """Deletion of a partition's records; `error` says why it failed, usually by the error code."""
 
     partition: int
     start_offset: int
@@ -250,10 +252,22 @@ def _check_offsets(new: Mapping[Partition, int], ends: Mapping[Partition, int]) 
 async def _delete_before(viewer: Viewer, name: str, rows: list[DeletionRow]) -> None:
     """Delete the records before the new start offsets, and set the errors of the rows."""
     offsets = {(name, row["partition"]): row["new_start_offset"] for row in rows if row["records"]}
-    outcome = await delete_records(viewer.cluster, offsets) if offsets else {}
+    errors: dict[Partition, str] = {}
+    # One leader at a time: a failure must not hide what the other leaders have deleted.
+    leaders = await by_leader(viewer.cluster, offsets) if offsets else {}
+    for partitions in leaders.values():
+        try:
+            outcome = await delete_records(
+                viewer.cluster, {each: offsets[each] for each in partitions}
+            )
+        except (KafkaError, ClientError, OSError) as error:
+            if len(leaders) == 1:
+                raise
+            errors |= dict.fromkeys(partitions, str(api_error_of(error)))
+        else:
+            errors |= {each: code.name for each, (code, _) in outcome.items() if code}
     for row in rows:
-        code, _ = outcome.get((name, row["partition"]), (ErrorCode.NONE, 0))
-        row["error"] = code.name if code else None
+        row["error"] = errors.get((name, row["partition"]))
 
 
 async def _deletion_problem(viewer: Viewer, name: str) -> str | None:

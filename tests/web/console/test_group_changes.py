@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from kbroker.client.cluster import ClusterClient
-from kbroker.client.groups import commit_offsets
+from kbroker.client.errors import TimedOut
+from kbroker.client.groups import commit_offsets, delete_groups
 from kbroker.client.member import Member
 from kbroker.client.seek import Seek, SeekRow
 from kbroker.client.share_groups import alter_share_offsets
+from kbroker.web.console import group_changes
 
 from .consoles import Console, console, record
 
@@ -220,3 +224,26 @@ async def test_reset_changes_only_the_partitions_whose_topics_were_checked(
         response = await client.post("/groups/g/seek", {"to": "end", "dry_run": False})
         assert [row["topic"] for row in response.json()["partitions"]] == ["checked"]
         assert await offsets_of(client, "g") == [3, 1]
+
+
+async def test_deletion_of_groups_continues_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail_for_b(cluster: ClusterClient, names: Iterable[str]) -> dict[str, Any]:
+        if "b" in (chosen := [*names]):
+            raise TimedOut("no response")
+        return {**await delete_groups(cluster, chosen)}
+
+    async with console() as client:
+        await client.create_topic("t")
+        for name in "abc":
+            await commit_offsets(client.cluster, name, {("t", 0): 0})
+        monkeypatch.setattr(group_changes, "delete_groups", fail_for_b)
+        body = {"groups": ["a", "b", "c"], "dry_run": False}
+        deleted = (await client.post("/groups/delete", body)).json()["groups"]
+        assert [(row["group"], row["error"]) for row in deleted] == [
+            ("a", None),
+            ("b", "no response"),
+            ("c", None),
+        ]
+        assert [row["group"] for row in (await client.get("/groups"))["groups"]] == ["b"]

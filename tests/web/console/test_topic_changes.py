@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.errors import TimedOut
 from kbroker.client.groups import commit_offsets
 from kbroker.client.producer import Producer
-from kbroker.client.topics import NewTopic, create_topics
+from kbroker.client.topics import NewTopic, Partition, create_topics, delete_records
+from kbroker.protocol.errors import ErrorCode
+from kbroker.web.console import topic_changes
 
 from .consoles import Console, console, record
 
@@ -150,6 +156,29 @@ async def test_records_are_deleted_after_preview() -> None:
         assert (await client.post(path, by_partition)).json()["records"] == 7
         starts = [row["start_offset"] for row in (await client.get("/topics/t"))["partitions"]]
         assert starts == [7, 2]
+
+
+async def test_deletion_of_records_continues_after_the_failure_of_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail_for_first(
+        cluster: ClusterClient, offsets: Mapping[Partition, int]
+    ) -> dict[Partition, tuple[ErrorCode, int]]:
+        if ("t", 0) in offsets:
+            raise TimedOut("no response")
+        return await delete_records(cluster, offsets)
+
+    async with console(nodes=2) as client:
+        await create_topics(client.cluster, [NewTopic("t", assignments={0: [1], 1: [2]})])
+        records = [record(b"v")] * 3
+        await Producer(client.cluster).write({("t", 0): records, ("t", 1): records})
+        monkeypatch.setattr(topic_changes, "delete_records", fail_for_first)
+        body = {"to": "end", "dry_run": False}
+        found = (await client.post("/topics/t/delete-records", body)).json()
+        assert [each["error"] for each in found["partitions"]] == ["no response", None]
+        assert found["records"] == 3
+        only = await client.post("/topics/t/delete-records", {**body, "partitions": [0]})
+        assert (only.status, only.json()["error"]) == (502, "no response")
 
 
 async def test_invalid_deletion_of_records_is_rejected() -> None:

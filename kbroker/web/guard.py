@@ -126,7 +126,10 @@ class Guard:
             except _BodyTooLarge:
                 await answer.reject(TOO_LARGE, "the body is too large (http.max.request.bytes)")
         if limit.cancelled_caught:
-            await answer.reject(TOO_LATE, "the request took too long (http.request.timeout.ms)")
+            reason = "the request took too long (http.request.timeout.ms)"
+            if scope["method"] not in SAFE_METHODS:
+                reason += "; check whether the change was made before you repeat it"
+            await answer.reject(TOO_LATE, reason)
 
     def _rejection(self, scope: Message) -> tuple[int, str] | None:
         headers = dict(scope["headers"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
+import trio
 
 from kbroker.web.guard import App, Guard, Message, Receive, Rules, Send
 
@@ -73,6 +76,37 @@ async def test_unknown_path_is_not_found_and_get_changes_nothing() -> None:
         assert (await client.ask("/livez", "DELETE")).status == 405
         assert (await client.ask("/livez", "HEAD")).body == b""
         assert (await client.ask("/livez")).status == 200, "on the same connection"
+
+
+TOO_LONG = "the request took too long (http.request.timeout.ms)"
+
+
+@pytest.mark.parametrize(
+    ("method", "hint"),
+    [("GET", ""), ("POST", "; check whether the change was made before you repeat it")],
+)
+async def test_change_that_takes_too_long_may_have_been_made(method: str, hint: str) -> None:
+    async def never(*_: object) -> None:
+        await trio.sleep_forever()
+
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Message = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "headers": [(b"host", b"localhost")],
+    }
+    await Guard(never, replace(RULES, seconds=0.01))(scope, receive, send)
+    start, body = sent
+    assert start["status"] == 503
+    assert json.loads(body["body"])["error"] == TOO_LONG + hint
 
 
 async def return_body_size(scope: Message, receive: Receive, send: Send) -> None:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from kbroker.broker.local_node import LocalNode, NodeState
 from kbroker.client.connection import Connection
+from kbroker.node.node import Node
 from kbroker.protocol import messages
 from kbroker.protocol.api_keys import ApiKey
 
@@ -35,6 +36,8 @@ class Probes:
         self._local = local
         self._checks: list[Check] = []
         self._checked_at = float("-inf")
+        # Run of the node that was checked.
+        self._checked_node: Node | None = None
         self._lock = trio.Lock()
 
     def routes(self) -> list[Route]:
@@ -65,10 +68,13 @@ class Probes:
         if not self._local.is_running:
             return [Check("node", _not_running_reason(self._local))]
         async with self._lock:
-            if trio.current_time() - self._checked_at >= FRESH_SECONDS:
+            node = self._local.node
+            is_fresh = trio.current_time() - self._checked_at < FRESH_SECONDS
+            if not is_fresh or node is not self._checked_node:
                 self._checks = [each async for each in _checks(self._local)]
-                self._checked_at = trio.current_time()
-        if not self._local.is_running:  # stopped during the checks
+                self._checked_at, self._checked_node = trio.current_time(), node
+        if not self._local.is_running or self._local.node is not self._checked_node:
+            # The node stopped or restarted during the checks.
             return [Check("node", _not_running_reason(self._local))]
         return self._checks
 

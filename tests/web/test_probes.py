@@ -50,6 +50,38 @@ async def test_each_node_reports_its_own_readiness() -> None:
         assert [(await get(each, "/readyz")).status for each in endpoints] == [200] * 3
 
 
+async def test_restarted_node_does_not_get_the_readiness_of_its_previous_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kbroker.web.probes.FRESH_SECONDS", 3600)
+    async with served() as (broker, http):
+        assert (await get(http.endpoint_of(1), "/readyz")).status == 200
+        (local,) = broker.nodes
+        await local.crash()
+        await local.start()
+        broker.server.stop_accepting()
+        response = await get(http.endpoint_of(1), "/readyz")
+        assert response.status == 503
+        assert response.json()["checks"]["listeners"] == "not accepting connections"
+
+
+async def test_node_that_restarts_during_the_checks_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as (broker, http):
+        (local,) = broker.nodes
+
+        async def restart(_: object) -> None:
+            await local.crash()
+            await local.start()
+
+        monkeypatch.setattr("kbroker.web.probes._round_trip", restart)
+        response = await get(http.endpoint_of(1), "/readyz")
+        assert (response.status, response.json()["reason"]) == (503, "node: restarting")
+        monkeypatch.undo()
+        assert (await get(http.endpoint_of(1), "/readyz")).status == 200
+
+
 async def test_read_only_log_directory_makes_node_not_ready(tmp_path: Path) -> None:
     async with served(tmp_path) as (broker, http):
         (manager,) = broker.node.partitions.logs.managers

@@ -15,6 +15,7 @@ from .access import Access
 from .completion import complete_topics
 from .output import Progress, prompt, say
 from .schema_registries import chosen_registry, registry_option
+from .streams import discard_output
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:
@@ -134,8 +135,12 @@ def produce(
     job = _Job(choices, encoder, _line_chunks(file, choices), -1 if acks == "all" else int(acks))
     try:
         run(target, job.run, needed=[Access("write", "topic", name)] if name else ())
-    finally:
+    except BaseException:
         job.progress.clear()
+        if file is not None or not sys.stdin.isatty():
+            job.report_end()
+        raise
+    job.progress.clear()
     if choices.as_json and not choices.quiet:
         say(f"{job.count:,} record{'' if job.count == 1 else 's'} written", err=True)
 
@@ -267,6 +272,8 @@ class _Job:
         self._chunks = chunks
         self._acks = acks
         self._line_number = 0
+        self._written_lines = 0
+        self._is_writing = False
         self.count = 0
         self.progress = Progress("records written")
 
@@ -292,7 +299,24 @@ class _Job:
                     line.topic or "", line.record, ANY_PARTITION if wanted is None else wanted
                 )
                 placed.setdefault(at, []).append(line.record)
-            self._report(await producer.write(placed))
+            self._is_writing = True
+            written = await producer.write(placed)
+            self._is_writing, self._written_lines = False, self._line_number
+            self._report(written)
+
+    def report_end(self) -> None:
+        """Print up to which line an input that was not written completely was written."""
+        if self._choices.values or self._choices.tombstone or not self._line_number:
+            return
+        if not self._written_lines and not self._is_writing:
+            say("kbroker: no line of the input was written", err=True)
+            return
+        later = ", and maybe some of the following lines" if self._is_writing else ""
+        say(
+            f"kbroker: the input was written up to line {self._written_lines:,}{later}; continue "
+            "after it, so that no line is written twice",
+            err=True,
+        )
 
     async def _encode(self, line: Line) -> Line:
         """Return the line with encoded key and value. Raises ClientError."""
@@ -358,12 +382,15 @@ class _Job:
     def _report(self, written: Sequence[Written]) -> None:
         from kbroker.client.consumer import ReadBatch
 
-        choices = self._choices
         out = sys.stdout.buffer
         for batch in written:
-            if choices.printer is not None:
-                placed = ReadBatch(batch.partition, batch.header, -1, -1, batch.placed)
-                out.write(choices.printer(placed, self.count))
+            placed = ReadBatch(batch.partition, batch.header, -1, -1, batch.placed)
+            try:
+                if self._choices.printer is not None:
+                    out.write(self._choices.printer(placed, self.count))
+                    out.flush()
+            except BrokenPipeError:  # such as `| head`: the rest of the input is still written
+                discard_output()
+                self._choices.printer = None
             self.count += len(batch.records)
-        out.flush()
         self.progress.show(self.count, None, time.monotonic())

@@ -138,3 +138,39 @@ def test_produce_prompts_on_terminal() -> None:
         os.close(terminal)
         assert printed.startswith(b"one record per line; Ctrl+D ends\n> ")
         assert [each.value for each in broker.records("t")] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize(
+    ("bad_line", "written"), [(3, "up to line 2; continue"), (1, "no line of the input was")]
+)
+async def test_produce_that_fails_says_which_lines_are_written(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, bad_line: int, written: str
+) -> None:
+    monkeypatch.setattr("kbroker.client.lines.READ_BYTES", 4)
+    await cli("topic", "create", "t")
+    lines = [b"a:b"] * 4
+    lines[bad_line - 1] = b"abc"
+    output = await cli("topic", "produce", "t", "-d:", stdin=b"\n".join(lines), status=1)
+    assert written in output.stderr
+    assert len(await values_in(cli, "t")) == bad_line - 1
+
+
+async def test_produce_whose_write_fails_says_that_lines_may_be_written(cli: Cli) -> None:
+    await cli("topic", "create", "t", "-c", "max.message.bytes=1000")
+    output = await cli("topic", "produce", "t", stdin="x" * 2000, status=1)
+    assert "up to line 0, and maybe some of the following lines" in output.stderr
+
+
+async def test_produce_writes_all_input_if_its_output_is_closed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object) -> bytes:
+        raise BrokenPipeError
+
+    await cli("topic", "create", "t")
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.client.lines.READ_BYTES", 2)
+        patch.setattr("kbroker.cli.record_format.template_printer", lambda _: closed)
+        patch.setattr("kbroker.cli.produce.discard_output", lambda: None)
+        await cli("topic", "produce", "t", stdin="a\nb\nc\n")
+    assert len(await values_in(cli, "t")) == 3

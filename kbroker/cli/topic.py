@@ -133,15 +133,23 @@ def create(
             if not (code := outcome[topic.name][0])
             or (if_not_exists and code == ErrorCode.TOPIC_ALREADY_EXISTS)
         }
-        if created and not dry_run:
-            await wait_until_ready(cluster, dict.fromkeys(created, -1))
+        rejected = {name: each for name, each in outcome.items() if name not in created}
         word = "can be created" if dry_run else "created"
+        try:
+            if created and not dry_run:
+                await wait_until_ready(cluster, dict.fromkeys(created, -1))
+        except BaseException:
+            say(*(f"{name}: created, but maybe not usable yet" for name in created))
+            _say_rejections(rejected)
+            raise
         for name, (code, _) in outcome.items():
             if name in created:
                 say(f"{name}: {'exists' if code else word}")
                 if dry_run:
                     say(*shown_settings[name])
-        _exit_on_rejections({name: each for name, each in outcome.items() if name not in created})
+        _say_rejections(rejected)
+        if rejected:
+            raise SystemExit(1)
 
     run(target, work)
 
@@ -176,14 +184,12 @@ def _requested_topics(
     ]
 
 
-def _exit_on_rejections(rejected: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
-    """Print the rejected topics, and exit if there are any."""
+def _say_rejections(rejected: Mapping[str, tuple[ErrorCode, str | None]]) -> None:
+    """Print the rejected topics."""
     from .hints import rejection_text
 
     for name, (code, message) in rejected.items():
         say(f"kbroker: {name}: {rejection_text(code, message)}", err=True)
-    if rejected:
-        raise SystemExit(1)
 
 
 @click.command("list")
@@ -452,7 +458,7 @@ def add_partitions(
 
     Existing keys may then map to other partitions.
     """
-    from kbroker.client.topics import grow_topic, wait_until_ready
+    from kbroker.client.topics import grow_topic
 
     if (count is None) == (total is None):
         raise click.UsageError("pass either COUNT or --total")
@@ -464,7 +470,7 @@ def add_partitions(
         if after != before:
             await grow_topic(cluster, name, after, validate_only=dry_run)
             if not dry_run:
-                await wait_until_ready(cluster, {name: after})
+                await _wait_for_partitions(cluster, name, before, after)
         return before, after
 
     before, after = run(target, work)
@@ -473,6 +479,17 @@ def add_partitions(
     else:
         verb = "can be raised" if dry_run else "raised"
         say(f"{name}: {verb} from {before} to {after} partitions")
+
+
+async def _wait_for_partitions(cluster: ClusterClient, name: str, before: int, after: int) -> None:
+    """Wait until new partitions are usable; on an error, print that they exist."""
+    from kbroker.client.topics import wait_until_ready
+
+    try:
+        await wait_until_ready(cluster, {name: after})
+    except BaseException:
+        say(f"{name}: raised from {before} to {after} partitions, but maybe not all usable yet")
+        raise
 
 
 @click.command()

@@ -19,7 +19,7 @@ from kbroker.protocol.messages.topics import (
 )
 
 from .cluster import ClusterClient
-from .errors import ClientError, TimedOut, check, error_code
+from .errors import CannotConnect, ClientError, NotReachable, TimedOut, check, error_code
 
 # Partition count or replication factor that selects the broker's default.
 DEFAULT = -1
@@ -219,17 +219,28 @@ async def delete_records(
         offsets: New log start offset by partition; -1 is the high watermark.
 
     Returns:
-        Error code and log start offset by partition.
+        Error code and log start offset by partition. If a leader cannot be reached, its partitions
+        have an error code, and those of other leaders are changed.
     """
     results: dict[Partition, tuple[ErrorCode, int]] = {}
     for node_id, owned in (await by_leader(cluster, offsets)).items():
+        if node_id < 0:
+            results |= dict.fromkeys(owned, (ErrorCode.LEADER_NOT_AVAILABLE, -1))
+            continue
         rows: dict[str, list[DeleteRecordsRequest.Partition]] = {}
         for name, index in owned:
             row = DeleteRecordsRequest.Partition(partition_index=index, offset=offsets[name, index])
             rows.setdefault(name, []).append(row)
         topics = [DeleteRecordsRequest.Topic(name=k, partitions=v) for k, v in rows.items()]
         request = DeleteRecordsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
-        answer = await (await cluster.node(node_id)).ask(request)
+        try:
+            answer = await (await cluster.node(node_id)).ask(request)
+        except (OSError, CannotConnect, NotReachable):
+            results |= dict.fromkeys(owned, (ErrorCode.NETWORK_EXCEPTION, -1))
+            continue
+        except TimedOut:
+            results |= dict.fromkeys(owned, (ErrorCode.REQUEST_TIMED_OUT, -1))
+            continue
         for topic in answer.topics:
             for part in topic.partitions:
                 outcome = error_code(part.error_code), part.low_watermark

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 import pytest
 
 from kbroker.broker import Broker
+from kbroker.client import topics
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.connection import Connection
+from kbroker.client.errors import TimedOut
 
+from ..brokers import started
 from ..commands import Cli, ReadJson
 
 
@@ -230,3 +236,56 @@ async def test_trim_deletes_oldest_records(cli: Cli, read_json: ReadJson, broker
         "no partition 7"
         in (await cli("topic", "trim", "--yes", "t", "--before", "0", "-p7", status=1)).stderr
     )
+
+
+async def fail_to_wait(*_: object) -> None:
+    raise TimedOut("no leader yet")
+
+
+async def test_create_names_created_and_rejected_topics_if_wait_fails(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cli("topic", "create", "old")
+    monkeypatch.setattr("kbroker.client.topics.wait_until_ready", fail_to_wait)
+    output = await cli("topic", "create", "new", "old", status=4)
+    assert output.stdout == "new: created, but maybe not usable yet\n"
+    assert "old: " in output.stderr
+    assert "no leader yet" in output.stderr
+
+
+async def test_add_partitions_says_that_partitions_exist_if_wait_fails(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cli("topic", "create", "t", "-p", "1")
+    monkeypatch.setattr("kbroker.client.topics.wait_until_ready", fail_to_wait)
+    output = await cli("topic", "add-partitions", "t", "2", status=4)
+    assert output.stdout == "t: raised from 1 to 3 partitions, but maybe not all usable yet\n"
+
+
+async def test_trim_reports_partitions_of_unreachable_leader_and_trims_others(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete_records, node = topics.delete_records, ClusterClient.node
+
+    async def node_except_2(cluster: ClusterClient, node_id: int) -> Connection:
+        if node_id == 2:
+            raise ConnectionResetError("closed")
+        return await node(cluster, node_id)
+
+    async def while_2_is_away(
+        cluster: ClusterClient, offsets: Mapping[tuple[str, int], int]
+    ) -> object:
+        monkeypatch.setattr(ClusterClient, "node", node_except_2)
+        return await delete_records(cluster, offsets)
+
+    async with started(nodes=2) as broker:
+        bootstrap = ("-b", broker.bootstrap_servers)
+        await cli("topic", "create", "t", "-p", "2", "-r", "1", *bootstrap)
+        for partition in ("0", "1"):
+            await cli("topic", "produce", "t", "x", "-p", partition, *bootstrap)
+        monkeypatch.setattr(topics, "delete_records", while_2_is_away)
+        output = await cli(
+            *("topic", "trim", "--yes", "t", "--before", "end", "--json", *bootstrap), status=1
+        )
+        errors = [json.loads(line)["error"] for line in output.stdout.splitlines()]
+        assert sorted(map(str, errors)) == ["NETWORK_EXCEPTION", "None"]

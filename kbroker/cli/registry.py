@@ -305,6 +305,11 @@ def delete(registry: SchemaRegistry, name: str, permanent: bool, change: Change)
     verb = "Permanently delete" if permanent else "Delete"
     question = question_about(verb, [name], "subject" if name == subject else "version")
     if change.confirm(Preview(question, rows, [_title(each) for each in found])):
+        # The registry deletes all versions of a subject, also those that were not shown.
+        if name == subject and subjects.versions(subject, deleted=permanent) != numbers:
+            fail(
+                f"{subject} has other versions than shown; nothing was deleted, repeat the command"
+            )
         subjects.delete(subject, None if name == subject else numbers[0], permanent=permanent)
         change.report(rows, lambda _: [f"{_title(each)}: deleted" for each in found])
 

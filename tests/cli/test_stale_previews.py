@@ -25,9 +25,11 @@ from kbroker.security.acls import AclOperation
 from ..brokers import started
 from ..commands import Cli, invoke
 from ..wire import connected, create_topic
+from .registries import Registered
 from .test_cluster_moves import make, replica_lists
 from .test_transactions import begin
 
+FIELD = {"name": "f", "type": "string", "default": ""}
 Work = Callable[[ClusterClient], Awaitable[object]]
 
 
@@ -206,3 +208,20 @@ def test_profile_edit_keeps_changes_that_were_made_while_editor_was_open(
         assert "profile 'a' was changed or deleted in the meantime" in output.stderr
     else:
         assert known["a"] == {"brokers": "four:4"}
+
+
+async def test_registry_delete_keeps_subject_with_version_that_was_not_shown(
+    registered: Registered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = ({"type": "record", "name": "r", "fields": each} for each in ([], [FIELD]))
+    await registered.registry.register("s", first)
+
+    def confirm(_: Change, __: Preview) -> bool:
+        trio.from_thread.run(registered.registry.register, "s", second)
+        return True
+
+    monkeypatch.setattr(Change, "confirm", confirm)
+    delete = ("registry", "delete", "s", "--registry", registered.url)
+    output = await registered.cli(*delete, status=1)
+    assert "s has other versions than shown; nothing was deleted" in output.stderr
+    assert await registered.registry.get("/subjects/s/versions") == [1, 2]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -69,7 +71,8 @@ def migrate_metadata(directories: tuple[str, ...], target: str | None, source: s
     """
     if (target is None) == (source is None):
         raise click.UsageError("give either --to or --from")
-    nodes = call_or_exit(lambda: _migrate(directories, target, source))
+    with _reported_migration(directories):
+        nodes = call_or_exit(lambda: _migrate(directories, target, source))
     if target is None:
         count = f" --nodes {len(nodes)}" if len(nodes) > 1 else ""
         say(f"start the server with: kbroker serve{count} --data-dir {','.join(directories)}")
@@ -78,6 +81,23 @@ def migrate_metadata(directories: tuple[str, ...], target: str | None, source: s
     for node_id, paths in nodes.items():
         arguments = f"--cluster {target} --node-id {node_id} --data-dir {','.join(paths)}"
         say(f"  kbroker serve {arguments}")
+
+
+@contextmanager
+def _reported_migration(directories: Sequence[str]) -> Iterator[None]:
+    """If a migration to etcd ends early, print that no server starts before it is finished."""
+    from kbroker.data_dirs.found_directories import LEAVING_JOURNAL
+
+    try:
+        yield
+    except BaseException:
+        if any(Path(each, LEAVING_JOURNAL).exists() for each in directories):
+            say(
+                "kbroker: the migration has begun, and no server starts on these directories; repeat "
+                "the same command to finish it",
+                err=True,
+            )
+        raise
 
 
 def _migrate(
@@ -98,11 +118,14 @@ def _migrate(
 
 
 def call_or_exit(work: Callable[[], T]) -> T:
-    """Call `work`; if it fails, print the error and exit."""
+    """Call `work`; if it fails, print the error and exit. On Ctrl+C, print how to continue."""
     from kbroker.protocol.errors import KafkaError
 
     try:
         return work()
+    except KeyboardInterrupt:
+        say("kbroker: interrupted; repeat the command to finish what it began", err=True)
+        raise
     except ModuleNotFoundError as error:
         fail(f"a cluster on etcd needs {error.name}: pip install 'kbroker[cluster]'")
     except (KafkaError, ValueError) as error:

@@ -211,7 +211,7 @@ def _repair(path: Path, topic_partition: tuple[str, int]) -> list[str]:
     from kbroker.storage.files import OsFiles
     from kbroker.storage.log_config import LogConfig
     from kbroker.storage.manager import LogManager
-    from kbroker.storage.naming import META_PROPERTIES
+    from kbroker.storage.naming import META_PROPERTIES, PARTITION_METADATA
 
     now_ms = time.time_ns() // 1_000_000
     meta_path = path.parent / META_PROPERTIES
@@ -224,7 +224,11 @@ def _repair(path: Path, topic_partition: tuple[str, int]) -> list[str]:
     ids = {(topic, index): topic_id for topic, index, topic_id in manager.partitions()}
     topic_id = ids[topic_partition]
     if topic_id is None:
-        raise StorageError(f"{path}: cannot find its topic ID")
+        manager.close(clean=manager.clean, now_ms=now_ms)  # keep the state of the last stop
+        raise StorageError(
+            f"{path}: cannot find its topic ID; restore {PARTITION_METADATA} from a backup or from "
+            "another replica"
+        )
     repaired = manager.repair_log(
         topic_partition[0], topic_id, topic_partition[1], LogConfig(), now_ms=now_ms
     )

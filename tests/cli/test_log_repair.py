@@ -226,3 +226,13 @@ async def test_repaired_compacted_topic_is_readable(tmp_path: Path, share: float
     assert done.exit_code == 0, done.output
     found = await served(tmp_path)
     assert set(found) <= set(values)
+
+
+async def test_repair_without_topic_id_keeps_clean_shutdown_marker(tmp_path: Path) -> None:
+    await write_batches(tmp_path)
+    (tmp_path / "t-0" / "partition.metadata").unlink()
+    marker = (tmp_path / ".kafka_cleanshutdown").read_bytes()
+    result = CliRunner().invoke(main, ["log", "repair", "--yes", str(tmp_path / "t-0")])
+    assert result.exit_code == 1
+    assert "restore partition.metadata from a backup" in result.stderr
+    assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == marker

@@ -95,14 +95,15 @@ def write_profiles(current: str, profiles: dict[str, dict[str, str]]) -> None:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         say(
             f"kbroker: {path}: cannot write it ({error.strerror}); name another file with "
             f"{FILE_VARIABLE}",
             err=True,
         )
         sys.exit(1)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # after an error or Ctrl+C; it may contain passwords
 
 
 def toml_lines(settings: Mapping[str, str]) -> list[str]:

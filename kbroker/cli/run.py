@@ -89,13 +89,14 @@ def run(
     from kbroker.process.errors import StartFailed
     from kbroker.process.running import RunOptions, run_command
 
+    properties = parse_broker_settings(overrides)  # rejects invalid ones before a directory exists
     data_dir = tempfile.mkdtemp(prefix="kbroker-run-") if keep else None
     options = RunOptions(
         command=command,
         topics=topics,
         seeds=seeds,
         variables=variables,
-        overrides=parse_broker_settings(overrides),
+        overrides=properties,
         data_dir=data_dir,
         control=control,
         disk=disk,
@@ -109,8 +110,9 @@ def run(
     except* OSError as group:
         say(f"kbroker: {_not_run(options.command[0], first_error(group))}", err=True)
         status = _NOT_FOUND
-    if data_dir is not None:
-        say(f"kbroker: the data is in {data_dir}", err=True)
+    finally:
+        if data_dir is not None:
+            say(f"kbroker: the data is in {data_dir}", err=True)
     sys.exit(status)
 
 

@@ -214,3 +214,16 @@ def test_profile_add_reports_unwritable_file(
 def test_commands_report_unreadable_profile_file(tmp_path: Path) -> None:
     (tmp_path / "profiles.toml").write_text("current = ")
     assert "correct or delete the file" in invoke("topic", "list", status=2).stderr
+
+
+def test_interrupted_write_leaves_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "profiles.toml"))
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_profiles("a", {"a": {"sasl.password": "secret"}})
+    assert not [*tmp_path.iterdir()]

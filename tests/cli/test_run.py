@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ..brokers import started
+from ..commands import invoke
 from ..limits import PROCESS_SECONDS
 from ..wire import Topic, connected, fetch, values_of
 
@@ -176,3 +177,24 @@ def test_invalid_seed_prevents_start(tmp_path: Path, line: str, expected: str) -
     assert done.returncode == 3
     assert expected in done.stderr
     assert "ready" not in done.stdout
+
+
+def test_invalid_setting_with_keep_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    invoke("run", "--keep", "-o", "no-value", "--", "true", status=2)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_run_that_is_interrupted_names_kept_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("kbroker.process.running.run_command", interrupt)
+    output = invoke("run", "--keep", "--", "true", status=130)
+    (directory,) = tmp_path.iterdir()
+    assert f"the data is in {directory}" in output.stderr

@@ -105,3 +105,20 @@ def run_tool(*words: str, cwd: Path, mypy_path: str = "") -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_project_that_cannot_be_written_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written = Path.write_text, []
+
+    def write_twice(path: Path, text: str, encoding: str) -> int:
+        written.append(path)
+        if len(written) == 3:
+            raise OSError("the disk is full")
+        return write(path, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", write_twice)
+    with pytest.raises(OSError, match="the disk is full"):
+        copy_project(next(iter(KINDS)), "shop", tmp_path)
+    assert not [*tmp_path.iterdir()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,10 +58,15 @@ def copy_project(kind: str, name: str, parent: Path) -> Path:
     if directory.exists():
         raise TemplateError(f"{directory} already exists: choose another name, or delete it")
     _check(name)
-    for source, relative in _files(kind):
-        target = directory / _named(str(relative), name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(_named(source.read_text(encoding="utf-8"), name), encoding="utf-8")
+    try:
+        for source, relative in _files(kind):
+            target = directory / _named(str(relative), name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(_named(source.read_text(encoding="utf-8"), name), encoding="utf-8")
+    except BaseException:
+        # The same command would reject the rest as an existing directory.
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     return directory
 
 

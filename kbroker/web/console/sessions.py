@@ -196,13 +196,13 @@ class Sessions:
         if local is not None:
             return local.connect_in_process_for(client, endpoint, self.listener.name)
         certificates = self.listener.certificates
-        stream: trio.abc.Stream = await trio.open_tcp_stream(*endpoint)
-        if certificates is None:
-            return stream
         try:
-            return await encrypted(stream, endpoint, certificates.peer_client_context())
+            # Before connecting, so that no connection stays open if the files are unusable.
+            tls = None if certificates is None else certificates.peer_client_context()
         except BadSettings as error:
             raise OSError(str(error)) from None
+        stream: trio.abc.Stream = await trio.open_tcp_stream(*endpoint)
+        return stream if tls is None else await encrypted(stream, endpoint, tls)
 
     async def _log_in(self, caller: Caller, connection: Connection, endpoint: Endpoint) -> None:
         """Authenticate at a node of another process as the viewer. Raises OSError."""

@@ -185,7 +185,8 @@ class Api:
         if not viewer.may(AclOperation.READ, found.resource):
             return None
         await found.catch_up()
-        return found
+        # The permission may have been removed in the meantime.
+        return found if viewer.may(AclOperation.READ, found.resource) else None
 
     @property
     def registry(self) -> Registry | None:

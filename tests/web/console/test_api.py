@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +16,10 @@ from kbroker.client.producer import Producer
 from kbroker.client.topics import NewTopic, create_topics
 from kbroker.protocol.compression import Codec
 from kbroker.protocol.records import Record
+from kbroker.schemas.access import ALL_SCHEMAS
+from kbroker.web.console.api import Api
 from kbroker.web.console.health import PARTITIONS_CHECKED_MAX
+from kbroker.web.console.schemas import NodeSchemas
 
 from ...wire import ANSWER_SECONDS
 from ..client import HttpClient
@@ -204,3 +208,27 @@ async def test_clients_of_old_sessions_are_closed_once(monkeypatch: pytest.Monke
                 for number in range(2, 22):
                     nursery.start_soon(ask, f"127.0.0.{number}")
     assert statuses == [200] * 40
+
+
+async def test_schemas_are_not_used_after_their_permission_was_removed() -> None:
+    """The request waits for the newest schemas between the check and the use."""
+    permitted = [True]
+
+    async def remove_permission() -> None:
+        permitted.clear()
+
+    decoder: Any = SimpleNamespace(resource=ALL_SCHEMAS, catch_up=remove_permission)
+    viewer: Any = SimpleNamespace(may=lambda *_: bool(permitted))
+    local: Any = SimpleNamespace(id=1)
+    nobody: Any = None
+    api = Api(
+        local,
+        [],
+        nobody,
+        nobody,
+        lambda _: NodeSchemas(decoder, nobody),
+        nobody,
+        may_write=True,
+        seconds=1,
+    )
+    assert await api.schemas(viewer) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kbroker.client.acls import add_acls, deciding_acls, describe_acls, remove_acls
+from kbroker.protocol.errors import KafkaError
 from kbroker.security.acls import (
     CLUSTER,
     CLUSTER_NAME,
@@ -36,7 +37,7 @@ from kbroker.security.rights import (
     cli_name,
 )
 
-from .answers import ApiError, json_response, json_rows_response
+from .answers import ApiError, api_error_of, json_response, json_rows_response
 from .api import ALTER_CLUSTER, DESCRIBE_CLUSTER, Api, field, object_list, read_json_body
 from .sessions import Viewer
 
@@ -111,7 +112,7 @@ class AclRoutes:
         existing = set(await describe_acls(viewer.cluster, [_exact_filter(each) for each in new]))
         dry_run = field(body, "dry_run", bool, True)
         if not dry_run:
-            await add_acls(viewer.cluster, new)
+            await _add_each(viewer, new, existing)
         rows = [acl_row(each) | {"exists": each in existing} for each in new]
         return json_response({"dry_run": dry_run, "acls": rows})
 
@@ -127,6 +128,33 @@ class AclRoutes:
         found = await find(viewer.cluster, wanted)
         shown = [acl_row(each) for each in found[:ACLS_MAX]]
         return json_response({"dry_run": dry_run, "matching": len(found), "acls": shown})
+
+
+async def _add_each(viewer: Viewer, new: Sequence[Acl], existing: Collection[Acl]) -> None:
+    """Add ACLs: brokers add each one independently of the others.
+
+    Args:
+        viewer: The viewer.
+        new: ACLs to add.
+        existing: Those of them that exist already.
+
+    Raises:
+        KafkaError: A broker rejected an ACL, and has added none.
+        ApiError: A broker rejected an ACL, but has added others; the reason says how many.
+    """
+    try:
+        await add_acls(viewer.cluster, new)
+    except KafkaError as error:
+        found = await describe_acls(viewer.cluster, [_exact_filter(each) for each in new])
+        added = [each for each in found if each not in existing]
+        if not added:
+            raise
+        failed = api_error_of(error)
+        raise ApiError(
+            failed.status,
+            f"{failed}; {len(added)} of {len(new)} ACLs were added",
+            details={"added": [acl_row(each) for each in added]},
+        ) from None
 
 
 def _role_row(role: Operations) -> dict[str, list[str]]:

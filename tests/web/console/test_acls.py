@@ -62,6 +62,23 @@ async def test_acls_are_listed_by_filters() -> None:
         assert await _rows(setup, "operation=write") == []
 
 
+async def test_rejected_acl_does_not_hide_those_that_were_added() -> None:
+    async with secured_console() as setup:
+        await add_acls(setup.cluster, [_read_acl("existing")])
+        invalid, existing = ROW | {"host": "10.0.0.0/99"}, ROW | {"resource": "existing"}
+        body = {"acls": [existing, ROW, invalid], "dry_run": False}
+        response = await setup.ask("/acls/add", body)
+        assert response.status == 400
+        assert response.json()["error"].startswith("INVALID_REQUEST: Invalid CIDR notation")
+        assert response.json()["error"].endswith("; 1 of 3 ACLs were added")
+        assert response.json()["added"] == [ROW]
+        assert len(await describe_acls(setup.cluster, [ALL])) == 2
+        status, message = await setup.refusal(
+            "/acls/add", {"acls": [existing, invalid], "dry_run": False}
+        )
+        assert (status, "were added" in message) == (400, False)
+
+
 async def test_acl_is_added_only_after_the_preview() -> None:
     async with secured_console() as setup:
         shown = await setup.post("/acls/add", {"acls": [ROW]})

@@ -592,6 +592,7 @@ for name in {names!r}:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_wheel_works_in_project_with_same_directory_names(wheel: Path, tmp_path: Path) -> None:
     environment, project = tmp_path / "venv", tmp_path / "project"
     venv.create(environment)

@@ -252,7 +252,7 @@ def test_environment_gets_unpacked_pip_if_python_lacks_it(
     assert subprocess.check_output([python, "-m", "pip"], text=True) == "unpacked pip\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_environment_of_another_python_is_replaced(
     tmp_path: Path, tools: Path, is_gone: bool

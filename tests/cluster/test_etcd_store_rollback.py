@@ -48,7 +48,10 @@ def empty(etcd: Etcd, copied: Path) -> None:
 @pytest.mark.parametrize(
     "restore", [restore_older, restore_and_write, restore_write_and_compact, empty]
 )
-@pytest.mark.parametrize("others_write", [False, True], ids=["alone", "with-others"])
+@pytest.mark.parametrize(
+    "others_write",
+    [pytest.param(False, id="alone", marks=pytest.mark.long), pytest.param(True, id="with-others")],
+)
 async def test_older_state_is_ignored_until_newest_state_returns(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

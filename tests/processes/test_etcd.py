@@ -69,6 +69,7 @@ def serve_error_at(address: str, directory: Path, *arguments: str) -> str:
     return serve_error("--cluster", address, "--data-dir", str(directory), *arguments, *session)
 
 
+@pytest.mark.long
 def test_killed_node_returns_and_replicates(address: str, tmp_path: Path) -> None:
     with nodes_of(address, tmp_path) as nodes:
         arguments = (
@@ -121,6 +122,7 @@ def test_killing_all_nodes_loses_no_records(address: str, tmp_path: Path) -> Non
         assert consume(nodes[2].bootstrap) == [*range(100)]
 
 
+@pytest.mark.long
 def test_mark_dead_ends_lease_immediately(address: str, tmp_path: Path) -> None:
     nodes = {each: node_of(address, tmp_path, each, session_seconds=3600) for each in NODES}
     with ExitStack() as stack:
@@ -146,6 +148,7 @@ def mark_dead(address: str, directory: Path) -> subprocess.CompletedProcess[str]
     return run("cluster", "node", "mark-dead", "--cluster", address, str(directory))
 
 
+@pytest.mark.long
 def test_leader_without_etcd_acknowledges_replicated_records(
     etcd: Etcd, address: str, tmp_path: Path
 ) -> None:

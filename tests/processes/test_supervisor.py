@@ -111,6 +111,7 @@ def test_killed_node_is_restarted_without_lease_timeout(
         assert "ERROR" not in server.log.partition("restarting it")[2]
 
 
+@pytest.mark.long
 def test_directory_layout_matches_single_process_nodes(tmp_path: Path) -> None:
     with running_supervisor(tmp_path) as server:
         server.start_and_wait()
@@ -151,6 +152,7 @@ def test_nodes_end_quietly_when_supervisor_is_killed_during_start(tmp_path: Path
         assert "Traceback" not in server.log
 
 
+@pytest.mark.long
 def test_killing_all_nodes_loses_no_records(tmp_path: Path) -> None:
     with running_supervisor(tmp_path) as server:
         server.start_and_wait()

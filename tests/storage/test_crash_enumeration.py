@@ -435,6 +435,7 @@ def _restore_without_transactions(
     RESTORE(states, (*fields[:-1], -1), now_ms)
 
 
+@pytest.mark.long
 def test_enumeration_detects_acks_without_a_sync() -> None:
     enumeration = Enumeration(find_faults, deep=False, modes=("drop", "torn"))
     enumeration.run(lambda files: Script(files, sync_before_ack=False))

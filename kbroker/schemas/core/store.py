@@ -106,7 +106,8 @@ class SchemaStore:
                 self._track_key((MODE, subject, 0), entry)
             case _ if kind == DELETE_SUBJECT:
                 if entry.value is not None:
-                    self._mark_deleted(entry.value["subject"], int(entry.value["version"]))
+                    last = _check_number(entry.value["version"], "a version")
+                    self._mark_deleted(entry.value["subject"], last)
             case _ if kind == CLEAR_SUBJECT:
                 for each in [*self._subjects.get(subject or "", {}).values()]:
                     self._forget(each.subject_version)

@@ -397,6 +397,7 @@ SPANNING = {
     "broker/test_unreadable_readers.py": "handlers, coordinator_runtime, partitions, storage, web",
     "cli/test_docs.py": "cli, docs/reference/cli.md",
     "cli/test_encodings.py": "cli, text",
+    "cli/test_partial_changes.py": "cli",
     "cli/test_secret_arguments.py": "cli, kafka_tools",
     "cli/test_secured.py": "cli, client, security",
     "cli/test_stale_previews.py": "cli",

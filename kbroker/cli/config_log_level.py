@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import Column, format_options, show, table
-from .partial_changes import reported_changes
+from .output import Column, format_options, reported_changes, show, table
 from .target import Target, run, target_options
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import click
 
 from .completion import complete_groups
 from .confirmation import Change, Preview, count_of, destructive
-from .output import say
-from .partial_changes import reported_changes
+from .output import reported_changes, say
 from .patterns import Names, group_names, regex_option
 from .target import Target, fail, run, target_options
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kbroker.text.documents import read_json
 
 from .confirmation import Preview, count_of, question_about
-from .output import Column, say, table
-from .partial_changes import reported_changes
+from .output import Column, reported_changes, say, table
 from .target import fail
 
 if TYPE_CHECKING:

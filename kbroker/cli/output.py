@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +24,9 @@ from .terminal import Line, Style, terminal_width, uses_color
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Row = TypeVar("Row", bound=Mapping[str, Any])
+
+# Maximum number of objects that a report names.
+NAMES_SHOWN_MAX = 20
 
 
 class Format(StrEnum):
@@ -105,6 +110,12 @@ def say(*lines: object, err: bool = False, keep: str = "") -> None:
             click.echo(line.colored, err=err, color=True)
         else:
             click.echo(printable(str(line), keep=keep), err=err)
+
+
+def say_before_change(*lines: object, keep: str = "") -> None:
+    """Print lines; if standard output is a closed pipe, the change that follows is made anyway."""
+    with suppress(BrokenPipeError):
+        say(*lines, keep=keep)
 
 
 def problem(prefix: str, message: str) -> str:
@@ -299,3 +310,74 @@ class Progress:
         """Erase the progress line."""
         if self._is_visible and self._shown_at:
             click.echo("\r\x1b[K", nl=False, err=True)
+
+
+# -- reports of commands that end early
+
+
+@contextmanager
+def reported_changes(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield a list for the names of the objects that are changed.
+
+    If an error or Ctrl+C ends the changes, print which objects are changed: the error message names
+    at most the object whose change failed.
+
+    Args:
+        names: Names of all objects to change. If there is only one, the error message is enough.
+    """
+    changed: list[str] = []
+    try:
+        yield changed
+    except BaseException:
+        if len(names) > 1:
+            say(*_report(names, changed), err=True)
+        raise
+
+
+@dataclass(slots=True)
+class WrittenLines:
+    """The lines of an input that are written as records.
+
+    Attributes:
+        read: Number of lines that were read.
+        written: Number of lines whose records are acknowledged.
+        is_writing: True while the records of the following lines are sent.
+    """
+
+    read: int = 0
+    written: int = 0
+    is_writing: bool = False
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Send the records of all lines that were read."""
+        self.is_writing = True
+        yield
+        self.is_writing, self.written = False, self.read
+
+    def report(self) -> None:
+        """Print up to which line an input was written, after an error or Ctrl+C."""
+        if not self.read:
+            return
+        if not self.written and not self.is_writing:
+            say("kbroker: no line of the input was written", err=True)
+            return
+        later = ", and maybe some of the following lines" if self.is_writing else ""
+        say(
+            f"kbroker: the input was written up to line {self.written:,}{later}; continue after it, "
+            "so that no line is written twice",
+            err=True,
+        )
+
+
+def _report(names: Sequence[str], changed: Sequence[str]) -> list[str]:
+    rest = [name for name in names if name not in changed]
+    return [
+        f"kbroker: changed: {_shown(changed) if changed else 'nothing'}",
+        f"kbroker: not confirmed as changed: {_shown(rest)}; repeat the command for these",
+    ]
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = len(names) - NAMES_SHOWN_MAX
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")

@@ -13,7 +13,7 @@ import click
 
 from .access import Access
 from .completion import complete_topics
-from .output import Progress, prompt, say
+from .output import Progress, WrittenLines, prompt, say
 from .schema_registries import chosen_registry, registry_option
 from .streams import discard_output
 from .target import Target, run, target_options
@@ -137,8 +137,9 @@ def produce(
         run(target, job.run, needed=[Access("write", "topic", name)] if name else ())
     except BaseException:
         job.progress.clear()
-        if file is not None or not sys.stdin.isatty():
-            job.report_end()
+        has_input = not choices.values and not choices.tombstone
+        if has_input and (file is not None or not sys.stdin.isatty()):
+            job.lines.report()
         raise
     job.progress.clear()
     if choices.as_json and not choices.quiet:
@@ -271,9 +272,7 @@ class _Job:
         self._encoder = encoder
         self._chunks = chunks
         self._acks = acks
-        self._line_number = 0
-        self._written_lines = 0
-        self._is_writing = False
+        self.lines = WrittenLines()
         self.count = 0
         self.progress = Progress("records written")
 
@@ -299,34 +298,19 @@ class _Job:
                     line.topic or "", line.record, ANY_PARTITION if wanted is None else wanted
                 )
                 placed.setdefault(at, []).append(line.record)
-            self._is_writing = True
-            written = await producer.write(placed)
-            self._is_writing, self._written_lines = False, self._line_number
+            with self.lines.writing():
+                written = await producer.write(placed)
             self._report(written)
-
-    def report_end(self) -> None:
-        """Print up to which line an input that was not written completely was written."""
-        if self._choices.values or self._choices.tombstone or not self._line_number:
-            return
-        if not self._written_lines and not self._is_writing:
-            say("kbroker: no line of the input was written", err=True)
-            return
-        later = ", and maybe some of the following lines" if self._is_writing else ""
-        say(
-            f"kbroker: the input was written up to line {self._written_lines:,}{later}; continue "
-            "after it, so that no line is written twice",
-            err=True,
-        )
 
     async def _encode(self, line: Line) -> Line:
         """Return the line with encoded key and value. Raises ClientError."""
         if self._encoder is not None:
-            return await self._encoder.encode(line, self._line_number)
+            return await self._encoder.encode(line, self.lines.read)
         if line.key_schema is not None or line.value_schema is not None:
             from kbroker.client.errors import ClientError
 
             raise ClientError(
-                f"line {self._line_number}: a schema ID needs a schema registry; add --registry "
+                f"line {self.lines.read}: a schema ID needs a schema registry; add --registry "
                 "URL, or print the records with `consume -s none`"
             )
         return line
@@ -342,7 +326,7 @@ class _Job:
         from kbroker.protocol.records import Record
 
         choices = self._choices
-        self._line_number += 1
+        self.lines.read += 1
         now_ms = now_ms if choices.timestamp_ms is None else choices.timestamp_ms
         if not choices.as_json:
             key, value = choices.key, None if choices.tombstone else text
@@ -350,7 +334,7 @@ class _Job:
                 key, separator, value = text.partition(choices.delimiter)
                 if not separator:
                     raise ClientError(
-                        f"line {self._line_number} has no delimiter {os.fsdecode(choices.delimiter)!r}"
+                        f"line {self.lines.read} has no delimiter {os.fsdecode(choices.delimiter)!r}"
                     )
             return Line(choices.name, None, Record(key, value, now_ms, choices.headers))
         if not text.strip():
@@ -358,7 +342,7 @@ class _Job:
         try:
             line = parse_line(text, now_ms, with_schemas=True)
         except BadLine as error:
-            raise ClientError(f"line {self._line_number}: {error}") from None
+            raise ClientError(f"line {self.lines.read}: {error}") from None
         return self._apply_choices(line)
 
     def _apply_choices(self, line: Line) -> Line:
@@ -375,7 +359,7 @@ class _Job:
         topic = choices.name or line.topic
         if topic is None:
             raise ClientError(
-                f"line {self._line_number}: no topic; add one to the line or use produce NAME"
+                f"line {self.lines.read}: no topic; add one to the line or use produce NAME"
             )
         return line._replace(topic=topic, record=record)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import click
 
 from .confirmation import Change, Preview, question_about
-from .output import Column, paragraphs, show, table
-from .partial_changes import reported_changes
+from .output import Column, paragraphs, reported_changes, show, table
 from .target import Target, run
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import click
 from .completion import complete_users
 from .confirmation import Change, Preview, destructive, question_about
 from .lazy import CommandGroup
-from .output import Column, format_options, say, show, table
-from .partial_changes import reported_changes
+from .output import Column, format_options, reported_changes, say, show, table
 from .patterns import Names, regex_option, user_names
 from .security_acl import acl
 from .security_token import token

@@ -11,8 +11,7 @@ from kbroker.text.times import iso_time
 from .completion import complete_tokens
 from .confirmation import Change, Preview, destructive, question_about
 from .lazy import CommandGroup
-from .output import Column, format_options, say, show, table
-from .partial_changes import reported_changes
+from .output import Column, format_options, reported_changes, say, show, table
 from .target import Target, run, target_options
 from .units import DURATION, ParamType
 

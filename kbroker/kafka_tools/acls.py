@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import say
+from kbroker.cli.output import reported_changes, say, say_before_change
 from kbroker.security.acls import (
     CLUSTER,
     WILDCARD,
@@ -172,11 +172,13 @@ class _Change:
         self._acls = acls
 
     async def __call__(self, cluster: ClusterClient, options: Namespace) -> None:
-        for pattern in self._patterns:
-            if options.add:
-                await self._add(cluster, pattern)
-            else:
-                await self._remove(cluster, pattern, must_confirm=not options.force)
+        with reported_changes([*map(_pattern_text, self._patterns)]) as changed:
+            for pattern in self._patterns:
+                if options.add:
+                    await self._add(cluster, pattern)
+                else:
+                    await self._remove(cluster, pattern, must_confirm=not options.force)
+                changed.append(_pattern_text(pattern))
 
     async def _add(self, cluster: ClusterClient, pattern: Pattern) -> None:
         from kbroker.client.acls import add_acls, describe_acls
@@ -184,14 +186,14 @@ class _Change:
         existing = set(await describe_acls(cluster, [_filter(pattern)]))
         for each in self._acls[pattern]:
             if each in existing:
-                say(
+                say_before_change(
                     f"Acl (pattern={_pattern_text(pattern)}, entry={_acl_text(each)}) already exists."
                 )
         new = [each for each in self._acls[pattern] if each not in existing]
         if new:
-            say(f"Adding ACLs for resource `{_pattern_text(pattern)}`: ")
+            say_before_change(f"Adding ACLs for resource `{_pattern_text(pattern)}`: ")
             first, *others = map(_acl_line, new)
-            say(f" {first}", *others, "", keep="\t")
+            say_before_change(f" {first}", *others, "", keep="\t")
             await add_acls(cluster, new)
 
     async def _remove(

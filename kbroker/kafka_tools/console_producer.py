@@ -6,10 +6,11 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import say
+from kbroker.cli.output import WrittenLines, say
 
 from .base import Parser, create_if_missing, parse_pairs_or_exit, run, settings_of
 
@@ -65,7 +66,12 @@ def main(arguments: Sequence[str]) -> None:
     if acks not in ACKS or codec not in ("none", "gzip", "snappy", "lz4", "zstd"):
         parser.exit_with_message(f"acks {acks} or compression {codec} is not supported")
     job = _Job(options, _line_format(READER | given), ACKS[acks], codec)
-    run(parser, options, job.run, lambda text: say(f"ERROR {text}", err=True), settings)
+    try:
+        run(parser, options, job.run, lambda text: say(f"ERROR {text}", err=True), settings)
+    except BaseException:
+        if not sys.stdin.isatty():
+            job.lines.report()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +156,7 @@ class _Job:
         self._line_format = lines
         self._acks = acks
         self._codec = codec
-        self._number = 0
+        self.lines = WrittenLines()
 
     async def run(self, cluster: ClusterClient) -> None:
         """Write records until the input ends."""
@@ -163,15 +169,17 @@ class _Job:
         codec = Codec[self._codec.upper()]
         producer = Producer(cluster, acks=self._acks, codec=codec, identity=identity)
         self._prompt()
-        async for chunk in lines_of(sys.stdin.buffer):
-            placed: dict[Partition, list[Record]] = {}
-            for line in chunk:
-                self._number += 1
-                record = self._line_format.record(line.removesuffix(b"\r"), self._number)
-                at = await producer.place(self._topic, record)
-                placed.setdefault(at, []).append(record)
-            await producer.write(placed)
-            self._prompt()
+        async with aclosing(lines_of(sys.stdin.buffer)) as chunks:
+            async for chunk in chunks:
+                placed: dict[Partition, list[Record]] = {}
+                for line in chunk:
+                    self.lines.read += 1
+                    record = self._line_format.record(line.removesuffix(b"\r"), self.lines.read)
+                    at = await producer.place(self._topic, record)
+                    placed.setdefault(at, []).append(record)
+                with self.lines.writing():
+                    await producer.write(placed)
+                self._prompt()
 
     def _prompt(self) -> None:
         if sys.stdin.isatty():

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import say
+from kbroker.cli.output import reported_changes, say
 
 from .base import (
     FAILED,
@@ -235,14 +235,17 @@ async def _reset(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.groups import commit_offsets
 
     moved: list[tuple[str, str, int, int]] = []
-    for name in await _groups(cluster, options):
-        offsets = await _new_offsets(cluster, name, options)
-        if options.execute and offsets:
-            for code in (await commit_offsets(cluster, name, offsets)).values():
-                if code:
-                    _failed(_error_text(code))
-                    sys.exit(FAILED)
-        moved += [(name, topic, index, at) for (topic, index), at in sorted(offsets.items())]
+    names = await _groups(cluster, options)
+    with reported_changes(names if options.execute else ()) as changed:
+        for name in names:
+            offsets = await _new_offsets(cluster, name, options)
+            if options.execute and offsets:
+                for code in (await commit_offsets(cluster, name, offsets)).values():
+                    if code:
+                        _failed(_error_text(code))
+                        sys.exit(FAILED)
+            changed.append(name)
+            moved += [(name, topic, index, at) for (topic, index), at in sorted(offsets.items())]
     if options.export:
         many = len({name for name, *_ in moved}) > 1
         say(*(",".join(map(str, row if many else row[1:])) for row in moved))

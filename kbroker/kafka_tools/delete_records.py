@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import say
+from kbroker.cli.output import say, say_before_change
 
 from .base import Parser, exit_with_message, java_exception_text, run
 
@@ -52,7 +52,7 @@ async def _work(cluster: ClusterClient, offsets: dict[Partition, int]) -> None:
     from kbroker.client.topics import delete_records
     from kbroker.protocol.errors import ErrorCode
 
-    say("Executing records delete operation")
+    say_before_change("Executing records delete operation")
     existing = {
         (topic.name or "", each.partition_index)
         for topic in (await cluster.metadata()).topics

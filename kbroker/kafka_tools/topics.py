@@ -7,9 +7,17 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.cli.output import say
+from kbroker.cli.output import reported_changes, say, say_before_change
 
-from .base import FAILED, Parser, match_names, message_of, parse_pairs_or_exit, run, topic_names
+from .base import (
+    FAILED,
+    Parser,
+    match_names,
+    message_of,
+    parse_pairs_or_exit,
+    run,
+    topic_names,
+)
 
 if TYPE_CHECKING:
     from kbroker.client.cluster import ClusterClient
@@ -72,7 +80,7 @@ async def _create(cluster: ClusterClient, options: Namespace) -> None:
 
     name, partitions, factor = options.topic, options.partitions, options.replication_factor
     if "." in name or "_" in name:
-        say(
+        say_before_change(
             "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore "
             "('_') could collide. To avoid issues it is best to use either, but not both."
         )
@@ -101,8 +109,11 @@ async def _alter(cluster: ClusterClient, options: Namespace) -> None:
 
     if options.partitions is None:
         _fail("--alter needs --partitions; `kafka-configs --alter` changes settings")
-    for name in await _selected_topics(cluster, options):
-        await grow_topic(cluster, name, options.partitions)
+    names = await _selected_topics(cluster, options)
+    with reported_changes(names) as changed:
+        for name in names:
+            await grow_topic(cluster, name, options.partitions)
+            changed.append(name)
 
 
 async def _delete(cluster: ClusterClient, options: Namespace) -> None:
@@ -111,9 +122,12 @@ async def _delete(cluster: ClusterClient, options: Namespace) -> None:
     names = await _selected_topics(cluster, options)
     if not names:
         return
-    for code, message in (await delete_topics(cluster, names)).values():
-        if code:
-            _fail(message_of(code, message))
+    with reported_changes(names) as deleted:
+        outcome = await delete_topics(cluster, names)
+        deleted += [name for name in names if not outcome[name][0]]
+        for code, message in outcome.values():
+            if code:
+                _fail(message_of(code, message))
 
 
 async def _describe(cluster: ClusterClient, options: Namespace) -> None:

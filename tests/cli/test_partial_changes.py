@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.cli.partial_changes import NAMES_SHOWN_MAX, reported_changes
+from kbroker.cli.output import NAMES_SHOWN_MAX, reported_changes
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..commands import Cli

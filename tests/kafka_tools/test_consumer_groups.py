@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import pytest
+
 from kbroker.broker import Broker
+from kbroker.client import groups
+from kbroker.client.cluster import ClusterClient
+from kbroker.client.topics import Partition
+from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from ..cli.test_group import member
 from ..commands import Cli
@@ -47,3 +55,28 @@ async def test_reset_of_group_with_member_fails_with_lines_of_kafka(
         "\nError: Assignments can only be reset if the group 'g' is inactive, but the current "
         "state is Stable.\n"
     )
+
+
+async def test_reset_that_fails_names_changed_and_remaining_groups(
+    cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cli("topic", "create", "t", "-p", "1")
+    for name in ("a", "b", "c"):
+        await cli("group", "seek", "--yes", name, "--to", "start", "--topic", "t")
+    commit = groups.commit_offsets
+
+    async def commit_except_b(
+        cluster: ClusterClient, name: str, offsets: Mapping[Partition, int]
+    ) -> dict[Partition, ErrorCode]:
+        if name == "b":
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        return await commit(cluster, name, offsets)
+
+    monkeypatch.setattr(groups, "commit_offsets", commit_except_b)
+    reset = ("--reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--execute")
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    output = await cli("compat", "kafka-consumer-groups", *server, *reset, status=1)
+    assert output.stderr.splitlines() == [
+        "kbroker: changed: a",
+        "kbroker: not confirmed as changed: b, c; repeat the command for these",
+    ]

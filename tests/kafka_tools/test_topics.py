@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from kbroker.broker import Broker
+from kbroker.protocol.errors import ErrorCode
 
 from ..commands import Cli
 
@@ -26,3 +31,37 @@ async def test_kafka_topics_creates_and_describes_topics(cli: Cli, broker: Broke
     assert lines[1].startswith("\tTopic: orders\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1\t")
     await cli(*topics, "--delete", "--topic", "ord.*")
     assert (await cli(*topics, "--list")).stdout == ""
+
+
+async def test_kafka_topics_that_fails_names_changed_and_remaining_topics(
+    cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = ("compat", "kafka-topics", "--bootstrap-server", broker.bootstrap_servers)
+    for name, partitions in (("a", "1"), ("b", "3"), ("c", "1")):
+        await cli(*topics, "--create", "--topic", name, "--partitions", partitions)
+    output = await cli(*topics, "--alter", "--topic", ".*", "--partitions", "2", status=1)
+    assert output.stderr.splitlines() == [
+        "kbroker: changed: a",
+        "kbroker: not confirmed as changed: b, c; repeat the command for these",
+    ]
+
+    async def delete(_: object, names: Sequence[str]) -> dict[str, tuple[ErrorCode, str | None]]:
+        codes = dict.fromkeys(names, ErrorCode.NONE) | {"b": ErrorCode.TOPIC_DELETION_DISABLED}
+        return {name: (code, None) for name, code in codes.items()}
+
+    monkeypatch.setattr("kbroker.client.topics.delete_topics", delete)
+    output = await cli(*topics, "--delete", "--topic", ".*", status=1)
+    assert output.stderr.splitlines()[0] == "kbroker: changed: a, c"
+
+
+async def test_kafka_topics_creates_topic_if_output_is_closed(
+    cli: Cli, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    topics = ("compat", "kafka-topics", "--bootstrap-server", broker.bootstrap_servers)
+    with monkeypatch.context() as patch:
+        patch.setattr("kbroker.cli.output.say", closed)
+        await cli(*topics, "--create", "--topic", "a.b")
+    assert "a.b" in broker.running().cluster.topics

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from http import HTTPStatus
 from typing import TypeAlias
 
@@ -50,18 +51,20 @@ def json_response(body: bytes, status: int = 200) -> Response:
 class ChunkedResponse(Response):
     """A response whose chunks are created while it is sent (Starlette's StreamingResponse needs anyio)."""
 
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+    def __init__(self, chunks: AsyncGenerator[bytes, None]) -> None:
         super().__init__(media_type=CONTENT_TYPE)
         self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [row for row in self.raw_headers if row[0] != b"content-length"]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
-        async for chunk in self._chunks:
-            # Send small slices: the transport copies the data that a slow client has not read yet.
-            for start in range(0, len(chunk), SLICE_BYTES):
-                body = chunk[start : start + SLICE_BYTES]
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+        # The client may disconnect between two chunks: the generator must end with the request.
+        async with aclosing(self._chunks) as chunks:
+            async for chunk in chunks:
+                # Send small slices: the transport copies the data that a slow client has not read yet.
+                for start in range(0, len(chunk), SLICE_BYTES):
+                    body = chunk[start : start + SLICE_BYTES]
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import TypeVar
 from urllib.parse import unquote
@@ -170,7 +170,7 @@ class SchemaApi:
             return [each.document() for each in found]
         return ChunkedResponse(self._json_chunks(found))
 
-    async def _json_chunks(self, found: list[Registered]) -> AsyncIterator[bytes]:
+    async def _json_chunks(self, found: list[Registered]) -> AsyncGenerator[bytes, None]:
         """Yield a long list as JSON, serialized chunk by chunk outside the event loop."""
         separator, start = b"[", 0
         while start < len(found):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
+import trio
 from starlette.requests import Request
 from starlette.types import Message
 
@@ -55,7 +56,7 @@ async def test_awaitable_result_of_a_call_is_awaited() -> None:
 
 
 async def test_long_chunks_are_sent_in_slices() -> None:
-    async def chunks() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncGenerator[bytes, None]:
         yield b"x" * (SLICE_BYTES + 1)
 
     start, *bodies = await messages_sent_by(ChunkedResponse(chunks()))
@@ -74,3 +75,27 @@ async def test_unknown_exception_is_an_internal_error() -> None:
     response = await EXCEPTION_HANDLERS[500](request, ValueError("secret"))
     assert response.status_code == 500
     assert response.body == b'{"error_code":500,"message":"HTTP 500 Internal Server Error"}'
+
+
+async def test_generator_of_chunks_ends_if_the_client_disconnects() -> None:
+    ended = []
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b"x"
+        finally:
+            ended.append(True)
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    response = ChunkedResponse(chunks())
+    with trio.CancelScope() as scope:
+        await response({"type": "http"}, receive, send)
+    assert ended == [True]

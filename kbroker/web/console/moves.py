@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import trio
@@ -38,6 +38,7 @@ from .answers import (
     PARTITION_MAX,
     REST,
     ApiError,
+    api_error_of,
     json_response,
     json_rows_response,
     number,
@@ -144,7 +145,7 @@ class Moving:
             _check_capacity(found, topic, brokers)
             return confine(found.replicas, topic, {each: found.racks[each] for each in brokers})
 
-        placed, moves = await plan_moves(viewer.cluster, plan, dry_run=dry_run)
+        placed, moves = await _plan_moves(viewer.cluster, plan, dry_run=dry_run)
         return _moves_response(placed, moves, dry_run=dry_run)
 
     async def _cancel(self, request: Request, viewer: Viewer) -> Response:
@@ -234,7 +235,7 @@ class Moving:
         if not dry_run:
             async with _cordoned(viewer.cluster, broker, placed) as cordoned:
                 # Plan again: the broker may have received partitions before it was cordoned.
-                placed, moves = await plan_moves(viewer.cluster, plan, dry_run=False)
+                placed, moves = await _plan_moves(viewer.cluster, plan, dry_run=False)
         fewer = drain_problems(placed.replicas, moves, broker).fewer
         names = [f"{name}-{index}" for name, index in fewer[:ROWS_MAX]]
         more = {"fewer_replicas": names, "cordoned": cordoned}
@@ -251,7 +252,7 @@ class Moving:
             at_least = {each: internal.get(each[0], 1) for each in found.replicas}
             return rebalance(found.replicas, found.racks, at_least)
 
-        placed, moves = await plan_moves(viewer.cluster, plan, dry_run=dry_run)
+        placed, moves = await _plan_moves(viewer.cluster, plan, dry_run=dry_run)
         more = {"drained": sorted(placed.drained)}
         return _moves_response(placed, moves, dry_run=dry_run, more=more)
 
@@ -263,6 +264,34 @@ class Moving:
                 CONFLICT,
                 f"the cluster has more than {PARTITIONS_PLANNED_MAX:,} partitions; use `{command}`",
             )
+
+
+async def _plan_moves(
+    cluster: ClusterClient, plan: Callable[[Placement], Moves], *, dry_run: bool
+) -> tuple[Placement, Moves]:
+    """Plan moves and start them, as `plan_moves` does.
+
+    Raises:
+        KafkaError: A broker rejects a request, and no move is in progress.
+        ApiError: A broker rejects a move, but others are in progress; the reason says how many.
+    """
+    planned: list[Partition] = []
+
+    def plan_and_record(found: Placement) -> Moves:
+        moves = plan(found)
+        planned.extend(moves)
+        return moves
+
+    try:
+        return await plan_moves(cluster, plan_and_record, dry_run=dry_run)
+    except KafkaError as error:
+        ongoing = await list_reassignments(cluster) if planned else {}
+        started = sum(each in ongoing for each in planned)
+        if dry_run or not started:
+            raise
+        failed = api_error_of(error)
+        reason = f"{failed}; {started} of {len(planned)} reassignments are in progress"
+        raise ApiError(failed.status, reason) from None
 
 
 @asynccontextmanager

@@ -285,6 +285,35 @@ async def test_drain_of_a_broker_that_is_down_reports_that_it_is_not_cordoned(
         assert drained["cordoned"] is False
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("move-topic", {"topic": "orders", "brokers": [2]}),
+        ("drain", {"broker": 1, "allow_fewer_replicas": True}),
+    ],
+)
+@pytest.mark.parametrize("in_progress", [0, 1])
+async def test_moves_that_fail_in_part_name_the_number_in_progress(
+    monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, object], in_progress: int
+) -> None:
+    async def reject(*_: object) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def ongoing(_: object) -> dict[Any, Any]:
+        return {("orders", 0): []} if in_progress else {}
+
+    async with console(nodes=2) as setup:
+        new = NewTopic("orders", assignments={0: [1], 1: [1]})
+        await create_topics(setup.cluster, [new])
+        monkeypatch.setattr("kbroker.client.moves.reassign_partitions", reject)
+        monkeypatch.setattr(moves, "list_reassignments", ongoing)
+        response = await setup.post(f"/placement/{path}", {**body, "dry_run": False})
+        assert response.status == 404
+        error = response.json()["error"]
+        assert error.startswith("UNKNOWN_TOPIC_OR_PARTITION")
+        assert ("1 of 2 reassignments are in progress" in error) == bool(in_progress)
+
+
 async def test_plans_of_many_partitions_are_left_to_the_command_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,7 @@ from kbroker.client.errors import (
 )
 from kbroker.client.offset_spec import LooksLikeTime
 from kbroker.client.seek import NoOffsets
+from kbroker.client.topics import TopicReplaced
 from kbroker.protocol.errors import ErrorCode
 
 _HINTS: Final[Mapping[ErrorCode | type[ClientError], str]] = MappingProxyType(
@@ -34,6 +35,7 @@ _HINTS: Final[Mapping[ErrorCode | type[ClientError], str]] = MappingProxyType(
         NoSuchGroup: "list_groups returns the names",
         NoSuchPartition: "describe_topic shows the partitions",
         NoOffsets: "give `topic`",
+        TopicReplaced: "call delete_topic without `dry_run` to see the new topic",
     }
 )
 

@@ -7,15 +7,22 @@ from typing import Final
 
 from kbroker.client.errors import check
 from kbroker.client.offset_spec import START, Kind, OffsetSpec, check_offsets, find
-from kbroker.client.topic_details import choose_partitions, topic_details, topic_partitions
+from kbroker.client.topic_details import (
+    choose_partitions,
+    id_text,
+    topic_details,
+    topic_partitions,
+)
 from kbroker.client.topic_overview import topic_sizes
 from kbroker.client.topics import (
     DEFAULT,
     NewTopic,
+    TopicReplaced,
     create_topics,
     delete_records,
     delete_topics,
     grow_topic,
+    topic_ids,
     wait_until_ready,
 )
 from kbroker.config import Scope, numbers_with_units
@@ -118,6 +125,10 @@ async def create_partitions(session: Session, arguments: Arguments) -> Result:
 async def delete_topic(session: Session, arguments: Arguments) -> Result:
     """Delete a topic with all its records, or return what it contains."""
     name = arguments.text("topic")
+    ids = await topic_ids(session.cluster, [name])
+    found = id_text(ids[name]) if name in ids else None
+    if arguments.optional_text("topic_id") not in (None, found):
+        raise TopicReplaced(name)
     (row,) = await topic_partitions(session.cluster, [name])
     sizes = [
         part["end_offset"] - part["start_offset"]
@@ -125,9 +136,10 @@ async def delete_topic(session: Session, arguments: Arguments) -> Result:
         if part["start_offset"] is not None and part["end_offset"] is not None
     ]
     if not arguments.flag("dry_run"):
-        check(*(await delete_topics(session.cluster, [name]))[name])
+        check(*(await delete_topics(session.cluster, [name], ids=ids))[name])
     return Result(
         {
+            "topic_id": found,
             "partitions": len(row["partitions"]),
             "offsets_in_use": sum(sizes),
             "applied": not arguments.flag("dry_run"),
@@ -236,7 +248,11 @@ TOOLS: Final = (
         "Delete a topic with all its records. This cannot be undone.",
         Effect.DESTRUCTIVE,
         delete_topic,
-        {"topic": topic(), "dry_run": PREVIEW},
+        {
+            "topic": topic(),
+            "topic_id": text("Topic ID in the preview; a topic with another ID is kept."),
+            "dry_run": PREVIEW,
+        },
     ),
     Tool(
         "delete_records",

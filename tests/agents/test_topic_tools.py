@@ -87,12 +87,24 @@ async def test_partitions_are_added_but_never_removed(agent: Agent) -> None:
 async def test_topic_is_deleted_only_without_preview(agent: Agent) -> None:
     await agent("create_topic", topic="t", partitions=2)
     await agent("produce_messages", topic="t", messages=THREE)
-    preview = {"partitions": 2, "offsets_in_use": 3, "applied": False}
+    topic_id = (await agent("describe_topic", topic="t"))["topic_id"]
+    preview = {"topic_id": topic_id, "partitions": 2, "offsets_in_use": 3, "applied": False}
     assert await agent("delete_topic", topic="t") == preview
     assert await names(agent) == ["t"]
     assert await agent("delete_topic", topic="t", dry_run=False) == preview | {"applied": True}
     assert await names(agent) == []
     assert (await agent.fail("delete_topic", topic="t"))["error"] == "NO_SUCH_TOPIC"
+
+
+async def test_topic_that_was_created_again_after_preview_is_kept(agent: Agent) -> None:
+    await agent("create_topic", topic="t")
+    shown = (await agent("delete_topic", topic="t"))["topic_id"]
+    await agent("delete_topic", topic="t", topic_id=shown, dry_run=False)
+    await agent("create_topic", topic="t")
+    found = await agent.fail("delete_topic", topic="t", topic_id=shown, dry_run=False)
+    assert found["error"] == "TOPIC_REPLACED"
+    assert "to see the new topic" in found["hint"]
+    assert await names(agent) == ["t"]
 
 
 async def test_oldest_records_are_deleted_only_without_preview(agent: Agent) -> None:

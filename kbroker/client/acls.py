@@ -29,7 +29,7 @@ from kbroker.security.rights import IDEMPOTENCE, Permission
 from .cluster import ClusterClient
 from .configs import Resource as ConfigResource
 from .configs import describe_configs
-from .errors import check
+from .errors import check, error_code
 
 # First version of the ACL APIs that has pattern types.
 PATTERNS_SINCE = 1
@@ -101,7 +101,7 @@ async def add_acls(cluster: ClusterClient, acls: Iterable[Acl]) -> None:
         acls: The ACLs to create.
 
     Raises:
-        KafkaError: The broker rejects an ACL. The error is that of the first rejected one.
+        KafkaError: The broker rejects ACLs. The message has the first one, and how many were created.
     """
     rows = [
         CreateAclsRequest.Acl(
@@ -117,8 +117,21 @@ async def add_acls(cluster: ClusterClient, acls: Iterable[Acl]) -> None:
     ]
     request = CreateAclsRequest(creations=rows)
     answer = await (await cluster.controller()).ask(request, oldest=PATTERNS_SINCE)
-    for result in answer.results:
-        check(result.error_code, result.error_message)
+    _check_all([(row.error_code, row.error_message) for row in answer.results], "ACLs", "created")
+
+
+def _check_all(outcomes: Sequence[tuple[int, str | None]], nouns: str, done: str) -> None:
+    """Raise KafkaError with the first error, and with the number of successes if there are several."""
+    failed = [(code, message) for code, message in outcomes if code]
+    if failed and len(outcomes) > 1:
+        code, message = failed[0]
+        reason = message or error_code(code).name
+        count = len(outcomes) - len(failed)
+        raise KafkaError(
+            error_code(code), f"{reason} ({count:,} of {len(outcomes):,} {nouns} were {done})"
+        )
+    for code, message in failed:
+        check(code, message)
 
 
 def exact_filter(acl: Acl) -> AclFilter:
@@ -149,7 +162,7 @@ async def remove_acls(cluster: ClusterClient, filters: Sequence[AclFilter]) -> l
         The deleted ACLs, sorted.
 
     Raises:
-        KafkaError: The broker rejects the request or a filter.
+        KafkaError: The broker rejects filters. The message has the first one, and how many were applied.
     """
     rows = [
         DeleteAclsRequest.Filter(
@@ -166,8 +179,9 @@ async def remove_acls(cluster: ClusterClient, filters: Sequence[AclFilter]) -> l
     request = DeleteAclsRequest(filters=rows)
     answer = await (await cluster.controller()).ask(request, oldest=PATTERNS_SINCE)
     removed = set()
+    outcomes = [(row.error_code, row.error_message) for row in answer.filter_results]
+    _check_all(outcomes, "filters", "applied")
     for result in answer.filter_results:
-        check(result.error_code, result.error_message)
         for row in result.matching_acls:
             check(row.error_code, row.error_message)
             removed.add(

@@ -45,3 +45,14 @@ async def test_acls_are_added_described_and_removed(broker: Broker) -> None:
         with pytest.raises(KafkaError) as refused:
             await add_acls(cluster, [acl(permission=type(ALLOW)(1))])
         assert refused.value.code == ErrorCode.INVALID_REQUEST
+
+
+async def test_rejected_acl_says_how_many_were_created(broker: Broker) -> None:
+    valid, invalid = acl(), acl(principal="no type")
+    async with open_cluster([broker.endpoint], security=ADMIN) as cluster:
+        with pytest.raises(KafkaError, match=r"\(1 of 2 ACLs were created\)"):
+            await add_acls(cluster, [valid, invalid])
+        assert await describe_acls(cluster, [ANY]) == [valid]
+        with pytest.raises(KafkaError) as caught:
+            await add_acls(cluster, [invalid])
+        assert "of 1" not in str(caught.value)

@@ -113,20 +113,27 @@ def ask(control: Control, /, **command: object) -> dict[str, Any]:
         raise click.ClickException(
             f"{control.token_file}: cannot read the token ({error}); {HINT}"
         ) from None
+    is_sent = False
     try:
         with (
             socket.create_connection(Endpoint.parse(control.address)) as stream,
             stream.makefile() as lines,
         ):
             for each in ({"do": "login", "token": token}, command):
+                is_sent = each is command
                 stream.sendall(json.dumps(each).encode() + b"\n")
                 answer: dict[str, Any] = json.loads(lines.readline())
                 if not answer["ok"]:
                     break
+    except KeyboardInterrupt:
+        if is_sent:
+            say(f"kbroker: {control.address} may continue with the command", err=True)
+        raise
     except (OSError, ValueError) as error:
-        raise click.ClickException(
-            f"{control.address}: cannot send a command ({error}); {HINT}"
-        ) from None
+        problem = (
+            "no response to the command, which may have run" if is_sent else "cannot send a command"
+        )
+        raise click.ClickException(f"{control.address}: {problem} ({error}); {HINT}") from None
     if not answer["ok"]:
         # Indent further lines, because the message may quote names with line breaks.
         raise click.ClickException(answer["error"].replace("\n", "\n  "))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from ..commands import KBROKER
+from ..commands import KBROKER, invoke
 from ..limits import PROCESS_SECONDS
 
 
@@ -50,3 +52,27 @@ def test_commands_find_the_control_port(tmp_path: Path) -> None:
         process.communicate(timeout=PROCESS_SECONDS)
     assert not found.exists()
     assert "start the broker with --control-port" in nodes(status=1)
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_lost_response_says_that_command_may_have_run(tmp_path: Path, answers: int) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, connection.makefile() as lines:
+                for _ in range(answers):
+                    lines.readline()
+                    connection.sendall(b'{"ok": true}\n')
+                lines.readline()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        options = ("--control", address, "--control-token-file", str(token))
+        output = invoke("cluster", "node", "stop", "1", *options, status=1)
+        thread.join()
+    text = "no response to the command, which may have run" if answers else "cannot send a command"
+    assert text in output.stderr

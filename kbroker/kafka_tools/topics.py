@@ -96,8 +96,8 @@ async def _create(cluster: ClusterClient, options: Namespace) -> None:
         return
     if code:
         _fail(message_of(code, message))
+    say_before_change(f"Created topic {name}.")
     await wait_until_ready(cluster, {name: new.partitions})
-    say(f"Created topic {name}.")
 
 
 async def _list(cluster: ClusterClient, options: Namespace) -> None:

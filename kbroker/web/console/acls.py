@@ -140,7 +140,7 @@ async def _add_each(viewer: Viewer, new: Sequence[Acl], existing: Collection[Acl
 
     Raises:
         KafkaError: A broker rejected an ACL, and has added none.
-        ApiError: A broker rejected an ACL, but has added others; the reason says how many.
+        ApiError: A broker rejected an ACL, but has added others, which `details` lists.
     """
     try:
         await add_acls(viewer.cluster, new)
@@ -150,11 +150,8 @@ async def _add_each(viewer: Viewer, new: Sequence[Acl], existing: Collection[Acl
         if not added:
             raise
         failed = api_error_of(error)
-        raise ApiError(
-            failed.status,
-            f"{failed}; {len(added)} of {len(new)} ACLs were added",
-            details={"added": [acl_row(each) for each in added]},
-        ) from None
+        details = {"added": [acl_row(each) for each in added]}
+        raise ApiError(failed.status, str(failed), details=details) from None
 
 
 def _role_row(role: Operations) -> dict[str, list[str]]:

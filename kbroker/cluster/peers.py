@@ -130,6 +130,7 @@ class Peers:
         self._config = config
         self._transport = transport
         self._pool: dict[int, Peer] = {}
+        self._is_closed = False
 
     def with_own_connections(self) -> Peers:
         """Return a copy with separate connections, for long waits; the caller closes it."""
@@ -159,6 +160,9 @@ class Peers:
     async def _reconnect(self, node_id: int, old: Peer | None) -> Peer:
         """Return a connection that replaces `old`; another task may have opened it concurrently."""
         fresh = await self.connect(node_id)
+        if self._is_closed:
+            await fresh.aclose()
+            raise _unreachable(node_id, None, "this node is stopping")
         pooled = self._pool.get(node_id)
         if pooled is not None and pooled is not old and self._is_current(pooled):
             await fresh.aclose()
@@ -201,10 +205,11 @@ class Peers:
         return listeners[find_inter_broker_listener_name(self._config.now, listeners)]
 
     async def aclose(self) -> None:
-        """Close the pooled connections."""
-        for peer in self._pool.values():
+        """Close the pooled connections; later requests are rejected."""
+        self._is_closed = True
+        while self._pool:
+            _, peer = self._pool.popitem()
             await peer.aclose()
-        self._pool.clear()
 
 
 def _is_refused(error: Exception) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from kbroker.client.endpoint import Endpoint
-from kbroker.cluster.peers import Unreachable
+from kbroker.cluster.peers import Peer, Unreachable
 from kbroker.protocol.api_keys import ApiKey
 
 from ..brokers import started
@@ -49,6 +49,28 @@ async def test_concurrent_tasks_share_pooled_connection() -> None:
                 nursery.start_soon(peers.ask, 2, request(ApiKey.DESCRIBE_CLUSTER))
         assert list(peers._pool) == [2]
         assert not peers._pool[2].broken
+
+
+async def test_request_during_close_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(nodes=3) as broker:
+        peers = broker.local_node(1).node.peers.with_own_connections()
+        ask = request(ApiKey.DESCRIBE_CLUSTER)
+        await peers.ask(2, ask)
+        await peers.ask(3, ask)
+        close, closed = Peer.aclose, list[Peer]()
+
+        async def close_and_ask(peer: Peer) -> None:
+            await close(peer)
+            closed.append(peer)
+            if len(closed) == 1:
+                with pytest.raises(Unreachable, match="this node is stopping"):
+                    await peers.ask(peer.registration.node_id, ask)
+
+        monkeypatch.setattr(Peer, "aclose", close_and_ask)
+        await peers.aclose()
+        assert peers._pool == {}
+        assert len(closed) == 3
+        assert all(each.broken for each in closed)
 
 
 async def test_missing_response_times_out(

@@ -235,7 +235,8 @@ async def _reset(cluster: ClusterClient, options: Namespace) -> None:
     from kbroker.client.groups import commit_offsets
 
     moved: list[tuple[str, str, int, int]] = []
-    names = await _groups(cluster, options)
+    groups = await _groups(cluster, options)
+    names = [name for name in groups if not await _is_active(cluster, name)]
     with reported_changes(names if options.execute else ()) as changed:
         for name in names:
             offsets = await _new_offsets(cluster, name, options)
@@ -246,14 +247,40 @@ async def _reset(cluster: ClusterClient, options: Namespace) -> None:
                         sys.exit(FAILED)
             changed.append(name)
             moved += [(name, topic, index, at) for (topic, index), at in sorted(offsets.items())]
+    _print_reset(moved, options, with_group=options.all_groups or len(groups) != 1)
+    if len(names) < len(groups):
+        sys.exit(FAILED)
+
+
+def _print_reset(
+    moved: Sequence[tuple[str, str, int, int]], options: Namespace, *, with_group: bool
+) -> None:
     if options.export:
-        many = len({name for name, *_ in moved}) > 1
-        say(*(",".join(map(str, row if many else row[1:])) for row in moved))
+        say(*(",".join(map(str, row if with_group else row[1:])) for row in moved))
         return
     headings = [("GROUP", _width(moved, 0)), ("TOPIC", _width(moved, 1))]
     say("", *columns([*headings, ("PARTITION", 10), ("NEW-OFFSET", 0)], moved))
     if not options.execute and not options.dry_run:
         say(NO_EXECUTE, err=True)
+
+
+async def _is_active(cluster: ClusterClient, name: str) -> bool:
+    """Return True, after printing an error, if the offsets of a group cannot be reset."""
+    from kbroker.client.errors import NoSuchGroup
+    from kbroker.client.groups import describe_group
+
+    try:
+        group = await describe_group(cluster, name)
+    except NoSuchGroup:
+        return False
+    if group.state in ("Empty", "Dead"):
+        return False
+    say(
+        "",
+        f"Error: Assignments can only be reset if the group '{name}' is inactive, but the current "
+        f"state is {group.state}.",
+    )
+    return True
 
 
 def _error_text(code: ErrorCode) -> str:
@@ -263,20 +290,9 @@ def _error_text(code: ErrorCode) -> str:
 async def _new_offsets(
     cluster: ClusterClient, name: str, options: Namespace
 ) -> Mapping[Partition, int]:
-    from kbroker.client.errors import NoSuchGroup
-    from kbroker.client.groups import committed_offsets, describe_group
+    from kbroker.client.groups import committed_offsets
     from kbroker.client.offset_spec import Kind, find
 
-    try:
-        group = await describe_group(cluster, name)
-    except NoSuchGroup:
-        group = None
-    if group is not None and group.state not in ("Empty", "Dead"):
-        exit_with_message(
-            "",
-            f"Error: Assignments can only be reset if the group '{name}' is inactive, but the "
-            f"current state is {group.state}.",
-        )
     committed = await committed_offsets(cluster, name)
     if options.from_file is not None:
         chosen: Mapping[Partition, int] = _read_offsets(options.from_file, name)

@@ -39,22 +39,27 @@ async def test_consumer_groups_tool_resets_offsets(cli: Cli, broker: Broker) -> 
     assert "Consumer group 'g' has no active members." in described.stderr
 
 
-async def test_reset_of_group_with_member_fails_with_lines_of_kafka(
-    cli: Cli, broker: Broker
-) -> None:
-    await cli("topic", "create", "orders")
-    await cli("group", "seek", "g", "--to", "start", "-t", "orders")
-    async with member(broker, "g", "orders", 0):
-        failed = await cli(
-            *("compat", "kafka-consumer-groups", "--bootstrap-server", broker.bootstrap_servers),
-            *("--group", "g", "--reset-offsets", "--to-earliest", "--topic", "orders"),
-            "--execute",
-            status=1,
-        )
-    assert failed.stderr == (
-        "\nError: Assignments can only be reset if the group 'g' is inactive, but the current "
-        "state is Stable.\n"
+async def test_reset_skips_group_with_member_with_lines_of_kafka(cli: Cli, broker: Broker) -> None:
+    await cli("topic", "create", "t", "-p", "1")
+    for name in ("a", "g", "z"):
+        await cli("group", "seek", "--yes", name, "--to", "start", "--topic", "t")
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    reset = ("compat", "kafka-consumer-groups", *server, "--reset-offsets", "--to-latest")
+    skipped = (
+        "\nError: Assignments can only be reset if the group 'g' is inactive, but the current state "
+        "is Stable.\n"
     )
+    async with member(broker, "g", "t", 0):
+        failed = await cli(*reset, "--all-groups", "--all-topics", "--execute", status=1)
+        groups_of_export = ("--group", "a", "--group", "g")
+        exported = await cli(*reset, *groups_of_export, "--all-topics", "--export", status=1)
+    assert failed.stdout.startswith(skipped)
+    assert [line.split() for line in failed.stdout.removeprefix(skipped).splitlines()] == [
+        *([], ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]),
+        *(["a", "t", "0", "0"], ["z", "t", "0", "0"]),
+    ]
+    assert failed.stderr == ""
+    assert exported.stdout == skipped + "a,t,0,0\n"
 
 
 async def test_reset_that_fails_names_changed_and_remaining_groups(

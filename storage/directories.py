@@ -43,6 +43,11 @@ class DirectoryJobs:
     def __init__(self, jobs: list[CheckpointJob]) -> None:
         self._jobs = jobs
 
+    @property
+    def unrecorded(self) -> list[Log]:
+        """Logs whose log start offset is not durable (`CheckpointJob.unrecorded`)."""
+        return [log for job in self._jobs for log in job.unrecorded]
+
     def run(self) -> None:
         """Run all checkpoints, even if one fails. Raises the first StorageError."""
         _call_each([job.run for job in self._jobs])
@@ -400,8 +405,8 @@ class LogDirectories:
     # -- checkpoints and shutdown
 
     def checkpoint_due(self, now_ms: int) -> bool:
-        """Return True if a checkpoint of any directory is due."""
-        return any(manager.checkpoint_due(now_ms) for manager in self.managers)
+        """Return True if a checkpoint of any online directory is due."""
+        return any(each.failed is None and each.checkpoint_due(now_ms) for each in self.managers)
 
     def checkpoint(self, now_ms: int) -> DirectoryJobs:
         """Collect a checkpoint of all online directories; `DirectoryJobs.run` writes it."""

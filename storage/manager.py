@@ -100,6 +100,14 @@ class CheckpointJob:
         self._checkpoints = checkpoints
         self._logs = logs
         self._fail = fail
+        # Logs whose log start offset is not durable yet.
+        self._unrecorded = {each.log: None for each in logs}
+        self._is_written = False  # the offsets are written
+
+    @property
+    def unrecorded(self) -> list[Log]:
+        """Logs whose log start offset a crash would move back, because the job failed."""
+        return list(self._unrecorded)
 
     def run(self, logs_at_once: int = LOGS_AT_ONCE) -> None:
         """Write the checkpoint.
@@ -114,6 +122,8 @@ class CheckpointJob:
         try:
             self._sync_data(logs_at_once)
             self._checkpoints.update(self._offsets())
+            self._is_written = True
+            self._unrecorded.clear()
         except SyncFailedError as error:
             self._fail(str(error))
             raise
@@ -177,6 +187,7 @@ class CheckpointJob:
         except WriteRefusedError:
             oldest.remove_indexes()  # free an inode or a block for the name of the mark
             mark.create()
+        self._unrecorded.pop(log, None)
         return mark
 
     def _offsets(self) -> Iterator[tuple[Partition, Offsets]]:
@@ -187,9 +198,11 @@ class CheckpointJob:
                 yield _key(log), offsets._replace(recovery_point=point)
 
     def requeue(self) -> None:
-        """Requeue the unfinished work in the logs."""
+        """Requeue the unfinished work in the logs, and the offsets if they are not written."""
         for each in self._logs:
             each.log.requeue()
+            if not self._is_written and not each.log.deleted:
+                each.log.note_change()
 
 
 def _run_first_sync(collected: _CollectedLog) -> None:

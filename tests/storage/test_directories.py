@@ -14,7 +14,7 @@ from kbroker.storage.errors import StorageError
 from kbroker.storage.files import Files
 from kbroker.storage.future import FutureLog
 from kbroker.storage.log import Log
-from kbroker.storage.manager import LogManager
+from kbroker.storage.manager import CHECKPOINT_EVERY_MS, LogManager
 
 from .helpers import META, NOW, SMALL, TOPIC_ID, append, batch, commit, records, values
 from .test_crash_enumeration import Enumeration
@@ -69,6 +69,17 @@ def test_placement_of_a_partition_is_kept() -> None:
     assert [place(directories, "a", index) for index in range(4)] == first
     log = open_log(directories, "a", 3)
     assert log.directory == f"{TWO}/a-3"
+
+
+def test_failed_directory_needs_no_checkpoint() -> None:
+    directories = open_directories(CrashFiles())
+    later = NOW + CHECKPOINT_EVERY_MS
+    log = open_log(directories)
+    append(log, b"x")
+    commit(log)
+    assert directories.checkpoint_due(later)
+    directories.managers[0].fail("the disk is lost")
+    assert not directories.checkpoint_due(later)
 
 
 def test_directories_of_different_clusters_are_rejected() -> None:

@@ -17,7 +17,7 @@ from kbroker.storage.errors import ForeignLogError, StorageError, WriteRefusedEr
 from kbroker.storage.files import Files, MemFiles, OsFiles
 from kbroker.storage.log import Log
 from kbroker.storage.log_config import LogConfig
-from kbroker.storage.manager import LogManager, sync_logs
+from kbroker.storage.manager import CHECKPOINT_EVERY_MS, LogManager, sync_logs
 from kbroker.storage.naming import LEADER_EPOCHS
 
 from .helpers import META, NOW, SMALL, TOPIC_ID, append, commit, open_log, open_manager, values
@@ -416,6 +416,36 @@ class TestCheckpoint:
         assert log.epochs.entries == [(0, 0)]
         assert values(log) == [b"value %d" % number for number in range(log.log_end_offset)]
 
+    @pytest.mark.parametrize("kind", ["write", "create", "rename"])
+    def test_log_start_of_failed_checkpoint_is_stored_by_next_one(self, kind: str) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        fill(log, 10)
+        log.save()
+        manager.checkpoint(NOW).run()
+
+        def refuse(operation: Operation) -> None:
+            if operation.kind == kind:
+                raise WriteRefusedError(f"no {operation.kind}")
+
+        log.delete_records_before(5)
+        assert not log.pending.needs_checkpoint, "only the offset changed"
+        files.hook = refuse
+        job = manager.checkpoint(NOW)
+        with pytest.raises(WriteRefusedError):
+            job.run()
+        assert job.unrecorded == [log]
+        job.requeue()
+        files.hook = None
+        assert manager.checkpoint_due(NOW + CHECKPOINT_EVERY_MS)
+        job = manager.checkpoint(NOW)
+        job.run()
+        assert not job.unrecorded
+        assert not manager.checkpoint_due(NOW + CHECKPOINT_EVERY_MS)
+        reopened = open_log(open_manager(files.crashed("lost-name", 0)))
+        assert reopened.log_start_offset == 5
+
     def test_full_disk_does_not_keep_expired_segments(self) -> None:
         files = CrashFiles()
         manager = open_manager(files)
@@ -426,8 +456,10 @@ class TestCheckpoint:
         with pytest.raises(StorageError, match="no space"):
             append(log, b"x")
         log.delete_records_before(80)
+        job = manager.checkpoint(NOW)
         with pytest.raises(StorageError, match="no space"):
-            manager.checkpoint(NOW).run()
+            job.run()
+        assert not job.unrecorded, "a mark records the log start"
         assert min(int(name[:20]) for name in files.listdir(log.directory) if ".log" in name) > 40
         append(log, b"fits again")
         commit(log)

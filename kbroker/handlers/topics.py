@@ -279,7 +279,8 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
     """Advance the log start offset of partitions on all online replicas (KIP-107).
 
     Offset -1 means the high watermark. If replicas do not follow in time, the error is
-    REQUEST_TIMED_OUT. As in Kafka, the last of several offsets for a partition counts.
+    REQUEST_TIMED_OUT. As in Kafka, the last of several offsets for a partition counts. If the log
+    start offset cannot be stored, the error is KAFKA_STORAGE_ERROR.
 
     Differs from Kafka: the log start offset is durable when the response arrives. Kafka stores it
     within a minute, and a crash before that restores the records.
@@ -299,9 +300,13 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
             async for topic in ctx.time_slice.each(topics)
         ]
     )
-    await ctx.node.maintenance.log_manager_tasks.checkpoint()
+    unrecorded = set(await ctx.node.maintenance.log_manager_tasks.checkpoint())
     async for deletion in ctx.time_slice.each(waiting):
-        await _wait_for_low_watermark(ctx, deletion, deadline)
+        log = deletion.replica.log
+        if log in unrecorded or log.offline is not None:
+            deletion.answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            await _wait_for_low_watermark(ctx, deletion, deadline)
     return response
 
 

@@ -13,6 +13,7 @@ from kbroker.cluster.node_context import NodeContext
 from kbroker.runtime.time_slices import DutyCycle
 from kbroker.storage.directories import DirectoryJobs
 from kbroker.storage.errors import StorageError, SyncFailedError
+from kbroker.storage.log import Log
 
 from .partitions import Partitions
 from .replica import Replica
@@ -67,12 +68,16 @@ class LogManagerTasks:
             if partitions.logs.checkpoint_due(self._context.clock.log_ms()):
                 await self.checkpoint()
 
-    async def checkpoint(self) -> None:
-        """Write a checkpoint of the synced offsets and log start offsets."""
+    async def checkpoint(self) -> list[Log]:
+        """Write a checkpoint of the synced offsets and log start offsets.
+
+        Returns:
+            The logs whose log start offset is not durable, because the checkpoint failed.
+        """
         partitions = self._partitions
         async with partitions.checkpoint_lock:
+            job = partitions.logs.checkpoint(self._context.clock.log_ms())
             try:
-                job = partitions.logs.checkpoint(self._context.clock.log_ms())
                 with partitions.flusher.during_other_sync():
                     await self._run(job)
             except SyncFailedError as error:
@@ -81,6 +86,7 @@ class LogManagerTasks:
                 text = f"checkpoint failed: {error.message}"
                 is_known = partitions.logs.has_read_only or not self._context.error_log.is_new(text)
                 logger.log(logging.DEBUG if is_known else logging.ERROR, "%s", text)
+            return job.unrecorded
 
     async def _run(self, job: DirectoryJobs) -> None:
         """Run a checkpoint. Raises StorageError after requeuing the unfinished work."""

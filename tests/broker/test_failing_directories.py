@@ -10,9 +10,11 @@ import pytest
 from kbroker.client.cluster import open_cluster
 from kbroker.client.cluster_details import cluster_problems
 from kbroker.process.node_info import _segment_bytes, banner_lines, info_of_all
+from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.topics import DeleteRecordsRequest
 from kbroker.storage.crash_files import CrashFiles, Operation
-from kbroker.storage.errors import SyncFailedError
+from kbroker.storage.errors import StorageError, SyncFailedError, WriteRefusedError
 
 from ..brokers import started, started_on
 from ..partitions.test_log_opening import served, write
@@ -86,6 +88,36 @@ async def test_failed_sync_of_any_file_takes_directory_offline(
     lines = [each.getMessage() for each in caplog.records if "directory is offline" in each.message]
     assert len(lines) == 1
     assert "check the disk, then restart the server" in lines[0]
+
+
+@pytest.mark.parametrize("error", [SyncFailedError, WriteRefusedError])
+async def test_delete_records_fails_if_log_start_is_not_stored(error: type[StorageError]) -> None:
+    files, is_failing = CrashFiles(), False
+
+    def fail(operation: Operation) -> None:
+        if is_failing and operation.kind == "sync" and "/one/log-start" in operation.path:
+            text = f"cannot write {operation.path}: I/O"
+            raise SyncFailedError(text, operation.path) if error is SyncFailedError else error(text)
+
+    files.hook = fail
+    async with started_on(files, ["/one", "/two"]) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "a", 2)
+        for index in range(2):
+            await produce(wire, topic, batch([b"x"] * 3), partition=index)
+        rows = [DeleteRecordsRequest.Partition(partition_index=index, offset=2) for index in (0, 1)]
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsRequest.Topic(name="a", partitions=rows)], timeout_ms=10_000
+        )
+        is_failing = True
+        for _ in range(2):  # the second request finds the log start in memory
+            answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, request)
+            codes = {row.partition_index: row.error_code for row in answer.topics[0].partitions}
+            assert codes == {0: ErrorCode.KAFKA_STORAGE_ERROR, 1: 0}
+        is_failing = False
+        answer = await wire.ask(ApiKey.DELETE_RECORDS, 2, request)
+        is_offline = error is SyncFailedError
+        expected = ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE
+        assert answer.topics[0].partitions[0].error_code == expected
 
 
 async def test_health_advises_to_check_disk_after_failed_sync(tmp_path: Path) -> None:

@@ -275,8 +275,11 @@ class Membership:
         return await self._cluster.grant(seconds, holder=f"node {self.node_id}")
 
     async def _store_node(self, *, clean_epoch: BrokerEpoch) -> None:
-        """Write the node's persistent data if it has changed. Raises StorageError."""
-        while True:
+        """Write the node's persistent data if it has changed. Raises StorageError.
+
+        A concurrent write, such as of a cordon, must not replace the clean end of the registration.
+        """
+        while clean_epoch != NO_EPOCH or not self._has_ended:
             check_levels(self._cluster.features)
             before = self._known_node
             after = before._replace(

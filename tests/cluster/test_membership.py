@@ -1,12 +1,14 @@
 """Registration of nodes: start, shutdown, crash and return."""
 
+from collections.abc import Mapping
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from kbroker.cluster import Cluster, LocalStore
 from kbroker.cluster.model import random_cluster_id
-from kbroker.cluster.store import Lease
+from kbroker.cluster.store import Document, Lease
 from kbroker.storage.errors import StorageError
 from kbroker.storage.files import MemFiles
 
@@ -153,6 +155,29 @@ async def test_cordon_is_published_after_failed_write(
             assert two.cluster.open_ids == [1, 2, 3]
         await lease_ends()
         assert two.cluster.open_ids == [2, 3]
+
+
+async def test_late_cordon_keeps_clean_end_of_registration(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members() as (one, two, _):
+        epoch, transact = one.membership.epoch, one.cluster.transact
+        is_ended = trio.Event()
+
+        async def delay_cordon(
+            puts: Mapping[str, Document | None], *, compares: Mapping[str, int], cause: str
+        ) -> int | None:
+            if cause.endswith("started"):
+                await is_ended.wait()
+            return await transact(puts, compares=compares, cause=cause)
+
+        monkeypatch.setattr(one.cluster, "transact", delay_cordon)
+        one.membership.cordon(True)
+        await trio.sleep(0.01)
+        await one.membership.end(clean=True)
+        is_ended.set()
+        await trio.sleep(0.01)
+        assert two.cluster.registrations.known[1].clean_epoch == epoch
 
 
 async def reject_write(*_: object, **__: object) -> int | None:

@@ -14,7 +14,7 @@ The owner calls these methods from its event loop:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import NamedTuple
@@ -654,21 +654,46 @@ class LogManager:
     def _remove_from_service(
         self, partitions: Iterable[Partition], name: Callable[[Partition, UUID], str]
     ) -> list[str]:
-        """Rename the directories of partitions; return the new paths of those that existed."""
+        """Rename the directories of partitions; return the new paths of those that existed.
+
+        Raises the first StorageError. If a directory cannot be renamed, the others are renamed
+        nevertheless, and the partition keeps its directory.
+        """
         removed = [key for key in partitions if key in self._directories]
         if not removed:
             return []
         # Before the rename: these offsets must not apply to a later topic with this name.
-        for key in removed:
-            if log := self._logs.get(key):
-                log.deleted = True
-        self._checkpoints.forget(removed)
+        self._forget_offsets(removed)
+        renamed: list[str] = []
+        failed: StorageError | None = None
         with self._checkpoints.guard:
-            renamed = [self._rename_aside(key, name) for key in removed]
+            for key in removed:
+                try:
+                    renamed += self._rename_aside(key, name)
+                except StorageError as error:
+                    failed = failed or error
         self._files.sync_dir(self.data_dir)
-        return [directory for directory in renamed if directory is not None]
+        if failed is not None:
+            raise failed
+        return renamed
 
-    def _rename_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> str | None:
+    def _forget_offsets(self, removed: Sequence[Partition]) -> None:
+        """Remove the checkpoints of partitions whose logs are about to be deleted.
+
+        Raises StorageError; the logs stay in use then.
+        """
+        logs = [log for key in removed if (log := self._logs.get(key)) is not None]
+        for log in logs:
+            log.deleted = True
+        try:
+            self._checkpoints.forget(removed)
+        except StorageError:
+            for log in logs:
+                log.deleted = False
+                log.note_change()
+            raise
+
+    def _rename_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> list[str]:
         path = self.partition_directories.path(key)
         topic_id = self._topic_id(key) or _NO_ID
         log = self._logs.pop(key, None)
@@ -676,13 +701,14 @@ class LogManager:
             log.close(clean=False)
             self._changed.pop(log, None)
             self._checkpointed_bytes.pop(log, None)
+        renamed = []
+        if self._files.exists(path):
+            renamed = [name(key, topic_id)]
+            self._files.rename(path, renamed[0])
+        # Only now: a new log would overwrite the files of a directory that is not known here.
         self._directories.pop(key, None)
         self._unopened.discard(key)
-        if not self._files.exists(path):
-            return None
-        aside = name(key, topic_id)
-        self._files.rename(path, aside)
-        return aside
+        return renamed
 
     def empty_trash(self) -> None:
         """Delete the bytes of deleted partitions; blocks. A worker thread may call it."""

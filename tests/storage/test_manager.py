@@ -188,6 +188,9 @@ class TestOpen:
         assert open_manager(files, data_dir).partitions() == [("orders", 0, TOPIC_ID)]
 
 
+LOGS = ["partition.metadata", "00000000000000000000.log"]
+
+
 class TestDelete:
     def test_deletion_moves_a_directory_of_another_topic_id_aside(self, place: Place) -> None:
         files, data_dir = place
@@ -234,6 +237,55 @@ class TestDelete:
         assert any(name.endswith("-delete") for name in files.listdir(data_dir)) == appended
         manager.empty_trash()
         assert not any(name.endswith("-delete") for name in files.listdir(data_dir))
+
+    def test_directory_that_cannot_be_renamed_keeps_its_records(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        logs = [
+            manager.open_log("orders", TOPIC_ID, index, SMALL, now_ms=NOW) for index in range(3)
+        ]
+        for log in logs:
+            fill(log, 30)
+        before = {name: files.read_bytes(f"data/orders-1/{name}") for name in LOGS}
+
+        def refuse(operation: Operation) -> None:
+            if operation.kind == "rename" and "orders-1" in operation.path:
+                raise WriteRefusedError(f"cannot rename {operation.path}: I/O error")
+
+        files.hook = refuse
+        partitions = [("orders", index) for index in range(3)]
+        with pytest.raises(WriteRefusedError):
+            manager.delete_logs(partitions, TOPIC_ID)
+        assert manager.directories() == [("orders", 1)]
+        assert all(log.offline for log in logs)
+        with pytest.raises(ForeignLogError):
+            manager.open_log("orders", UUID(int=8), 1, SMALL, now_ms=NOW)
+        with pytest.raises(WriteRefusedError):
+            manager.move_aside(partitions)
+        assert {name: files.read_bytes(f"data/orders-1/{name}") for name in LOGS} == before
+        files.hook = None
+        assert manager.move_aside(partitions) == [f"data/orders-1.{TOPIC_ID.hex}-stray"]
+
+    def test_log_whose_deletion_fails_is_still_checkpointed(self) -> None:
+        files = CrashFiles()
+        manager = open_manager(files)
+        log = open_log(manager)
+        fill(log, 30)
+        manager.checkpoint(NOW).run()
+
+        def refuse(operation: Operation) -> None:
+            if operation.path.endswith("-checkpoint.tmp"):
+                raise WriteRefusedError(f"cannot write {operation.path}: no space")
+
+        files.hook = refuse
+        with pytest.raises(WriteRefusedError):
+            manager.delete_logs([("orders", 0)], TOPIC_ID)
+        files.hook = None
+        fill(log, 5)
+        log.delete_records_before(20)
+        manager.checkpoint(NOW).run()
+        reopened = open_log(open_manager(files.crashed("lost-name", 0)))
+        assert (reopened.log_start_offset, reopened.log_end_offset) == (20, 35)
 
     def test_crash_during_deletion_leaves_all_or_nothing(self) -> None:
         """A recreated topic is never checked against the offsets of the deleted one."""

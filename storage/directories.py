@@ -280,16 +280,24 @@ class LogDirectories:
         return log
 
     def delete_logs(self, partitions: Iterable[Partition], topic_id: UUID) -> list[str]:
-        """Delete logs and their future replicas (`LogManager.delete_logs`)."""
-        keys = list(partitions)
+        """Delete logs and their future replicas (`LogManager.delete_logs`).
+
+        Raises the first StorageError after trying each directory.
+        """
+        keys, kept = list(partitions), list[str]()
         for key in keys:
             self._forget_place(key)
-            self.drop_future(key)
-        return [
-            directory
-            for manager in self.managers
-            for directory in manager.delete_logs(keys, topic_id)
-        ]
+
+        def delete_in(manager: LogManager) -> None:
+            kept.extend(manager.delete_logs(keys, topic_id))
+
+        _call_each(
+            [
+                *(partial(self.drop_future, key) for key in keys),
+                *(partial(delete_in, manager) for manager in self.managers),
+            ]
+        )
+        return kept
 
     def move_aside(self, partitions: Iterable[Partition]) -> list[str]:
         """Move stray partitions aside (`LogManager.move_aside`)."""

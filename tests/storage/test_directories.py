@@ -71,6 +71,30 @@ def test_placement_of_a_partition_is_kept() -> None:
     assert log.directory == f"{TWO}/a-3"
 
 
+@pytest.mark.parametrize("fails", ["rename", "remove", "create"])
+def test_deletion_in_one_directory_continues_after_error_in_the_other(fails: str) -> None:
+    files = CrashFiles()
+    directories = open_directories(files)
+    logs = [open_log(directories, index=index) for index in range(3)]
+    for log in logs:
+        append(log, b"x")
+        commit(log)
+    for manager in directories.managers:
+        manager.checkpoint(NOW).run()
+    move_to = directories.start_move(logs[1], ONE)
+    move_to.copy(300, now_ms=NOW)
+
+    def refuse(operation: Operation) -> None:
+        if operation.kind == fails and operation.path.startswith(ONE):
+            raise StorageError(f"cannot {fails} {operation.path}")
+
+    files.hook = refuse
+    with pytest.raises(StorageError, match=f"cannot {fails}"):
+        directories.delete_logs([("a", index) for index in range(3)], TOPIC_ID)
+    assert not directories.managers[1].directories()
+    assert directories.next_future() is None
+
+
 def test_failed_directory_needs_no_checkpoint() -> None:
     directories = open_directories(CrashFiles())
     later = NOW + CHECKPOINT_EVERY_MS

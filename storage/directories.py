@@ -388,7 +388,12 @@ class LogDirectories:
         offsets = future.finish()
         new.checkpoint_future(key, offsets)
         del self._futures[key]  # from here on the future replica must not be dropped
-        old.delete_logs([key], source.topic_id)
+        try:
+            old.delete_logs([key], source.topic_id)
+        except StorageError:
+            if source.offline is None:  # no directory was renamed
+                self._futures[key] = future
+            raise
         new.install_future(key, future.directory.rpartition("/")[2])
         return new.open_log(source.topic, source.topic_id, source.partition, config, now_ms=now_ms)
 

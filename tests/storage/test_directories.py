@@ -336,6 +336,34 @@ def test_copy_that_cannot_be_finished_leaves_the_source(monkeypatch: pytest.Monk
     assert values(move(directories, log, TWO)) == [*written, b"x"]
 
 
+def test_source_that_cannot_be_replaced_keeps_serving() -> None:
+    files = CrashFiles()
+    directories = open_directories(files)
+    source = open_log(directories)
+    append(source, b"x")
+    commit(source)
+    directories.managers[0].checkpoint(NOW).run()
+    future = directories.start_move(source, TWO)
+    assert future.copy(300, now_ms=NOW)
+
+    def refuse(operation: Operation) -> None:
+        if operation.kind == "create" and operation.path.startswith(f"{ONE}/recovery-point"):
+            raise StorageError("disk full")
+
+    files.hook = refuse
+    with pytest.raises(StorageError, match="disk full"):
+        directories.swap(future, SMALL, now_ms=NOW)
+    files.hook = None
+    directories.drop_future(("a", 0))
+    assert not files.exists(FUTURE)
+    append(source, b"y")
+    commit(source)
+    directories.checkpoint(NOW).run()
+    reopened = open_directories(files.crashed("lost-name", 0))
+    assert values(open_log(reopened)) == [b"x", b"y"]
+    assert place(reopened) == ONE
+
+
 def test_move_interrupted_by_a_clean_shutdown_restarts() -> None:
     files = CrashFiles()
     directories = open_directories(files)

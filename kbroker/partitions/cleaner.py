@@ -121,7 +121,8 @@ class Cleaner:
             if not await self._install(log, truncations, task, result):
                 return False
         except CompactionFailed as failure:
-            if log.truncations == truncations:  # otherwise its files changed during the run
+            # Otherwise its files changed during the run, or moved to another log directory.
+            if log.truncations == truncations and not log.deleted:
                 self._handle_failure(replica, failure)
             return False
         except LostBytesError as error:

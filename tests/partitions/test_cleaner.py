@@ -221,6 +221,34 @@ async def test_truncation_during_compaction_discards_result(
         assert leftovers(tmp_path / "t-0") == []
 
 
+@pytest.mark.parametrize("is_damage", [False, True])
+async def test_move_to_another_directory_during_compaction_keeps_partition_online(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damage: bool
+) -> None:
+    """The run does not find its sources any more, which may look like damage."""
+    directories = [tmp_path / "one", tmp_path / "two"]
+    async with started(directories) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "t", configs=COMPACTED)
+        await update(wire, topic, 0, 100)
+        before = await contents(wire, topic)
+        source = log_of(broker, "t")
+        compactor = broker.node.maintenance.cleaner._compactor
+        compact = compactor.compact
+
+        async def compact_after_move(task: CompactionTask) -> object:
+            target = directories[source.directory.startswith(directories[0].as_posix())]
+            broker.node.maintenance.log_dir_mover.begin("t", 0, target.as_posix())
+            await until(lambda: log_of(broker, "t") is not source)
+            if is_damage:
+                raise CompactionFailed("damaged", has_lost_bytes=True)
+            return await compact(task)
+
+        monkeypatch.setattr(compactor, "compact", compact_after_move)
+        assert await broker.node.maintenance.cleaner.clean_all() == 0
+        assert log_of(broker, "t").offline is None
+        assert await contents(wire, topic) == before
+
+
 async def test_failed_compaction_with_full_memory_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

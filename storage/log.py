@@ -393,8 +393,16 @@ class Log:
             The active segment.
 
         Raises:
-            StorageError: The segment could not be created.
+            StorageError: The segment could not be created. With CorruptLogError, the directory or a
+                file is missing.
         """
+        try:
+            return self._roll()
+        except FileNotFoundError as error:
+            path = str(error.filename)
+            raise CorruptLogError(path, 0, "it or its directory is missing") from None
+
+    def _roll(self) -> Segment:
         old = self.active
         if old is not None and not old.size and old.base_offset == self.log_end_offset:
             return old

@@ -28,7 +28,7 @@ from .checkpoints import (
     checksums_in_marker,
     clean_marker,
 )
-from .errors import StorageError, SyncFailedError, WriteRefusedError
+from .errors import CorruptLogError, StorageError, SyncFailedError, WriteRefusedError
 from .files import Files, Lock
 from .log import Log
 from .log_config import LogConfig
@@ -206,9 +206,16 @@ class CheckpointJob:
 
 
 def _run_first_sync(collected: _CollectedLog) -> None:
-    """Run the first pending sync of a log."""
+    """Run the first pending sync of a log. If a file is missing, the log goes offline."""
     if not collected.log.deleted:
-        collected.before[0].sync()
+        try:
+            collected.before[0].sync()
+        except FileNotFoundError as error:
+            damage = CorruptLogError(str(error.filename), 0, "it or its directory is missing")
+            collected.log.fail(damage.message)
+            logger.error("%s", damage.message)
+            collected.before.clear()
+            return
     del collected.before[0]
 
 

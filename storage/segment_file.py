@@ -63,11 +63,14 @@ class SegmentFile:
             file.truncate(0)
 
     def keep_open(self, size: int) -> File:
-        """Open the file and keep it open. Raises StorageError.
+        """Open the file and keep it open. Raises StorageError, and CorruptLogError if it is missing.
 
         Bytes after `size`, which a failed append may have left, are truncated.
         """
-        file = self._files.open(self.path)
+        try:
+            file = self._files.open(self.path)
+        except FileNotFoundError:
+            raise CorruptLogError(self.path, 0, "it is missing") from None
         if file.size > size:
             try:
                 file.truncate(size)

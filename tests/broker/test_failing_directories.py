@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,23 @@ async def test_failed_sync_of_any_file_takes_directory_offline(
     lines = [each.getMessage() for each in caplog.records if "directory is offline" in each.message]
     assert len(lines) == 1
     assert "check the disk, then restart the server" in lines[0]
+
+
+async def test_partition_whose_directory_is_removed_is_offline_and_others_serve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(tmp_path) as broker, connected(broker.endpoint) as wire:
+        topic = await create_topic(wire, "a", 2)
+        for index in range(2):
+            await produce(wire, topic, batch([b"x"]), partition=index)
+            broker.node.partitions.named_hosted("a", index).log.save()
+        shutil.rmtree(tmp_path / "a-0")
+        await broker.node.maintenance.log_manager_tasks.checkpoint()
+        row = await produce(wire, topic, batch([b"y"]))
+        assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(wire, topic, batch([b"y"]), partition=1)).error_code == 0
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert f"{tmp_path}/a-0/" in line.getMessage()
 
 
 @pytest.mark.parametrize("error", [SyncFailedError, WriteRefusedError])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -239,3 +240,54 @@ def test_foreign_segment_after_the_recovery_point_is_kept_with_a_warning(
     (kept,) = [name for name in files.listdir(directory) if name.endswith(".corrupt")]
     assert files.read_bytes(f"{directory}/{kept}") == other
     assert f"unsynced records to {directory}/{kept}" in caplog.text
+
+
+# -- files that are lost while the broker runs
+
+
+def lose_directory(log: Log) -> None:
+    shutil.rmtree(log.directory)
+
+
+def lose_active_file(log: Log) -> None:
+    assert log.active is not None
+    assert log.active.file.close_if_idle(at_once=True)
+    os.unlink(log.active.log_path)
+
+
+def fill_segment(log: Log) -> None:
+    """Append until the log needs a new segment. An open file is still written without its name."""
+    for _ in range(COUNT):
+        append(log, b"value")
+
+
+@pytest.mark.parametrize("lose", [lose_directory, lose_active_file])
+def test_append_to_lost_file_is_rejected_as_damage(
+    tmp_path: Path, lose: Callable[[Log], None]
+) -> None:
+    manager = open_manager(OsFiles(), tmp_path.as_posix())
+    log = open_log(manager)
+    append(log, b"x")
+    commit(log)
+    lose(log)
+    with pytest.raises(CorruptLogError, match="missing"):
+        fill_segment(log)
+
+
+def test_checkpoint_of_log_without_directory_takes_only_this_log_offline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = open_manager(OsFiles(), tmp_path.as_posix())
+    lost, other = open_log(manager), open_log(manager, "other")
+    for log in (lost, other):
+        append(log, b"x")
+        commit(log)
+        log.save()
+    lose_directory(lost)
+    manager.checkpoint(NOW).run()
+    assert lost.offline is not None
+    assert "is missing" in lost.offline
+    assert lost.offline in caplog.text
+    assert other.offline is None
+    points = OffsetCheckpoints(OsFiles(), tmp_path.as_posix())
+    assert points.get(("other", 0)).recovery_point == 1

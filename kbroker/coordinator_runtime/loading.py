@@ -180,7 +180,7 @@ class CoordinatorLoader(Generic[C]):
         """Continue a load for about `records` records, and return True if it is complete.
 
         Raises:
-            KafkaError: NOT_COORDINATOR, if the log cannot be read.
+            KafkaError: NOT_COORDINATOR, if the log cannot be read or the load was dropped.
         """
         shard = load.shard
         try:
@@ -192,6 +192,9 @@ class CoordinatorLoader(Generic[C]):
                     else:
                         load.wanted = step
         except StopIteration:
+            if self._loads.get(shard.replica.index) is not load:
+                # A failed append of its first records dropped the coordinator.
+                raise KafkaError(ErrorCode.NOT_COORDINATOR) from None
             del self._loads[shard.replica.index]
             self._serve(load)
             return True

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kbroker.coordinator import hash_partition
+from kbroker.coordinator import GroupCoordinator, hash_partition
+from kbroker.coordinator_runtime.loading import CoordinatorLoader, Load
+from kbroker.coordinator_runtime.shard import Shard
 from kbroker.protocol.api_keys import ApiKey
+from kbroker.protocol.errors import KafkaError
 from kbroker.protocol.messages.offsets import OffsetFetchRequest
 
 from ..brokers import started
@@ -28,6 +32,7 @@ from ..wire import (
     values_of,
 )
 from ..wire import fetch as fetch_records
+from .memory import PartitionsInMemory
 from .test_shards import LOADING, commit, fetch
 
 
@@ -133,3 +138,29 @@ async def test_small_coordinators_are_loaded_before_node_serves(
         for group in groups:
             if hash_partition(group, 50) != large:
                 assert await commit(wire, 2, group=group) == 0
+
+
+async def test_coordinator_that_is_lost_when_its_load_ends_does_not_serve() -> None:
+    """A failed sync of its first records drops a coordinator."""
+    served: list[Load[GroupCoordinator]] = []
+
+    def begin(shard: Shard[GroupCoordinator]) -> Iterator[int]:
+        loader.drop(shard)
+        yield 1
+
+    async with started() as broker:
+        await broker.create_topic("t")
+        partitions = PartitionsInMemory(broker.node.cluster)
+        loader = CoordinatorLoader[GroupCoordinator](
+            broker.node.context,
+            partitions,
+            replay=lambda coordinator, header, records: iter(()),
+            begin=begin,
+            serve=served.append,
+            report=lambda index, error: None,
+        )
+        shard = Shard(partitions.named_replica("t", 0), broker.node.groups._new_coordinator(0))
+        load = loader.add(shard, is_replicated=False)
+        with pytest.raises(KafkaError, match="NOT_COORDINATOR"):
+            loader.finish_now(load)
+    assert not served

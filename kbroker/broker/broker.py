@@ -30,6 +30,7 @@ from kbroker.net.connection import Intercept
 from kbroker.net.server import CannotListen, Listener, Server
 from kbroker.node.node import Node
 from kbroker.runtime.clock import Clock, SystemClock
+from kbroker.runtime.closing import close_all
 from kbroker.runtime.disk_work import DiskWork
 from kbroker.runtime.threads import InThread, at_once, run_in_thread
 from kbroker.storage.files import Files, MemFiles, OsFiles
@@ -299,11 +300,13 @@ async def _running_nodes(
 
 
 async def _close(nodes: Sequence[LocalNode], service: Service | None) -> None:
-    """Stop the nodes and the service, even if this task is cancelled."""
+    """Stop the nodes, then the service, even if this task is cancelled or a node fails to stop."""
     with trio.CancelScope(shield=True):
-        await _run_for_each(nodes, lambda node: node.close())
-        if service is not None:
-            await service.close()
+        try:
+            await close_all(node.close for node in nodes)
+        finally:
+            if service is not None:
+                await service.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,12 +418,12 @@ async def _open_all(
             node.listen()
         return store
     except BaseException:
-        with trio.CancelScope(shield=True):
-            await _run_for_each(local, lambda node: node.close())
-            if service is not None:
-                await service.close()
+        try:
+            await _close(local, service)
+        finally:
             if own is not None:
-                await own.aclose()
+                with trio.CancelScope(shield=True):
+                    await own.aclose()
         raise
 
 

@@ -12,6 +12,7 @@ import trio
 from kbroker.broker import Service
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
+from kbroker.runtime.closing import close_all
 
 from .errors import StartFailed
 
@@ -65,10 +66,8 @@ class HttpServices:
                 nursery.start_soon(each.run)
 
     async def close(self) -> None:
-        """Close all services concurrently."""
-        async with trio.open_nursery() as nursery:
-            for each in self._services:
-                nursery.start_soon(each.close)
+        """Close all services concurrently, even if one of them fails."""
+        await close_all(each.close for each in self._services)
 
 
 def http_service(

@@ -31,6 +31,7 @@ from kbroker.data_dirs.data_directories import (
 )
 from kbroker.data_dirs.resize import finish
 from kbroker.net.server import Listener
+from kbroker.runtime.closing import close_all
 from kbroker.runtime.threads import at_once, run_in_thread
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import LOCK
@@ -214,9 +215,7 @@ class _Supervisor:
             each.prepare_stop()
         self._bootstrap.close()
         self._http.close()
-        async with trio.open_nursery() as nursery:
-            for each in self._nodes:
-                nursery.start_soon(each.stop)
+        await close_all(each.stop for each in self._nodes)
 
 
 class _NodeProcess:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
 
 from kbroker.broker import Broker, open_broker
+from kbroker.broker.local_node import LocalNode
 from kbroker.cluster.controller import Controller
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig
@@ -151,6 +153,53 @@ async def test_node_does_not_start_if_its_port_is_in_use() -> None:
             await occupant.aclose()
         await second.start()
         assert second.is_running
+
+
+class RecordingService:
+    """A service that records whether it was closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    async def bind(self, nodes: Sequence[LocalNode]) -> None:
+        """Do nothing."""
+
+    async def run(self) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("starts", [True, False])
+async def test_node_that_fails_to_stop_does_not_keep_others_running(
+    monkeypatch: pytest.MonkeyPatch, *, starts: bool
+) -> None:
+    """The HTTP services run until they are closed, so the broker would never end."""
+    original, closed = LocalNode.close, []
+
+    async def close(node: LocalNode) -> None:
+        if node.id > 1:
+            await trio.sleep(0.01)
+        await original(node)
+        closed.append(node.id)
+        if node.id == 1:
+            raise RuntimeError("cannot stop")
+
+    async def reject(_: LocalNode, __: object) -> None:
+        raise ValueError("cannot start")
+
+    monkeypatch.setattr(LocalNode, "close", close)
+    if not starts:
+        monkeypatch.setattr(LocalNode, "create_node", reject)
+    service = RecordingService()
+    with pytest.raises((RuntimeError, ExceptionGroup)):
+        async with open_broker(
+            BrokerConfig(), data_dir=None, listeners=[LOOPBACK], nodes=3, service=service
+        ):
+            pass
+    assert sorted(closed) == [1, 2, 3]
+    assert service.is_closed
 
 
 async def test_broker_stops_while_nodes_are_down(tmp_path: Path) -> None:

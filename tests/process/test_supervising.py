@@ -9,9 +9,12 @@ import trio
 import trio.testing
 
 from kbroker.process import supervising
+from kbroker.process.bootstrap_listeners import BootstrapListeners
 from kbroker.process.errors import StartFailed
 from kbroker.process.node_messages import BEGIN, SERVE_HTTP
-from kbroker.process.supervising import _NodeProcess
+from kbroker.process.options import ServeOptions
+from kbroker.process.shared_http import SharedHttp
+from kbroker.process.supervising import _NodeProcess, _Supervisor
 
 from ..wire import until
 
@@ -95,3 +98,30 @@ async def test_process_that_ends_while_others_start_fails_the_start(
     await node.supervise()
     with pytest.raises(StartFailed, match="node 1 exited with status -9"):
         node.begin_restarts()
+
+
+async def test_node_that_fails_to_stop_does_not_keep_others_running(
+    tmp_path: Path, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise OSError("cannot stop")
+
+    async with trio.open_nursery() as nursery:
+        supervisor = _Supervisor(
+            ServeOptions(),
+            [1, 2, 3],
+            BootstrapListeners([]),
+            SharedHttp({}, [], [], ("", "")),
+            50,
+            tmp_path,
+            nursery,
+        )
+        for node in supervisor._nodes:
+            await node.launch()
+        monkeypatch.setattr(supervisor._nodes[0], "stop", fail)
+        with pytest.raises(OSError, match="cannot stop"):
+            await supervisor.stop()
+    monkeypatch.undo()
+    statuses = [each.returncode for each in launched.processes]
+    await supervisor._nodes[0].stop()
+    assert statuses == [None, 0, 0]

@@ -46,16 +46,31 @@ class TokenKeys:
         # Clients that wait for the next refresh.
         self._waiting = trio.lowlevel.ParkingLot()
         self._is_failing = False
+        # True when `run` has ended.
+        self._has_ended = False
         tokens.look_up = self.look_up
 
     async def look_up(self) -> None:
-        """Request a refresh of the keys, and wait until it is done or takes too long."""
+        """Request a refresh of the keys, and wait until it is done or takes too long.
+
+        Return at once if other settings have replaced the tokens, or if the node has stopped.
+        """
+        if self._has_ended:
+            return
         self._is_requested.set()
         with trio.move_on_after(LOOK_UP_SECONDS):
             await self._waiting.park()
 
     async def run(self, in_thread: InThread) -> None:
         """Refresh the keys regularly and on request, until cancelled."""
+        try:
+            await self._refresh_regularly(in_thread)
+        finally:
+            # Nothing refreshes these keys any more, so clients need not wait for that.
+            self._has_ended = True
+            await self._wake_clients()
+
+    async def _refresh_regularly(self, in_thread: InThread) -> None:
         retry_seconds = self._tokens.retry_seconds
         while True:
             self._is_requested = trio.Event()
@@ -73,11 +88,12 @@ class TokenKeys:
                 await self._is_requested.wait()
 
     async def _wake_clients(self) -> None:
-        """Let the clients continue that wait now, a few at a time."""
+        """Let the clients continue that wait now, a few at a time, even if cancelled."""
         waiting, self._waiting = self._waiting, trio.lowlevel.ParkingLot()
-        while waiting:
-            waiting.unpark(count=WOKEN_AT_ONCE)
-            await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):
+            while waiting:
+                waiting.unpark(count=WOKEN_AT_ONCE)
+                await trio.lowlevel.checkpoint()
 
     async def _refresh(self, in_thread: InThread) -> bool:
         try:

@@ -12,7 +12,7 @@ import trio
 
 from kbroker.client.endpoint import Endpoint
 from kbroker.cluster import MetadataStore
-from kbroker.cluster.cluster import create_or_load_cluster
+from kbroker.cluster.cluster import check_cluster_id, create_or_load_cluster
 from kbroker.cluster.links import Links
 from kbroker.cluster.model import random_cluster_id
 from kbroker.cluster.running import running
@@ -408,7 +408,9 @@ async def _open_all(
             await node.check_addresses(store)
         paths = [path for node in local for path in directories.of_node(node.id)]
         cluster_id = known_cluster(directories.files, paths) or cluster_id or random_cluster_id()
-        if distributed is not None:  # the store may already have the ID of another process
+        if distributed is None:  # an incomplete import has written the ID to the store only
+            await check_cluster_id(store, cluster_id)
+        else:  # the store may already have the ID of another process
             cluster_id = await create_or_load_cluster(store, cluster_id)
         for node in local:
             node.open_logs(cluster_id)

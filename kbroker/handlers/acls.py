@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from kbroker.cluster.acl_changes import add_acls, remove_acls
+from kbroker.cluster.acls import key_of, to_document
 from kbroker.cluster.features import METADATA_VERSION
 from kbroker.protocol.api_keys import ApiKey
 from kbroker.protocol.errors import ErrorCode, KafkaError
@@ -134,6 +135,8 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
 async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsResponse:
     """Create ACLs, each one independently. An ACL that exists is not an error.
 
+    If the metadata cannot be changed any more, ACLs that are stored by then have no error.
+
     Each node enforces the new ACLs as soon as it has received the metadata change.
 
     Versions: as in DescribeAcls.
@@ -159,12 +162,17 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
             new.append((_new_acl(ctx, asked), row))
         except KafkaError as error:
             row.error_code, row.error_message = error.code, error.message
+    stored = [acl for acl, _ in new]
     try:
-        await add_acls(ctx.node.cluster, [acl for acl, _ in new], cause=_cause(ctx))
-        await _audit(ctx, "added", (acl for acl, _ in new))
-    except KafkaError as error:
-        async for _, row in ctx.time_slice.each(new):
-            row.error_code, row.error_message = error.code, error.message
+        await add_acls(ctx.node.cluster, stored, cause=_cause(ctx))
+    except KafkaError as error:  # some of the ACLs may be stored
+        stored = []
+        async for acl, row in ctx.time_slice.each(new):
+            if key_of(to_document(acl)) in ctx.node.cluster.acls:
+                stored.append(acl)
+            else:
+                row.error_code, row.error_message = error.code, error.message
+    await _audit(ctx, "added", stored)
     return cls(results=rows)
 
 
@@ -269,7 +277,8 @@ def _require_specific(kind: type[Number], number: int, what: str) -> Number:
 async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Delete the ACLs that match the filters, and list them for each filter.
 
-    An ACL that matches several filters is listed for each of them.
+    An ACL that matches several filters is listed for each of them. If the metadata cannot be changed
+    any more, only filters whose ACLs are all deleted by then have no error.
 
     Versions: as in DescribeAcls.
 
@@ -278,6 +287,7 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
     cls = DeleteAclsResponse
     rows: list[DeleteAclsResponse.Result] = []
     deleted: dict[str, Acl] = {}
+    matching: list[tuple[DeleteAclsResponse.Result, Iterable[str]]] = []
     listed = 0
     async for asked in ctx.time_slice.each(request.filters):
         row = cls.Result()
@@ -292,12 +302,19 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
             continue
         listed += len(found)
         deleted |= found
+        matching.append((row, found))
         row.matching_acls = [_deleted_row(acl) for acl in found.values()]
+    acls = ctx.node.cluster.acls
     try:
         await remove_acls(ctx.node.cluster, deleted, cause=_cause(ctx))
-        await _audit(ctx, "removed", deleted.values())
-    except KafkaError as error:
-        rows = [cls.Result(error_code=error.code, error_message=error.message) for _ in rows]
+    except KafkaError as error:  # some of the ACLs may be removed
+        deleted = {
+            key: acl async for key, acl in ctx.time_slice.each(deleted.items()) if key not in acls
+        }
+        async for row, keys in ctx.time_slice.each(matching):
+            if not deleted.keys() >= set(keys):
+                row.error_code, row.error_message, row.matching_acls = error.code, error.message, []
+    await _audit(ctx, "removed", deleted.values())
     return cls(filter_results=rows)
 
 

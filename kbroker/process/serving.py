@@ -165,7 +165,8 @@ class _Serving:
             message = text_of(error)
             self.event("error", message=message)
             raise StartFailed(message) from error
-        self._remove_port_file()
+        finally:
+            self._remove_port_file()  # another process may use the port from now on
         self.event("stopped")
         if not options.as_json:
             print("stopped", flush=True)

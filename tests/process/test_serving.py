@@ -18,7 +18,10 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.broker import Broker
 from kbroker.data_dirs.resize import grow
+from kbroker.process import serving as process_serving
+from kbroker.process.errors import StartFailed
 from kbroker.process.interpreter import GC_THRESHOLDS, SWITCH_SECONDS
 from kbroker.process.node_info import SIZED_PARTITIONS_MAX
 from kbroker.process.options import ServeOptions
@@ -374,3 +377,24 @@ async def test_delay_of_event_loop_does_not_stop_idle_server(
         assert not run.stop.cancel_called
         await trio.sleep(3)
         assert run.stop.cancel_called
+
+
+@pytest.mark.trio
+@pytest.mark.usefixtures("no_settings_of_this_machine")
+async def test_port_file_is_removed_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port is free then, so another process may use it."""
+    port_file = tmp_path / "port"
+    existed = []
+
+    async def fail(_: Broker) -> None:
+        existed.append(port_file.exists())
+        raise ValueError("the server fails when it is ready")
+
+    monkeypatch.setattr(process_serving, "freeze_long_lived_objects", fail)
+    server = _Serving(ServeOptions(port=0, memory=True, port_file=str(port_file)))
+    with pytest.raises(StartFailed, match="the server fails"):
+        await server.run()
+    assert existed == [True]
+    assert not port_file.exists()

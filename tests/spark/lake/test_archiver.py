@@ -225,7 +225,9 @@ def test_batch_after_end_of_query_does_not_touch_files_of_next_archiver(
     ended.close()
     running = Archiver(conf)
     try:
-        running.checkpoint.mkdir(parents=True)
+        offsets = running.checkpoint / "offsets"
+        offsets.mkdir(parents=True)
+        (offsets / "0").write_text('v1\n{}\n{"t":{"0":1}}')
         (running.checkpoint / "metadata").write_text(json.dumps({"id": "query"}))
         commits = running._commits
         assert commits.begin(0, "query")

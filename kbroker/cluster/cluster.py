@@ -333,15 +333,22 @@ class Cluster(ClusterView):
         """Delete a topic; its name can be reused when this returns.
 
         If it has more partitions than fit into a transaction, the controller removes the rest.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
         """
-        topic = self.topics.get(name)
+        topic = deleted = self.topics.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        stored = (each for each in topic.partitions if each.revision != ABSENT)
-        puts: dict[str, Document | None] = {TOPICS + name: None}
-        for partition in islice(stored, OPERATIONS_MAX - 1):
-            puts[partition_key(topic.id, partition.index)] = None
-        await self._transact(puts, compares={TOPICS + name: topic.revision}, cause=cause)
+        # If the topic changes concurrently, delete the changed one.
+        while deleted is not None and deleted.id == topic.id:
+            stored = (each for each in deleted.partitions if each.revision != ABSENT)
+            puts: dict[str, Document | None] = {TOPICS + name: None}
+            for partition in islice(stored, OPERATIONS_MAX - 1):
+                puts[partition_key(topic.id, partition.index)] = None
+            if await self._transact(puts, compares={TOPICS + name: deleted.revision}, cause=cause):
+                return
+            deleted = self.topics.get(name)
 
     async def remove_strays(self) -> None:
         """Remove the remaining partition entries of deleted topics.

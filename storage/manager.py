@@ -670,7 +670,8 @@ class LogManager:
         if not removed:
             return []
         # Before the rename: these offsets must not apply to a later topic with this name.
-        self._forget_offsets(removed)
+        opened = [log for key in removed if (log := self._logs.get(key)) is not None]
+        _forget_offsets(self._checkpoints, removed, opened)
         renamed: list[str] = []
         failed: StorageError | None = None
         with self._checkpoints.guard:
@@ -683,22 +684,6 @@ class LogManager:
         if failed is not None:
             raise failed
         return renamed
-
-    def _forget_offsets(self, removed: Sequence[Partition]) -> None:
-        """Remove the checkpoints of partitions whose logs are about to be deleted.
-
-        Raises StorageError; the logs stay in use then.
-        """
-        logs = [log for key in removed if (log := self._logs.get(key)) is not None]
-        for log in logs:
-            log.deleted = True
-        try:
-            self._checkpoints.forget(removed)
-        except StorageError:
-            for log in logs:
-                log.deleted = False
-                log.note_change()
-            raise
 
     def _rename_aside(self, key: Partition, name: Callable[[Partition, UUID], str]) -> list[str]:
         path = self.partition_directories.path(key)
@@ -863,6 +848,24 @@ def check_owner(data_dir: str, meta: MetaProperties, node_id: int) -> None:
             f"{data_dir}: belongs to node {meta.node_id}, but this is node {node_id}; start with "
             f"node.id={meta.node_id}, or choose another directory"
         )
+
+
+def _forget_offsets(
+    checkpoints: OffsetCheckpoints, removed: Sequence[Partition], logs: Sequence[Log]
+) -> None:
+    """Remove the checkpoints of partitions whose open logs are about to be deleted.
+
+    Raises StorageError; the logs stay in use then.
+    """
+    for log in logs:
+        log.deleted = True
+    try:
+        checkpoints.forget(removed)
+    except StorageError:
+        for log in logs:
+            log.deleted = False
+            log.note_change()
+        raise
 
 
 def partitions_among(names: Iterable[str]) -> Iterator[Partition]:

@@ -713,6 +713,17 @@ class Cluster(ClusterView):
         Raises:
             KafkaError: BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST if the node runs or has replicas.
         """
+        while True:
+            known = self._removable_node(node_id)
+            if await self._transact(
+                {node_key(node_id): None},
+                compares={node_key(node_id): known.revision, live_key(node_id): ABSENT},
+                cause=cause,
+            ):
+                return
+
+    def _removable_node(self, node_id: int) -> KnownNode:
+        """Return a node that can be removed. Raises the errors of `unregister`."""
         known = self.registrations.known.get(node_id)
         if known is None:
             raise KafkaError(
@@ -732,11 +743,7 @@ class Cluster(ClusterView):
                 f"broker {node_id} has {held} replicas; move them to other brokers with "
                 f"`kbroker cluster drain {node_id}`",
             )
-        await self._transact(
-            {node_key(node_id): None},
-            compares={node_key(node_id): known.revision, live_key(node_id): ABSENT},
-            cause=cause,
-        )
+        return known
 
     async def change_isr(
         self,

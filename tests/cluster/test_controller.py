@@ -8,6 +8,7 @@ from trio.testing import MockClock
 from kbroker.cluster import IsrChange
 from kbroker.cluster.controller import Cause, Step
 from kbroker.cluster.election import without_leader
+from kbroker.cluster.store import Document
 from kbroker.protocol.errors import ErrorCode, KafkaError
 
 from .clusters import move
@@ -171,6 +172,25 @@ async def test_unregister_requires_stopped_node_without_replicas(
         await move(one, [1])
         await one.cluster.unregister(3, cause="test")
         assert one.cluster.node_ids == [1, 2]
+
+
+async def test_node_that_starts_while_it_is_unregistered_stays(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members() as (one, _, three):
+        await three.stop()
+        transact = one.cluster.transact
+
+        async def start_before(
+            puts: dict[str, Document | None], *, compares: dict[str, int], cause: str
+        ) -> bool:
+            await three.start()
+            return await transact(puts, compares=compares, cause=cause) is not None
+
+        monkeypatch.setattr(one.cluster, "_transact", start_before)
+        with pytest.raises(KafkaError, match="broker 3 is running"):
+            await one.cluster.unregister(3, cause="test")
+        assert one.cluster.node_ids == [1, 2, 3]
 
 
 async def test_unclean_election_happens_only_on_request(

@@ -22,6 +22,8 @@ POLL_SECONDS = 0.05
 async def decommission(other: Node, local: LocalNode) -> None:
     """Move all partitions away from a node, and return when the node has no partitions.
 
+    The node gets no new partitions from now on. After an error or a cancellation, it gets some again.
+
     Args:
         other: Another node, which is running.
         local: The node to decommission.
@@ -33,10 +35,15 @@ async def decommission(other: Node, local: LocalNode) -> None:
     cluster = other.cluster
     if local.is_running:
         local.node.membership.cordon(True)
-    while placed := _find_placed(cluster, local.id):
-        _check_movable(cluster, placed, local)
-        await _move(cluster, local.id)
-        await trio.sleep(POLL_SECONDS)
+    try:
+        while placed := _find_placed(cluster, local.id):
+            _check_movable(cluster, placed, local)
+            await _move(cluster, local.id)
+            await trio.sleep(POLL_SECONDS)
+    except BaseException:
+        if local.is_running:
+            local.node.cordon_as_configured()
+        raise
 
 
 def _find_placed(cluster: Cluster, node_id: int) -> list[TopicPartition]:

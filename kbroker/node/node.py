@@ -328,7 +328,7 @@ class Node:
 
     def _apply_config(self) -> None:
         self.cluster.default_min_in_sync = self.config.min_insync_replicas
-        self._cordon()
+        self.cordon_as_configured()
         for security in self.listener_security:
             try:
                 security.apply(self.config)
@@ -363,7 +363,7 @@ class Node:
         except ValueError as error:
             raise ConfigError(f"cordoned.log.dirs: {error}") from None
 
-    def _cordon(self) -> None:
+    def cordon_as_configured(self) -> None:
         """Apply `cordoned.log.dirs`. A dynamic value may name a directory that was removed."""
         logs = self.partitions.logs
         try:

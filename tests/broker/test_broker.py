@@ -13,6 +13,7 @@ import trio
 
 from kbroker.broker import Broker, open_broker
 from kbroker.broker.local_node import LocalNode
+from kbroker.cluster import Cluster
 from kbroker.cluster.controller import Controller
 from kbroker.cluster.topics import NewTopic, create_topic
 from kbroker.config import BrokerConfig
@@ -308,6 +309,24 @@ async def test_remove_of_stopped_node_with_only_replica_is_rejected() -> None:
         ):
             await broker.remove_node(2)
         assert len(broker.nodes) == 2
+
+
+async def test_node_gets_new_partitions_after_its_removal_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started(nodes=2) as broker:
+        cluster = broker.node.cluster
+        new = NewTopic("orders", assignments={0: [2]})
+        await create_topic(cluster, broker.node.config, new, cause="test")
+
+        async def fail(*_: object, **__: object) -> None:
+            await until(lambda: 2 not in cluster.open_ids)
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(Cluster, "reassign", fail)
+        with pytest.raises(StorageError, match="the disk is full"):
+            await broker.remove_node(2)
+        await until(lambda: 2 in cluster.open_ids)
 
 
 async def test_remaining_node_runs_after_others_were_removed(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from .serving import load_config
 ADDRESS_VARIABLES = ("KAFKA_BOOTSTRAP_SERVERS", "BOOTSTRAP_SERVERS", "KBROKER_BOOTSTRAP")
 CONTROL_VARIABLE = "KBROKER_CONTROL"
 TOKEN_FILE_VARIABLE = "KBROKER_CONTROL_TOKEN_FILE"
+# Seconds for which a command may run after its broker has failed.
+TERMINATE_SECONDS = 5
 FORWARDED_SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -132,11 +134,26 @@ async def _open_controlled(options: RunOptions) -> AsyncIterator[Opened]:
 async def _run_child(command: Sequence[str], environment: dict[str, str]) -> int:
     with trio.open_signal_receiver(*FORWARDED_SIGNALS) as signals:
         process = await trio.lowlevel.open_process(command, env=environment)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_forward_signals, signals, process)
-            status = await process.wait()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_forward_signals, signals, process)
+                status = await process.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            await _end(process)
     return status if status >= 0 else 128 - status
+
+
+async def _end(process: trio.Process) -> None:
+    """End the command if it runs, because the broker has failed."""
+    with trio.CancelScope(shield=True):
+        if process.returncode is None:
+            process.terminate()
+            with trio.move_on_after(TERMINATE_SECONDS):
+                await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def _forward_signals(signals: AsyncIterator[int], process: trio.Process) -> None:

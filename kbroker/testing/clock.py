@@ -11,7 +11,7 @@ import threading
 from typing import NamedTuple
 
 from .arguments import check_number
-from .real_time import RealClock
+from .real_clock import RealClock
 
 
 class ClockState(NamedTuple):

@@ -14,7 +14,7 @@ from .broker_thread import BrokerThread, OpenResource
 from .external_kit import SETTLE_SECONDS, ExternalKit
 from .kit import CLIENT_ID, WAIT_SECONDS
 from .local import KafkaHandle, LocalBroker
-from .real_time import RealClock
+from .real_clock import RealClock
 
 
 class ExternalKafka(KafkaHandle):

@@ -2,6 +2,8 @@
 
 freezegun and `unittest.mock` replace functions of the `time` module, but not `clock_gettime`.
 time-machine replaces `clock_gettime` for the wall clock, and keeps the original in `escape_hatch`.
+
+Clients in environments without trio import this module for their settings.
 """
 
 from __future__ import annotations
@@ -11,9 +13,6 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
-from kbroker.runtime.clock import SystemClock
-
-_NS_PER_MS = 1_000_000
 NS_PER_SECOND = 1_000_000_000
 
 
@@ -60,13 +59,3 @@ def steady_ns() -> int:
 def steady_seconds() -> float:
     """Return the seconds of the clock that `steady_ns` reads."""
     return steady_ns() / NS_PER_SECOND
-
-
-class RealClock(SystemClock):
-    """Real time, as a `kbroker.runtime.clock.Clock`."""
-
-    def log_ms(self) -> int:
-        return wall_ns() // _NS_PER_MS
-
-    def monotonic_ms(self) -> int:
-        return steady_ns() // _NS_PER_MS

@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 
 from kbroker.testing import LocalBroker, RunningBroker, open_test_broker
 from kbroker.testing.clock import AdjustableClock, MovableClock, milliseconds
-from kbroker.testing.real_time import RealClock
+from kbroker.testing.real_clock import RealClock
 
 from ..handlers.test_groups import Member, state
 from ..wire import connected

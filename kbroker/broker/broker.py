@@ -30,7 +30,7 @@ from kbroker.net.connection import Intercept
 from kbroker.net.server import CannotListen, Listener, Server
 from kbroker.node.node import Node
 from kbroker.runtime.clock import Clock, SystemClock
-from kbroker.runtime.closing import close_all
+from kbroker.runtime.closing import close_concurrently
 from kbroker.runtime.disk_work import DiskWork
 from kbroker.runtime.threads import InThread, at_once, run_in_thread
 from kbroker.storage.files import Files, MemFiles, OsFiles
@@ -303,7 +303,7 @@ async def _close(nodes: Sequence[LocalNode], service: Service | None) -> None:
     """Stop the nodes, then the service, even if this task is cancelled or a node fails to stop."""
     with trio.CancelScope(shield=True):
         try:
-            await close_all(node.close for node in nodes)
+            await close_concurrently(node.close for node in nodes)
         finally:
             if service is not None:
                 await service.close()

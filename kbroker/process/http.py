@@ -12,7 +12,7 @@ import trio
 from kbroker.broker import Service
 from kbroker.config import BrokerConfig
 from kbroker.net.server import Listener
-from kbroker.runtime.closing import close_all
+from kbroker.runtime.closing import close_concurrently
 
 from .errors import StartFailed
 
@@ -67,7 +67,7 @@ class HttpServices:
 
     async def close(self) -> None:
         """Close all services concurrently, even if one of them fails."""
-        await close_all(each.close for each in self._services)
+        await close_concurrently(each.close for each in self._services)
 
 
 def http_service(

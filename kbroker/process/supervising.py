@@ -31,7 +31,7 @@ from kbroker.data_dirs.data_directories import (
 )
 from kbroker.data_dirs.resize import finish
 from kbroker.net.server import Listener
-from kbroker.runtime.closing import close_all
+from kbroker.runtime.closing import close_concurrently
 from kbroker.runtime.threads import at_once, run_in_thread
 from kbroker.storage.files import OsFiles
 from kbroker.storage.naming import LOCK
@@ -215,7 +215,7 @@ class _Supervisor:
             each.prepare_stop()
         self._bootstrap.close()
         self._http.close()
-        await close_all(each.stop for each in self._nodes)
+        await close_concurrently(each.stop for each in self._nodes)
 
 
 class _NodeProcess:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import trio
 
 
-async def close_all(closers: Iterable[Callable[[], Awaitable[None]]]) -> None:
+async def close_concurrently(closers: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """Call functions concurrently. An error of one of them does not cancel the others.
 
     Args:

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from kbroker.runtime.closing import close_all
+from kbroker.runtime.closing import close_concurrently
 
 pytestmark = pytest.mark.trio
 
@@ -27,7 +27,7 @@ async def test_failed_close_does_not_cancel_others(failures: int) -> None:
 
     closers = [partial(fail, str(number)) for number in range(failures)]
     with pytest.raises((OSError, ExceptionGroup)) as raised:
-        await close_all([*closers, close, close])
+        await close_concurrently([*closers, close, close])
     assert closed == [True, True]
     error = raised.value
     errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)

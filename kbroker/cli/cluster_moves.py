@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +13,7 @@ from kbroker.text.sizes import human_size
 
 from .completion import complete_topics
 from .confirmation import Change, Preview, count_of, destructive
-from .output import Column, format_options, say, show, table
+from .output import Column, format_options, said_on_error, say, show, table
 from .patterns import TOPIC, Names, matching_names, regex_option, topic_names
 from .target import Target, fail, run, target_options
 
@@ -97,7 +96,7 @@ def drain(
     async def work(cluster: ClusterClient) -> tuple[Placement, Moves]:
         await _cordon(cluster, broker)
         # The broker may have received partitions before it was cordoned.
-        with _reported_drain(broker):
+        with said_on_error(_incomplete_drain(broker)):
             found, planned = await plan_moves(cluster, checked_plan, dry_run=False)
         if not no_wait:
             await _wait_for_moves(cluster, planned)
@@ -427,18 +426,12 @@ def _say_which_lose_replicas(
         say(f"{len(fewer)} partitions lose one replica: {_topic_names(fewer)}", err=True)
 
 
-@contextmanager
-def _reported_drain(broker: int) -> Iterator[None]:
-    """Print the state of the broker if its partitions cannot be moved after it was cordoned."""
-    try:
-        yield
-    except BaseException:
-        say(
-            f"broker {broker} gets no new partitions, but its partitions may not move; repeat the "
-            f"command, or undo it with `kbroker cluster drain {broker} --undo`",
-            err=True,
-        )
-        raise
+def _incomplete_drain(broker: int) -> str:
+    """Return the message for an error after the broker was cordoned."""
+    return (
+        f"broker {broker} gets no new partitions, but its partitions may not move; repeat the "
+        f"command, or undo it with `kbroker cluster drain {broker} --undo`"
+    )
 
 
 def _topic_names(partitions: Iterable[Partition]) -> str:

@@ -316,6 +316,21 @@ class Progress:
 
 
 @contextmanager
+def said_on_error(line: str, *, err: bool = True) -> Iterator[None]:
+    """Print a line if an error or Ctrl+C ends the block.
+
+    Args:
+        line: What is changed already, and what to do about it.
+        err: True for the error stream, False for the output.
+    """
+    try:
+        yield
+    except BaseException:
+        say(line, err=err)
+        raise
+
+
+@contextmanager
 def reported_changes(names: Sequence[str]) -> Iterator[list[str]]:
     """Yield a list for the names of the objects that are changed.
 

@@ -20,6 +20,7 @@ from .output import (
     format_options,
     largest_first,
     paragraphs,
+    said_on_error,
     say,
     show,
     sort_option,
@@ -458,7 +459,7 @@ def add_partitions(
 
     Existing keys may then map to other partitions.
     """
-    from kbroker.client.topics import grow_topic
+    from kbroker.client.topics import grow_topic, wait_until_ready
 
     if (count is None) == (total is None):
         raise click.UsageError("pass either COUNT or --total")
@@ -470,7 +471,9 @@ def add_partitions(
         if after != before:
             await grow_topic(cluster, name, after, validate_only=dry_run)
             if not dry_run:
-                await _wait_for_partitions(cluster, name, before, after)
+                raised = f"{name}: raised from {before} to {after} partitions"
+                with said_on_error(f"{raised}, but maybe not all usable yet", err=False):
+                    await wait_until_ready(cluster, {name: after})
         return before, after
 
     before, after = run(target, work)
@@ -479,17 +482,6 @@ def add_partitions(
     else:
         verb = "can be raised" if dry_run else "raised"
         say(f"{name}: {verb} from {before} to {after} partitions")
-
-
-async def _wait_for_partitions(cluster: ClusterClient, name: str, before: int, after: int) -> None:
-    """Wait until new partitions are usable; on an error, print that they exist."""
-    from kbroker.client.topics import wait_until_ready
-
-    try:
-        await wait_until_ready(cluster, {name: after})
-    except BaseException:
-        say(f"{name}: raised from {before} to {after} partitions, but maybe not all usable yet")
-        raise
 
 
 @click.command()
